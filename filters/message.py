@@ -1,0 +1,112 @@
+"""One message of a conversation, as an engine sends it and as filters see it."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Content = str | list[dict[str, Any]] | None
+
+# Below this a timestamp counts seconds: as milliseconds it would lie before April 1973.
+_MILLISECONDS_FROM = 1e11
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A Chat Completions message plus what voice engines add to it.
+
+    A field that the client did not send is ``UNSET``, which is not the same as ``null``. What no field
+    here names is kept in ``others``, so that it can be sent on where the upstream allows it.
+    """
+
+    role: str
+    content: Content | UnsetType = UNSET
+    name: str | UnsetType | None = UNSET
+    tool_calls: list[dict[str, Any]] | UnsetType | None = UNSET
+    tool_call_id: str | UnsetType | None = UNSET
+    turn_id: int | UnsetType | None = UNSET
+    timestamp: int | float | UnsetType | None = UNSET
+    metadata: dict[str, Any] | UnsetType | None = UNSET
+    # A client that sends this very name only adds to the unknown fields, which face the allow-list anyway.
+    others: dict[str, Any] = msgspec.field(default_factory=dict, name="*")
+
+    @property
+    def text(self) -> str:
+        """What is said: the content, or its text parts joined by a line break."""
+        if isinstance(self.content, str):
+            return self.content
+        if isinstance(self.content, list):
+            return "\n".join(part["text"] for part in self.content if is_text(part))
+        return ""
+
+    @property
+    def seconds(self) -> float | None:
+        """When it was said, in seconds since 1970, whichever unit the engine used."""
+        return epoch_seconds(self.timestamp)
+
+    @property
+    def source(self) -> str | None:
+        """How it came about: ``asr``, ``llm``, ``greeting``, ``silence``, … (Agora's ``metadata.source``)."""
+        return _text_or_none(self._mark("source"))
+
+    @property
+    def user(self) -> str | None:
+        """Who spoke (Agora's ``metadata.user``)."""
+        return _text_or_none(self._mark("user"))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the caller cut this answer short."""
+        return self._mark("interrupted") is True
+
+    @property
+    def original(self) -> str | None:
+        """All that the model generated, where the caller heard only a part."""
+        return _text_or_none(self._mark("original"))
+
+    def saying(self, text: str) -> "Message":
+        """The same message with other words; parts that are not text stay where they are."""
+        return msgspec.structs.replace(self, content=_reworded(self.content, text))
+
+    def prefixed(self, prefix: str) -> "Message":
+        """The same message with ``prefix`` before its words."""
+        if isinstance(self.content, str):
+            return msgspec.structs.replace(self, content=prefix + self.content)
+        return msgspec.structs.replace(self, content=_prefixed_parts(self.content, prefix))
+
+    def _mark(self, name: str) -> Any:
+        return self.metadata.get(name) if isinstance(self.metadata, dict) else None
+
+
+def is_text(part: dict[str, Any]) -> bool:
+    """Whether a content part carries text."""
+    return part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def epoch_seconds(timestamp: object) -> float | None:
+    """A timestamp of seconds or milliseconds as seconds; ``None`` for anything else."""
+    if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
+        return None
+    return timestamp / 1000 if abs(timestamp) >= _MILLISECONDS_FROM else float(timestamp)
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _reworded(content: Content | UnsetType, text: str) -> Content:
+    if not isinstance(content, list):
+        return text
+    first = next((i for i, part in enumerate(content) if is_text(part)), None)
+    if first is None:
+        return [{"type": "text", "text": text}, *content]
+    rest = [part for part in content[first + 1 :] if not is_text(part)]
+    return [*content[:first], {**content[first], "text": text}, *rest]
+
+
+def _prefixed_parts(content: Content | UnsetType, prefix: str) -> Content:
+    if not isinstance(content, list):
+        return prefix
+    for i, part in enumerate(content):
+        if is_text(part):
+            return [*content[:i], {**part, "text": prefix + part["text"]}, *content[i + 1 :]]
+    return [{"type": "text", "text": prefix}, *content]
