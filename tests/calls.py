@@ -1,0 +1,29 @@
+"""Calls as a client would send them, for the suites that read them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from filters.message import Message
+from proxy.wire import Call
+
+
+def call_of(
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    path: str = "/chat/completions",
+    raw: Mapping[str, bytes] | None = None,
+) -> Call:
+    """A call with this body; ``raw`` adds top-level fields as the very bytes on the wire."""
+    body = dict(body or {})
+    messages = [Message(**message) for message in body.pop("messages", [])]
+    fields = {name: json.dumps(value).encode() for name, value in body.items()} | dict(raw or {})
+    return Call(
+        headers={name.lower(): value for name, value in (headers or {}).items()},
+        query=dict(parse_qsl(urlsplit(path).query)),
+        fields={name: msgspec.Raw(value) for name, value in fields.items()},
+        messages=messages,
+    )

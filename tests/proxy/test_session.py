@@ -1,0 +1,246 @@
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy import session
+from proxy.place import Place
+from proxy.session import DEFAULT, SESSION_PLACES, USER_PLACES, Identity, Places, header_value
+from tests.calls import call_of
+
+DIALECTS = sorted((Path(__file__).parents[1] / "golden" / "dialects").glob("*.json"))
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["{'a': 'b'}", "{"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "customer", "number", "user", "channel"]) | st.text(), inner)
+    ),
+    max_leaves=12,
+)
+top_level = st.sampled_from(
+    sorted({place.name for place in (*SESSION_PLACES, *USER_PLACES) if place.source == "body"} | {"metadata"})
+)
+CONTROL = re.compile(r"[\x00-\x1f\x7f\r\n\u2028\u2029]")
+
+
+def identity(body=None, headers=None, path="/chat/completions", raw=None, places=DEFAULT):
+    return session.of(call_of(body, headers, path, raw), places, "acme")
+
+
+def with_places(session=(), user=(), default_session=None):
+    return Places(tuple(map(Place.parse, session)), tuple(map(Place.parse, user)), default_session)
+
+
+def user_message(**fields):
+    return {"role": "user", "content": "hello", **fields}
+
+
+@pytest.mark.parametrize("golden", DIALECTS, ids=lambda path: path.stem)
+def test_every_dialect_is_known_by_its_own_body(golden):
+    request = json.loads(golden.read_text())
+    found = identity(request["body"], request["headers"], request["path"])
+    assert {"session": found.session, "user": found.user} == request["identity"]
+    assert found.tenant == "acme"
+    assert not found.background
+
+
+def nested(place, value):
+    for step in reversed(place.steps):
+        value = {step: value}
+    return value
+
+
+def call_saying(place, value):
+    """The arguments of ``identity`` for a call that names ``value`` at ``place``."""
+    if place.source == "header":
+        return {"headers": {place.name: value}}
+    if place.source == "query":
+        return {"path": f"/chat/completions?{place.name}={value}"}
+    if place.source == "message":
+        return {"body": {"messages": [user_message(**{place.name: nested(place, value)})]}}
+    return {"body": {place.name: nested(place, value)}}
+
+
+@pytest.mark.parametrize("place", SESSION_PLACES, ids=str)
+def test_a_session_is_found_at_each_of_its_places(place):
+    assert identity(**call_saying(place, "s-1")) == Identity("acme", "s-1", None, background=False)
+
+
+@pytest.mark.parametrize("place", USER_PLACES, ids=str)
+def test_a_user_is_found_at_each_of_its_places(place):
+    assert identity(**call_saying(place, "u-1")) == Identity("acme", None, "u-1", background=False)
+
+
+def everything(places, unusable=0):
+    """A call that names an id at every place, the first ``unusable`` of them with a line break in it."""
+    headers, query, body, message = {}, {}, {}, {}
+    found = {"header": headers, "query": query, "body": body, "message": message}
+    for rank, place in enumerate(places):
+        *way, last = (place.name, *place.steps)
+        inner = found[place.source]
+        for step in way:
+            inner = inner.setdefault(step, {})
+        inner[last] = f"bad\n{rank}" if rank < unusable else f"id-{rank}"
+    call = call_of({**body, "messages": [user_message(**message)]}, headers)
+    return type(call)(headers=call.headers, query=query, fields=call.fields, messages=call.messages)
+
+
+@pytest.mark.parametrize("rank", range(len(SESSION_PLACES)), ids=map(str, SESSION_PLACES))
+def test_the_first_usable_session_wins(rank):
+    assert session.of(everything(SESSION_PLACES, rank), DEFAULT, "t").session == f"id-{rank}"
+
+
+@pytest.mark.parametrize("rank", range(len(USER_PLACES)), ids=map(str, USER_PLACES))
+def test_the_first_usable_user_wins(rank):
+    assert session.of(everything(USER_PLACES, rank), DEFAULT, "t").user == f"id-{rank}"
+
+
+def test_the_general_names_come_before_every_dialects():
+    general = ["header:X-Session-Id", "query:session_id", "query:sessionId", "body:session_id"]
+    assert [str(place) for place in SESSION_PLACES[:4]] == general
+    assert [str(place) for place in USER_PLACES[-2:]] == ["message:metadata.user", "body:user"]
+
+
+def test_only_the_newest_user_message_names_the_speaker():
+    told = user_message(metadata={"user": "ann"})
+    answer = {"role": "assistant", "content": "hi", "metadata": {"user": "not a speaker"}}
+    assert identity({"messages": [told, answer]}).user == "ann"
+    assert identity({"messages": [told, user_message()], "user": "bob"}).user == "bob"
+    assert identity({"messages": [told, user_message(metadata=None)]}).user is None
+
+
+def test_a_call_that_names_nothing_has_no_session():
+    assert identity({"messages": [user_message()]}) == Identity("acme", None, None, background=False)
+
+
+def test_a_default_session_stands_in_only_where_none_is_named():
+    places = Places(SESSION_PLACES, USER_PLACES, default_session="lobby")
+    assert identity(places=places).session == "lobby"
+    assert identity({"session_id": "s"}, places=places).session == "s"
+
+
+def test_the_agents_own_uid_is_not_the_callers():
+    assert identity(headers={"X-Agora-Customllm-Uid": "2001"}).user is None
+
+
+CLIENT_CONTROLLED = [
+    ("body:elevenlabs_extra_body.user_id", {"elevenlabs_extra_body": {"user_id": "mallory"}}),
+    ("body:context.presence.userA.selection", {"context": {"presence": {"userA": {"selection": "mallory"}}}}),
+    ("message:name", {"messages": [user_message(name="mallory")]}),
+    ("message:speaker", {"messages": [user_message(others={"speaker": "mallory"})]}),
+]
+
+
+@pytest.mark.parametrize(("place", "body"), CLIENT_CONTROLLED)
+def test_what_a_client_controls_is_read_only_when_listed(place, body):
+    assert identity(body) == Identity("acme", None, None, background=False)
+    assert identity(body, places=with_places(user=[place])).user == "mallory"
+
+
+def test_an_id_is_read_out_of_objects_inside_texts():
+    body = {"extendData": """{'userData': '{"person": {"id": 7}}'}"""}
+    assert identity(body, places=with_places(user=["body:extendData.userData.person.id"])).user == "7"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(
+            b"null",
+            b"true",
+            b"1.5",
+            b"1e400",
+            b"NaN",
+            b"[]",
+            b'["a"]',
+            b"{}",
+            b'""',
+            b'"\\u0000"',
+            b'"a\\r\\nb"',
+        ),
+        *(b'"\\ud800"', b'"\xff"', b"", b"{", b"9" * 5000, b"[" * 100_000, b'{"a":' * 100_000),
+        b'"' + b"x" * 10_000_000 + b'"',
+    ],
+    ids=lambda raw: repr(raw[:12]),
+)
+def test_a_bad_id_is_passed_over(raw):
+    names = ["session_id", "params", "call", "custom", "extendData", "channel", "metadata"]
+    found = identity({"context": {"channel": "room"}}, raw=dict.fromkeys(names, raw))
+    assert found == Identity("acme", "room", None, background=False)
+
+
+def test_only_what_is_asked_for_is_decoded(monkeypatch):
+    decoded = []
+    monkeypatch.setattr(session, "decoded", decoded.append)
+    identity(
+        {"turn_id": 4, "timestamp": 1, "interruptable": True, "model": "m", "messages": [user_message()]}
+    )
+    assert not [value for value in decoded if isinstance(value, msgspec.Raw)]
+    identity({"params": {"a": 1}, "tools": [1]})
+    assert [bytes(value) for value in decoded if isinstance(value, msgspec.Raw)] == [b'{"a": 1}']
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        ({}, {}, False),
+        ({"X-Background": "true"}, {}, True),
+        ({"X-Background": " YES "}, {}, True),
+        ({"X-Background": "1"}, {}, True),
+        ({"X-Background": "0"}, {"metadata": {"background": True}}, True),
+        ({"X-Background": "false"}, {}, False),
+        ({}, {"metadata": {"background": True}}, True),
+        ({}, {"metadata": {"background": "True"}}, True),
+        ({}, {"metadata": {"background": 1}}, False),
+        ({}, {"metadata": {"background": ["true"]}}, False),
+        ({}, {"metadata": ["background"]}, False),
+        ({}, {"background": True}, False),
+    ],
+)
+def test_background_work_says_so(headers, body, expected):
+    assert identity(body, headers).background is expected
+
+
+def test_the_same_id_under_two_tenants_is_two_ids():
+    call = call_of({"session_id": "s"})
+    assert session.of(call, DEFAULT, "acme") != session.of(call, DEFAULT, "apex")
+
+
+@given(
+    st.dictionaries(top_level, json_values, max_size=6),
+    st.dictionaries(st.sampled_from(["x-user-id"]), st.text()),
+)
+def test_no_body_makes_it_raise_or_gives_an_id_with_controls(body, headers):
+    found = identity({**body, "messages": [user_message(metadata={"user": body.get("user")})]}, headers)
+    for found_id in filter(lambda found_id: found_id is not None, (found.session, found.user)):
+        assert 0 < len(found_id) <= 256
+        assert not CONTROL.search(found_id)
+        assert found_id.encode()
+
+
+@given(st.dictionaries(top_level, st.binary(max_size=40), max_size=4))
+def test_no_bytes_make_it_raise(raw):
+    identity(raw=raw)
+
+
+@given(st.text(alphabet=st.characters()))
+def test_an_id_in_a_header_is_visible_ascii_and_can_be_read_back(session_id):
+    value = header_value(session_id)
+    assert re.fullmatch(r"[!-~]*", value)
+    assert unquote(value, errors="surrogatepass") == session_id
+
+
+def test_an_ordinary_id_reads_the_same_in_a_header():
+    assert header_value("room:1/a?b=c&d;e,f@g") == "room:1/a?b=c&d;e,f@g"
+    assert header_value("50% Zoë") == "50%25%20Zo%C3%AB"
