@@ -1,0 +1,1 @@
+"""HTTP/1.1 as the client speaks it: one noun per file."""

@@ -1,0 +1,113 @@
+"""The way to the model and back: what the proxy needs of a client, and the client."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Protocol
+
+from proxy.errors import UpstreamUnreachable
+from proxy.http1.answer import Answer
+from proxy.http1.connection import Connection, Stale
+from proxy.http1.dialer import Dialer
+from proxy.http1.envelope import Headers
+from proxy.http1.pool import Pool
+from proxy.http1.route import Route
+
+__all__ = ["Headers", "HttpUpstream", "Response", "Upstream"]
+
+_PROXY_REFUSED = 407
+
+
+class Response(Protocol):
+    """An answer whose head is there."""
+
+    status: int
+    headers: Headers
+
+    async def read(self) -> bytes:
+        """All that has arrived since the last read, decoded, b"" at the end; waits when there is nothing.
+
+        A read that is cancelled loses nothing. Raises UpstreamBroken and UpstreamTimeout.
+        """
+
+    def due(self, at: float) -> None:
+        """From now on read() raises UpstreamTimeout once loop.time() passes `at`."""
+
+    def close(self) -> None:
+        """Nothing more is wanted: an unfinished answer's connection is aborted at once."""
+
+
+class Upstream(Protocol):
+    """Whatever can put a request to a model."""
+
+    async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
+        """The answer to this request, its head there by `due`, which holds on until replaced."""
+
+    async def aclose(self) -> None:
+        """Everything is closed, and whoever waits is told."""
+
+
+class HttpUpstream:
+    """A model behind HTTP/1.1, over connections that are kept."""
+
+    def __init__(  # noqa: PLR0913  (each is a setting of its own)
+        self,
+        base_url: str,
+        *,
+        connect: float,
+        environ: Mapping[str, str],
+        max_connections: int = 1000,
+        idle: float = 55.0,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        route = Route.of(base_url, environ, context)
+        self._peer = str(route)
+        self._forwarded = route.proxy is not None and not route.tunnelled
+        self._envelope = route.envelope
+        self._pool = Pool(Dialer(route), self._peer, size=max_connections, connect=connect, idle=idle)
+
+    async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
+        """The answer to this request, its head there by `due`."""
+        head, body = self._envelope.request(method, path, headers, body)
+        await self._pool.enter(due)
+        answer = Answer(asyncio.get_running_loop(), self._pool.leave, self._peer)
+        try:
+            await self._ask(answer, head, body, due)
+            self._admit(answer)
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    async def warm(self, *, due: float) -> None:
+        """A connection is open and waits for the first request."""
+        await self._pool.enter(due)
+        try:
+            self._pool.keep(self._pool.idle() or await self._pool.dial(due))
+        finally:
+            self._pool.leave()
+
+    async def aclose(self) -> None:
+        """Everything is closed, and whoever waits is told."""
+        await self._pool.aclose()
+
+    async def _ask(self, answer: Answer, head: bytes, body: bytes, due: float) -> None:
+        connection = self._pool.idle() or await self._pool.dial(due)
+        try:
+            await self._put(answer, connection, head, body, due)
+        except Stale:
+            # The model let an idle connection go while the request was on its way: nothing was answered.
+            answer.reset()
+            await self._put(answer, await self._pool.dial(due), head, body, due)
+
+    @staticmethod
+    async def _put(answer: Answer, connection: Connection, head: bytes, body: bytes, due: float) -> None:
+        connection.send(answer, head, body)
+        answer.due(due)
+        await answer.head()
+
+    def _admit(self, answer: Answer) -> None:
+        if self._forwarded and answer.status == _PROXY_REFUSED:
+            raise UpstreamUnreachable(
+                f"407 on the way to {self._peer}: check the proxy's user name and password"
+            )
