@@ -20,7 +20,7 @@ _PAIRS, _KEY, _VALUE = 16, 64, 512
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "maxTokens")
 _NOT_POSITIVE = re.compile(rb"-.*|0+(\.0*)?([eE].*)?")
-_TRUE = Raw(b"true")
+_TRUE, _NULL = Raw(b"true"), Raw(b"null")
 
 _STRUCT_FIELDS = frozenset(Message.__struct_fields__)
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "turn_id", "timestamp", "metadata")
@@ -94,6 +94,8 @@ def _modernised(fields: Mapping[str, Raw], names: Names) -> dict[str, Any]:
 
 def _stored(metadata: Raw, store: Raw | None) -> dict[str, Any]:
     """What of ``metadata`` may be sent: OpenAI takes it only together with ``store``."""
+    if metadata == _NULL:
+        return {"metadata": metadata}
     pairs = msgspec.json.decode(metadata) if store == _TRUE else None
     if not isinstance(pairs, dict):
         return {}
