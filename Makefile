@@ -1,0 +1,76 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install run test test-long test-clients check lock
+
+CONFIG ?= config/agora.yaml
+ARGS ?=
+
+# A Python that the caller names is taken or refused; without one, the first that is new enough.
+ifeq ($(origin PYTHON),undefined)
+pythons := python3 python3.14 python3.13 python3.12 python3.11
+else
+pythons := "$(PYTHON)"
+endif
+
+bin := .venv/bin
+python := $(bin)/python
+pip := $(python) -m pip --disable-pip-version-check --no-input --quiet
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
+
+install: .venv/.run.ok ## Make .venv and install what serving needs
+
+run: .venv/.run.ok ## Serve on http://127.0.0.1:8080 (CONFIG=config/agora.yaml, ARGS=…)
+	$(bin)/turnkeeper serve "$(CONFIG)" $(ARGS)
+
+test: .venv/.test.ok ## Run the tests (ARGS=… goes to pytest)
+	$(python) -m pytest $(ARGS)
+
+test-long: .venv/.test.ok ## Run the tests that take minutes, too
+	$(python) -m pytest -m "not clients" $(ARGS)
+
+test-clients: .venv/.test.ok ## Run other languages' SDKs against the server (needs node and npm)
+	$(python) -m pytest -m clients $(ARGS)
+
+check: .venv/.test.ok ## Lint, format, types, imports
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m mypy
+	$(bin)/lint-imports
+
+compile = $(bin)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal \
+	--python-version 3.11 pyproject.toml --extra build
+
+lock: $(python) ## Pin the dependencies anew (ARGS=--upgrade takes the newest)
+	$(pip) install uv
+	$(compile) -o requirements.lock $(ARGS)
+	$(compile) --extra test -o requirements-test.lock $(ARGS)
+
+# Debian parts ensurepip from Python; the others bring a pip of their own. A .venv half made is removed,
+# because the next run would take it for a whole one.
+$(python):
+	@for name in $(pythons); do \
+	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && found=$$name && break; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo 'Turnkeeper needs Python 3.11 or newer; tried:' $(pythons) >&2; \
+	    echo 'Install one, or name it: make PYTHON=/path/to/python3 …' >&2; exit 1; \
+	fi; \
+	echo "Making .venv with $$found ($$("$$found" -V))"; rm -rf .venv; \
+	"$$found" -m venv .venv >/dev/null 2>&1 && exit 0; rm -rf .venv; \
+	virtualenv --quiet --python "$$found" .venv 2>/dev/null && exit 0; rm -rf .venv; \
+	uv venv --quiet --seed --python "$$found" .venv 2>/dev/null && exit 0; rm -rf .venv; \
+	echo "$$found cannot make a virtual environment: install its venv module (python3-venv on Debian" >&2; \
+	echo 'and Ubuntu), or virtualenv, or uv.' >&2; exit 1
+
+.venv/.run.ok: requirements.lock pyproject.toml $(python)
+	@echo 'Installing what requirements.lock pins'
+	@$(pip) install --require-hashes -r requirements.lock
+	@$(pip) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.test.ok: requirements-test.lock .venv/.run.ok
+	@echo 'Installing what requirements-test.lock pins'
+	@$(pip) install --require-hashes -r requirements-test.lock
+	@touch $@

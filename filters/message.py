@@ -86,7 +86,11 @@ def epoch_seconds(timestamp: object) -> float | None:
     """A timestamp of seconds or milliseconds as seconds; ``None`` for anything else."""
     if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
         return None
-    return timestamp / 1000 if abs(timestamp) >= _MILLISECONDS_FROM else float(timestamp)
+    try:
+        value = float(timestamp)
+    except OverflowError:
+        return None
+    return value / 1000 if abs(value) >= _MILLISECONDS_FROM else value
 
 
 def _text_or_none(value: object) -> str | None:

@@ -1,6 +1,8 @@
 """A request as bytes, read once: fields stay raw JSON, messages become values."""
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,3 +29,120 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """A field of the top level, decoded; ``None`` where it is missing."""
         raw = self.fields.get(name)
         return None if raw is None else msgspec.json.decode(raw)
+
+
+def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> Call:
+    """The call that a body asks for.
+
+    Raises RequestError, naming the field and what was expected, where OpenAI's own fields are wrong. A
+    wrong *extension* field (``turn_id``, ``timestamp``, ``metadata``) is left out and named in ``ignored``.
+    """
+    fields = _fields(body)
+    raw = fields.pop("messages", None)
+    if raw is None:
+        raise RequestError("'messages' is missing; send an array of messages.", param="messages")
+    messages, ignored = _messages(raw)
+    return Call(headers=headers, query=query, fields=fields, messages=messages, ignored=ignored)
+
+
+_top_level = msgspec.json.Decoder(dict[str, Raw])
+_strict = msgspec.json.Decoder(list[Message])
+
+
+def _fields(body: bytes) -> dict[str, Raw]:
+    try:
+        body.decode()  # raw fields are sent on unread, and must not carry broken text
+        return _top_level.decode(body)
+    except msgspec.ValidationError:
+        raise RequestError('The body is JSON, but no object; send {"messages": [...]}.') from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _mended(body, str(error))
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _mended(body: bytes, fault: str) -> dict[str, Raw]:
+    """A body whose only fault is half a character, as a transcript cut inside an emoji has."""
+    try:
+        loose = json.loads(body)
+        whole = json.dumps(loose, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        return _top_level.decode(whole)
+    except RecursionError:
+        raise _too_deep() from None
+    except (ValueError, msgspec.ValidationError):
+        raise RequestError(f"The body is not JSON: {fault}.") from None
+
+
+def _too_deep() -> RequestError:
+    return RequestError("The body is nested too deeply.")
+
+
+def _messages(raw: Raw) -> tuple[list[Message], tuple[str, ...]]:
+    try:
+        return _strict.decode(raw), ()
+    except (msgspec.ValidationError, RecursionError):
+        return _read_patiently(_decoded(raw))
+
+
+def _decoded(raw: Raw) -> Any:
+    try:
+        return json.loads(bytes(raw))  # takes any number that JSON can write
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _read_patiently(items: Any) -> tuple[list[Message], tuple[str, ...]]:
+    """Messages as they are, less bad extensions; unknown fields are kept, other faults named."""
+    if not isinstance(items, list):
+        raise RequestError("'messages' must be an array of objects.", param="messages")
+    ignored: list[str] = []
+    messages = [_message(item, f"messages[{i}]", ignored) for i, item in enumerate(items)]
+    return messages, tuple(ignored)
+
+
+def _message(item: Any, path: str, ignored: list[str]) -> Message:
+    if not isinstance(item, dict):
+        raise RequestError(f"'{path}' must be an object.", param=path)
+    if "role" not in item:
+        raise RequestError(
+            f"'{path}.role' is missing; write user, assistant, system, …", param=f"{path}.role"
+        )
+    known = {name: value for name, value in item.items() if name in _EXPECTED}
+    for name, value in [*known.items()]:
+        fits, expected = _EXPECTED[name]
+        if fits(value):
+            continue
+        if name not in _EXTENSIONS:
+            raise RequestError(f"'{path}.{name}' must be {expected}.", param=f"{path}.{name}")
+        ignored.append(f"{path}.{name}")
+        del known[name]
+    return Message(**known, others={name: item[name] for name in item.keys() - _EXPECTED.keys()})
+
+
+_EXTENSIONS = frozenset({"turn_id", "timestamp", "metadata"})
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "role": (lambda value: isinstance(value, str), "a string"),
+    "content": (lambda value: _is_text(value) or _are_objects(value), "a string, an array of parts or null"),
+    "name": (_is_text, "a string"),
+    "tool_calls": (lambda value: value is None or _are_objects(value), "an array of tool calls"),
+    "tool_call_id": (_is_text, "a string"),
+    "turn_id": (lambda value: value is None or (_is_number(value) and isinstance(value, int)), "an integer"),
+    "timestamp": (lambda value: value is None or _is_number(value), "a number"),
+    "metadata": (lambda value: value is None or isinstance(value, dict), "an object"),
+}

@@ -1,0 +1,236 @@
+"""What the image promises, as far as it can be told without a container engine."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import dockerfile
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUILDER, FINAL = dockerfile.read((ROOT / "Dockerfile").read_text())
+IGNORE = (ROOT / ".dockerignore").read_text()
+
+STRANGER = 65534  # nobody, who owns nothing
+
+
+def test_what_builds_is_left_behind():
+    assert FINAL.base.endswith("-slim")
+    assert {each.flags["from"] for each in FINAL.all("COPY") if "from" in each.flags} == {BUILDER.name}
+
+
+def test_what_is_installed_is_pinned_by_hash():
+    installs = [run.rest for run in BUILDER.all("RUN") if "pip install" in run.rest]
+    assert all("--require-hashes -r requirements.lock" in run or "--no-deps" in run for run in installs)
+    assert not any("pip" in run.rest for run in FINAL.all("RUN"))
+
+
+def test_the_server_is_a_user_with_a_fixed_number_that_is_not_root():
+    user, group = FINAL.last("USER").rest.split(":")
+    assert int(user) > 0
+    assert int(group) > 0
+
+
+def test_data_is_written_to_a_volume_that_is_the_working_folder():
+    assert FINAL.last("VOLUME").rest == FINAL.last("WORKDIR").rest == "/data"
+
+
+def test_the_port_in_the_environment_is_the_one_exposed():
+    assert FINAL.environment["PORT"] == FINAL.last("EXPOSE").rest == "8080"
+    assert FINAL.environment["HOST"] == "0.0.0.0"
+
+
+def test_the_commands_run_without_a_shell_that_would_keep_signals_to_itself():
+    assert FINAL.last("CMD").command[0] == "turnkeeper"
+    assert FINAL.last("HEALTHCHECK").command[0] == "python"
+
+
+@pytest.mark.parametrize("source", BUILDER.sources + FINAL.sources)
+def test_what_is_copied_exists_and_is_sent(source: str):
+    assert (ROOT / source).exists()
+    assert dockerfile.is_sent(source, IGNORE)
+
+
+STRAY = """
+    .env config/.env .git/config turnkeeper.db config/turnkeeper.db-wal key.pem .venv/bin/python
+    tests/conftest.py proxy/__pycache__/cli.pyc
+"""
+
+
+@pytest.mark.parametrize("path", STRAY.split())
+def test_what_may_hold_a_secret_or_is_of_this_machine_is_not_sent(path: str):
+    assert not dockerfile.is_sent(path, IGNORE)
+
+
+def test_no_secret_is_part_of_the_image():
+    set_here = {**BUILDER.environment, **FINAL.environment}
+    assert [name for name in set_here if re.search("KEY|SECRET|TOKEN|PASSWORD", name)] == []
+    assert [
+        each.rest for each in (*BUILDER.instructions, *FINAL.instructions) if each.word in {"ARG", "ADD"}
+    ] == []
+
+
+# --- the command itself, as another user, on a tree that cannot be written
+
+
+@pytest.fixture(scope="module")
+def tree():
+    """What the image holds, below a folder that everyone may read and nobody may write."""
+    root = Path(tempfile.mkdtemp(prefix="turnkeeper-"))
+    try:
+        install(root / "site")
+        shutil.copytree(ROOT / "config", root / "app/config")
+        (root / "data").mkdir()
+        close(root)
+        yield root
+    finally:
+        subprocess.run(["chmod", "-R", "u+w", root], check=True)
+        shutil.rmtree(root)
+
+
+def install(site: Path):
+    """The project built from what is copied alone, and beside it what the lock pins."""
+    with tempfile.TemporaryDirectory() as build:
+        for source in BUILDER.sources:
+            copy(ROOT / source, Path(build) / source)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*pip, "--no-index", "--target", site, build], check=True)
+    for name in re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE):
+        copy_distribution(name, site)
+
+
+def copy_distribution(name: str, site: Path):
+    """One installed package without its commands; the lock also pins what other systems need."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return
+    for file in found.files or []:
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            copy(Path(found.locate_file(file)), site / file)
+
+
+def copy(source: Path, target: Path):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copyfile(source, target)
+
+
+def close(root: Path):
+    subprocess.run(["chmod", "-R", "a+rX,a-w", root], check=True)
+    (root / "data").chmod(0o700)
+    if os.geteuid() == 0:
+        os.chown(root / "data", STRANGER, STRANGER)
+
+
+@pytest.fixture(scope="module")
+def interpreter(tree):
+    """A Python of the running one's version that the other user may execute."""
+    version = "{}.{}".format(*sys.version_info[:2])
+    base = Path(sysconfig.get_config_var("BINDIR"), f"python{version}")
+    for path in (base, Path(f"/usr/bin/python{version}"), Path(f"/usr/local/bin/python{version}")):
+        if path.exists() and runs(path, tree):
+            return path
+    pytest.skip(f"no Python {version} that another user may execute: {base} is closed to others")
+
+
+def runs(python: Path, tree: Path) -> bool:
+    probe = [python, "-c", "import ssl, sqlite3, msgspec, pydantic"]
+    try:
+        done = subprocess.run(
+            probe,
+            env={"PYTHONPATH": tree / "site"},
+            cwd="/",
+            capture_output=True,
+            check=False,
+            **as_stranger(),
+        )
+    except PermissionError:
+        return False
+    return done.returncode == 0
+
+
+def as_stranger() -> dict[str, object]:
+    """Root becomes somebody else; anybody else is not root already."""
+    return {"user": STRANGER, "group": STRANGER, "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+@pytest.fixture(scope="module")
+def environment(tree):
+    """The image's, but on loopback and a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ours = {"HOST": "127.0.0.1", "PORT": str(port), "TURNKEEPER_KEYS": "phone:secret-of-the-phone"}
+    return {
+        **FINAL.environment,
+        **ours,
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(tree / "site"),
+        "TMPDIR": "/tmp",
+    }
+
+
+@pytest.fixture
+def server(tree, interpreter, environment):
+    _, verb, config = FINAL.last("CMD").command
+    command = [interpreter, tree / "site/bin/turnkeeper", verb, tree / config.lstrip("/")]
+    process = subprocess.Popen(
+        command,
+        cwd=tree / "data",
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **as_stranger(),
+    )
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(server, interpreter, environment):
+    assert healthy_within(10, server, interpreter, environment), said(server)
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(timeout=5) == 0
+
+
+def test_the_health_check_fails_where_nothing_serves(interpreter, environment):
+    assert not is_healthy(interpreter, environment)
+
+
+def healthy_within(
+    seconds: float, server: subprocess.Popen, interpreter: Path, environment: dict[str, str]
+) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and server.poll() is None:
+        if is_healthy(interpreter, environment):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def is_healthy(interpreter: Path, environment: dict[str, str]) -> bool:
+    """The image's own HEALTHCHECK, and its own opinion."""
+    command = [interpreter, *FINAL.last("HEALTHCHECK").command[1:]]
+    # A proxy that nobody answers at: the check must go past it.
+    misled = {**environment, "http_proxy": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        command, env=misled, cwd="/", capture_output=True, check=False, timeout=10, **as_stranger()
+    )
+    return done.returncode == 0
+
+
+def said(server: subprocess.Popen) -> str:
+    server.kill()
+    return server.stdout.read().decode()
