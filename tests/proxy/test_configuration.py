@@ -163,9 +163,7 @@ def test_upstreams_and_pipelines_are_enough(told):
         ),
         (
             SOUND.replace("[main]", "\n      - main\n      - mian"),
-            [
-                "8: pipelines.default.upstreams.1: no upstream named 'mian'; did you mean 'main'?"
-            ],
+            ["8: pipelines.default.upstreams.1: no upstream named 'mian'; did you mean 'main'?"],
         ),
         (
             UPSTREAM + "    accepts: opnai\n" + PIPELINE,
