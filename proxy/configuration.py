@@ -1,0 +1,103 @@
+"""From a YAML file to settings, or to all that is wrong with it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from proxy.advice import advice, fields_at
+from proxy.document import MAX_BYTES, Document, Flaw, NotADocument, decode, parse
+from proxy.errors import ConfigError
+from proxy.fault import Fault, Place, dotted
+from proxy.interpolation import fill, is_private
+from proxy.settings import Settings, Surroundings
+
+
+def load(path: Path, environ: Mapping[str, str], package: str = "filters") -> Settings:
+    """The settings of a file, its filters built. Raises ConfigError with all faults, a line each."""
+    read = _read(path, environ, package)
+    if isinstance(read, Settings):
+        return read
+    raise ConfigError("\n".join(map(str, read)))
+
+
+def faults(path: Path, environ: Mapping[str, str], package: str = "filters") -> list[Fault]:
+    """All that is wrong with a file, in the order of its lines."""
+    read = _read(path, environ, package)
+    return [] if isinstance(read, Settings) else read
+
+
+def _read(path: Path, environ: Mapping[str, str], package: str) -> Settings | list[Fault]:
+    try:
+        document = parse(decode(_bytes(path)))
+    except NotADocument as error:
+        return [Fault(str(path), error.line, dotted(()), str(error))]
+    checked = _checked(document, environ, package)
+    if isinstance(checked, Settings):
+        return checked
+    return [Fault(str(path), flaw.line, dotted(flaw.place), flaw.message) for flaw in checked]
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise NotADocument(f"the file cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise NotADocument("this is no name of a file") from None
+
+
+def _checked(document: Document, environ: Mapping[str, str], package: str) -> Settings | list[Flaw]:
+    """The settings of a document, or its flaws; what is flawed as text is not blamed for its value too."""
+    missing: dict[Place, str] = {}
+    value = fill(document.value, environ, missing)
+    flaws = [*document.flaws, *(Flaw(place, document.line(place), said) for place, said in missing.items())]
+    known = {flaw.place for flaw in flaws}
+    try:
+        settings = Settings.model_validate(value, context=_surroundings(value, known, package))
+    except ValidationError as error:
+        found = [_flaw(each, document, value, package) for each in error.errors(include_url=False)]
+        flaws += [flaw for flaw in found if not _is_within(flaw.place, known)]
+    flaws += _without_default(document, known)
+    return sorted(flaws, key=lambda flaw: flaw.line) or settings
+
+
+def _surroundings(value: dict[str, Any], known: set[Place], package: str) -> Surroundings:
+    upstreams, keys = value.get("upstreams"), value.get("keys", "")
+    names = tuple(upstreams) if isinstance(upstreams, dict) else None
+    keyless = isinstance(keys, str) and not keys.strip() and ("keys",) not in known
+    return Surroundings(package, names, keyless)
+
+
+def _without_default(document: Document, known: set[Place]) -> Iterator[Flaw]:
+    place = ("pipelines", "default")
+    pipelines = document.value.get("pipelines")
+    if isinstance(pipelines, dict) and "default" not in pipelines and not _is_within(place, known):
+        yield Flaw(
+            place, document.line(place), "this pipeline is missing; name one of the pipelines 'default'"
+        )
+
+
+def _flaw(error: ErrorDetails, document: Document, value: Any, package: str) -> Flaw:
+    place = tuple(step for step in error["loc"] if step != "[key]")
+    allowed = fields_at(Settings, place[:-1], package) if error["type"] == "extra_forbidden" else []
+    message = advice(error, allowed, private=is_private(_deepest(value, place)))
+    of_a_key = error["type"] == "extra_forbidden" or place != error["loc"]
+    return Flaw(place, document.key_line(place) if of_a_key else document.line(place), message)
+
+
+def _deepest(value: Any, place: Place) -> Any:
+    """What stands at a place, or nearest above it."""
+    for step in place:
+        inner = dict(enumerate(value)) if isinstance(value, list) else value
+        if not isinstance(inner, dict) or step not in inner:
+            break
+        value = inner[step]
+    return value
+
+
+def _is_within(place: Place, known: set[Place]) -> bool:
+    return any(place[:length] in known for length in range(1, len(place) + 1))

@@ -1,0 +1,81 @@
+"""Who may call, and as which tenant."""
+
+import hashlib
+import hmac
+import re
+from typing import Literal, Self
+
+import msgspec
+
+Scope = Literal["all", "chat"]
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SECRET = re.compile(r"[!-~]+")
+_SCOPES: dict[str, Scope] = {"": "all", "all": "all", "chat": "chat"}
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What a secret opens: a tenant's calls alone, or its memory too. The secret itself is not kept."""
+
+    tenant: str
+    digest: bytes
+    scope: Scope = "all"
+
+    def __repr__(self) -> str:
+        return f"Key({self.tenant!r}, scope={self.scope!r})"
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """All keys that are known; none means that nobody needs one."""
+
+    entries: tuple[Key, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The keys in ``name:secret`` or ``name:secret:chat``, separated by commas.
+
+        Raises ValueError that tells which entry is wrong, and nothing of what stands in it.
+        """
+        if not text.strip():
+            return cls()
+        written = text.split(",")
+        entries = tuple(_entry(number, entry.strip()) for number, entry in enumerate(written, 1))
+        _check_distinct(entries)
+        return cls(entries)
+
+    def find(self, bearer: str) -> Key | None:
+        """The key of a secret; the time it takes tells nothing about which entry it was, or how near."""
+        digest = _digest(bearer)
+        found = None
+        for key in self.entries:
+            if hmac.compare_digest(key.digest, digest):
+                found = key
+        return found
+
+
+def _entry(number: int, written: str) -> Key:
+    name, _, rest = written.partition(":")
+    secret, _, scope = rest.partition(":")
+    if not _NAME.fullmatch(name) or not secret:
+        expected = "name:secret or name:secret:chat, the name of 1 to 64 letters, digits, '.', '_' or '-'"
+        raise ValueError(f"key {number}: write {expected}")
+    if not _SECRET.fullmatch(secret):
+        raise ValueError(f"key {number}: a secret has no spaces, and no characters beyond ASCII")
+    if scope not in _SCOPES:
+        raise ValueError(f"key {number}: after a second ':' write 'chat'; a secret has no ':' and no ','")
+    return Key(name, _digest(secret), _SCOPES[scope])
+
+
+def _check_distinct(entries: tuple[Key, ...]) -> None:
+    first: dict[bytes, int] = {}
+    for number, key in enumerate(entries, 1):
+        if key.digest in first:
+            raise ValueError(f"keys {first[key.digest]} and {number}: two entries cannot have one secret")
+        first[key.digest] = number
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,63 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+GOOD = "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main]}}\n"
+
+
+@pytest.fixture
+def turnkeeper(tmp_path):
+    def run(*arguments):
+        command = [sys.executable, "-c", "from proxy.cli import main; main()", *arguments]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
+
+    return run
+
+
+def test_check_names_each_good_file(turnkeeper, tmp_path):
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(GOOD)
+    done = turnkeeper("check", "a.yaml", "b.yaml")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a.yaml: ok\nb.yaml: ok\n", "")
+
+
+def test_check_tells_each_fault_on_a_line_of_its_own(turnkeeper, tmp_path):
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").write_text(GOOD + "x: 1\ny: 2\n")
+    done = turnkeeper("check", "b.yaml", "none.yaml", "a.yaml")
+    assert (done.returncode, done.stdout) == (1, "a.yaml: ok\n")
+    assert [line.split(": ")[:2] for line in done.stderr.splitlines()] == [
+        ["b.yaml:3", "x"],
+        ["b.yaml:4", "y"],
+        ["none.yaml:1", "document"],
+    ]
+
+
+def test_a_file_of_any_name_is_checked(turnkeeper, tmp_path):
+    name = os.fsdecode(b"\xff \xc3\xa4.yaml")
+    (tmp_path / name).write_text(GOOD)
+    done = turnkeeper("check", name)
+    assert (done.returncode, done.stdout.endswith(".yaml: ok\n"), done.stderr) == (0, True, "")
+
+
+@pytest.mark.parametrize("arguments", [("check",), ("chek", "a.yaml"), ("--versio",)])
+def test_wrong_usage_is_exit_code_2(turnkeeper, arguments):
+    done = turnkeeper(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_told(turnkeeper):
+    done = turnkeeper("--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "turnkeeper")
