@@ -1,18 +1,26 @@
-"""The filters of a pipeline, found by name."""
+"""The chain: request filters found by name, run one after the other, and nothing else."""
 
 import importlib
 import importlib.util
 import pkgutil
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from filters.base import RequestFilter
+from filters.base import Context, Messages, RequestFilter
 from proxy.word import alternatives, quoted
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _STEP = "write a filter's name, or one name with its options: 'drop_messages: {sources: [silence]}'"
+
+
+def run(filters: Iterable[RequestFilter], messages: Messages, context: Context) -> Messages:
+    """The messages as the last filter leaves them."""
+    for step in filters:
+        messages = step.apply(messages, context)
+    return messages
 
 
 def names(package: str = "filters") -> tuple[str, ...]:

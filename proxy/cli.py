@@ -1,13 +1,16 @@
 """The command line."""
 
 import os
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from proxy.configuration import faults
+from proxy import assembly, server
+from proxy.configuration import faults, load
+from proxy.errors import ConfigError
+from proxy.settings import Settings
+from proxy.version import VERSION
 
 app = typer.Typer(
     help="An OpenAI-compatible LLM proxy for voice agents.",
@@ -25,15 +28,8 @@ def main() -> None:
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer hands an option's value over like this
     if asked:
-        typer.echo(f"turnkeeper {_version()}")
+        typer.echo(f"turnkeeper {VERSION}")
         raise typer.Exit
-
-
-def _version() -> str:
-    try:
-        return version("turnkeeper")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 @app.callback()
@@ -61,3 +57,26 @@ def _check(file: Path) -> bool:
     if not found:
         typer.echo(f"{file}: ok")
     return not found
+
+
+@app.command()
+def serve(
+    config: Annotated[Path, typer.Argument(help="A YAML file.")] = Path("config/agora.yaml"),
+) -> None:
+    """Serve a configuration until SIGTERM or SIGINT."""
+    try:
+        settings = load(config, os.environ)
+    except ConfigError as error:
+        typer.echo(error.message, err=True)
+        raise typer.Exit(1) from None
+    typer.echo(_greeting(settings))
+    server.serve(assembly.app(settings, os.environ), host=settings.listen.host, port=settings.listen.port)
+
+
+def _greeting(settings: Settings) -> str:
+    lines = [f"Turnkeeper {VERSION} on http://{settings.listen.host}:{settings.listen.port}"]
+    for name, pipeline in settings.pipelines.items():
+        first = settings.upstreams[pipeline.upstreams[0]]
+        model = "the practice model; set UPSTREAM_BASE_URL for a real one"
+        lines.append(f"  {name} → {model if first.base_url == 'practice:' else first.base_url}")
+    return "\n".join(lines)

@@ -1,0 +1,120 @@
+"""The server's inside: what answers under which path."""
+
+import logging
+import re
+import secrets
+import traceback
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from proxy import body, turn
+from proxy.errors import MethodNotAllowed, NotFound, RequestError, TurnkeeperError
+from proxy.gate import Gate
+from proxy.hangup import ClientGone, until_gone
+from proxy.pipeline import Pipeline
+from proxy.reply import Reply
+from proxy.site import Site
+from proxy.upstream import Upstream
+
+_CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_MOST_PARAMETERS = 100
+_log = logging.getLogger("turnkeeper")
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an App is made of. ``max_body`` is in bytes."""
+
+    pipelines: Mapping[str, Pipeline]
+    upstreams: tuple[Upstream, ...]
+    gate: Gate
+    max_body: int
+
+
+class App:
+    """Turnkeeper as an ASGI application. Its ``phase`` is starting, ready or draining."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._site = Site(parts.pipelines.values(), self)
+        self.phase = "starting"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the server's whole life (ASGI's lifespan)."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    def drain(self) -> None:
+        """From now on the server says that it is going away."""
+        self.phase = "draining"
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with AsyncExitStack() as stack:
+            for upstream in self._parts.upstreams:
+                stack.push_async_callback(upstream.aclose)
+            self.phase = "ready"
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        request_id = (b"x-request-id", _request_id(headers).encode())
+        reply = Reply(send, [request_id])
+        try:
+            await self._route(scope, headers, receive, reply)
+        except TurnkeeperError as error:
+            await reply.fail(error)
+        except ClientGone:
+            pass
+        except Exception as error:  # noqa: BLE001
+            # The message of a stray exception may quote the caller: the log gets only where it came from.
+            _log.error(
+                "%s in a request:\n%s",
+                type(error).__name__,
+                "".join(traceback.format_tb(error.__traceback__)),
+            )
+            await reply.fail(TurnkeeperError("Turnkeeper failed; its log says where."))
+
+    async def _route(self, scope: Scope, headers: dict[str, str], receive: Receive, reply: Reply) -> None:
+        path = scope["path"]
+        tenant = self._parts.gate.admit(headers, path)
+        chat = _CHAT.fullmatch(path)
+        if chat is None:
+            await self._site(scope, receive, reply.send)
+            return
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(f"{path} takes POST.", allow="POST")
+        pipeline = self._pipeline(chat["pipeline"] or "default")
+        content = await body.read(receive, headers, self._parts.max_body)
+        request = turn.Request(headers=headers, query=_query(scope), body=content, tenant=tenant)
+        await until_gone(receive, turn.take(request, pipeline, reply))
+
+    def _pipeline(self, name: str) -> Pipeline:
+        pipeline = self._parts.pipelines.get(name)
+        if pipeline is None:
+            there = ", ".join(self._parts.pipelines)
+            raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
+        return pipeline
+
+
+def _request_id(headers: Mapping[str, str]) -> str:
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    if not scope["query_string"]:
+        return {}
+    try:
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=_MOST_PARAMETERS)
+    except ValueError:
+        raise RequestError(f"The query has more than {_MOST_PARAMETERS} parameters.") from None
+    return dict(reversed(pairs))

@@ -1,0 +1,92 @@
+"""From settings to the objects that serve them."""
+
+import os
+from collections.abc import Iterator, Mapping
+
+from proxy.app import App, Parts
+from proxy.gate import Gate
+from proxy.kinds import KINDS
+from proxy.pipeline import Pipeline, Target
+from proxy.place import Place
+from proxy.practice import Practice
+from proxy.session import SESSION_PLACES, USER_PLACES, Places
+from proxy.settings import Identity, Settings
+from proxy.settings import Pipeline as PipelineSettings
+from proxy.settings import Upstream as UpstreamSettings
+from proxy.upstream import HttpUpstream, Upstream
+from proxy.version import VERSION
+
+_PRACTICE = "practice:"
+
+
+def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
+    """The application that a configuration describes; ``environ`` says which proxies lead to the models."""
+    targets = {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
+    pipelines = {name: _pipeline(name, pipeline, targets) for name, pipeline in settings.pipelines.items()}
+    parts = Parts(
+        pipelines=pipelines,
+        upstreams=tuple(target.upstream for target in targets.values()),
+        gate=Gate(settings.keys),
+        max_body=settings.listen.max_body,
+    )
+    return App(parts)
+
+
+def _pipeline(name: str, settings: PipelineSettings, targets: Mapping[str, Target]) -> Pipeline:
+    return Pipeline(
+        name=name,
+        targets=tuple(targets[upstream] for upstream in settings.upstreams),
+        filters=settings.request,
+        places=_places(settings.identity),
+        model=settings.model or None,
+    )
+
+
+def _places(settings: Identity) -> Places:
+    return Places(
+        session=_parsed(settings.session, SESSION_PLACES),
+        user=_parsed(settings.user, USER_PLACES),
+        default_session=settings.default_session or None,
+    )
+
+
+def _parsed(places: tuple[str, ...] | None, otherwise: tuple[Place, ...]) -> tuple[Place, ...]:
+    return otherwise if places is None else tuple(map(Place.parse, places))
+
+
+def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str]) -> Target:
+    return Target(
+        name=name,
+        upstream=_upstream(settings, environ),
+        kind=KINDS[settings.accepts],
+        headers=tuple(_headers(settings)),
+        model=settings.model or None,
+        allow=frozenset(settings.allow),
+        forward_headers=settings.forward_headers,
+        forward_key=settings.forward_key,
+        first_token=settings.first_token,
+        total=settings.total,
+    )
+
+
+def _upstream(settings: UpstreamSettings, environ: Mapping[str, str]) -> Upstream:
+    if settings.base_url == _PRACTICE:
+        return Practice()
+    return HttpUpstream(
+        settings.base_url,
+        connect=settings.connect,
+        max_connections=settings.max_connections,
+        environ=environ,
+    )
+
+
+def _headers(settings: UpstreamSettings) -> Iterator[tuple[bytes, bytes]]:
+    yield b"content-type", b"application/json"
+    yield b"accept-encoding", b"identity"  # a packed stream arrives late, if at all
+    yield b"user-agent", f"turnkeeper/{VERSION}".encode()
+    key = settings.api_key.get_secret_value()
+    if key and not settings.forward_key:
+        name, value = ("api-key", key) if settings.accepts == "azure" else ("authorization", f"Bearer {key}")
+        yield name.encode(), value.encode()
+    for header, secret in settings.headers.items():
+        yield header.lower().encode(), secret.get_secret_value().encode()

@@ -1,0 +1,61 @@
+"""Server-sent events as bytes: where one ends, and what it says (HTML standard, 9.2)."""
+
+import re
+from collections.abc import Iterator
+
+from proxy.errors import UpstreamBroken
+
+# A blank line ends an event. Lines end in LF, CR LF or CR, mixed as the sender pleases.
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_LONGEST_EVENT = 16_000_000
+
+
+class Framing:
+    """Cuts a stream behind its last whole event, so that what is added stands between events."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        """All whole events up to here; what follows them waits for its end.
+
+        Raises UpstreamBroken where one event is longer than 16 MB.
+        """
+        if not self._rest and data.endswith(b"\n\n"):
+            return data
+        seen = max(0, len(self._rest) - 3)
+        self._rest += data
+        end = _last_end(self._rest, seen)
+        whole = bytes(self._rest[:end])
+        del self._rest[:end]
+        if len(self._rest) > _LONGEST_EVENT:
+            raise UpstreamBroken("The upstream sent an event of more than 16 MB.")
+        return whole
+
+    def close(self) -> bytes:
+        """What came behind the last whole event."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return rest
+
+
+def events(whole: bytes) -> Iterator[bytes]:
+    """The events in a run of whole ones, each with the blank line that ends it."""
+    start = 0
+    for blank in _BLANK_LINE.finditer(whole):
+        yield whole[start : blank.end()]
+        start = blank.end()
+
+
+def data_of(event: bytes) -> bytes:
+    """What an event's ``data`` lines carry, joined as the standard says; empty for a comment."""
+    values = [line[5:] for line in _LINE_END.split(event) if line.startswith(b"data:")]
+    return b"\n".join(value.removeprefix(b" ") for value in values)
+
+
+def _last_end(stream: bytearray, start: int) -> int:
+    if b"\r" not in stream[start:]:
+        return stream.rfind(b"\n\n", start) + 2 if b"\n\n" in stream[start:] else 0
+    ends = [blank.end() for blank in _BLANK_LINE.finditer(stream, start)]
+    return ends[-1] if ends else 0

@@ -1,0 +1,47 @@
+"""Who may come in: a key's holder, or without keys whoever speaks from this machine."""
+
+from collections.abc import Mapping
+
+from proxy.errors import Forbidden, Unauthorized
+from proxy.keys import Keys
+from proxy.loopback import is_loopback_name
+
+_OPEN = frozenset({"/healthz", "/readyz"})
+_CHAT_ONLY = "chat"
+_FOR_ALL_KEYS = ("/v1/models", "/chat/completions", "/v1/chat/completions", "/pipelines/")
+
+
+class Gate:
+    """Admits a request under its tenant."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def admit(self, headers: Mapping[str, str], path: str) -> str:
+        """The tenant; ``default`` where there are no keys.
+
+        Raises Forbidden for a foreign ``Host`` where there are no keys, and for a key that may only chat;
+        Unauthorized where a key is wanted and not given.
+        """
+        if not self._keys:
+            self._refuse_strangers(headers.get("host"))
+            return "default"
+        if path in _OPEN:
+            return "default"
+        key = self._keys.find(_bearer(headers))
+        if key is None:
+            raise Unauthorized("Send a key that TURNKEEPER_KEYS knows, as 'Authorization: Bearer <key>'.")
+        if key.scope == _CHAT_ONLY and not path.startswith(_FOR_ALL_KEYS):
+            raise Forbidden("This key may chat, and nothing else.", code="insufficient_scope")
+        return key.tenant
+
+    def _refuse_strangers(self, host: str | None) -> None:
+        # A page in a caller's browser can reach loopback under its own name (DNS rebinding).
+        if host is not None and not is_loopback_name(host):
+            advice = "set TURNKEEPER_KEYS to be called by other names"
+            raise Forbidden(f"'{host[:80]}' is no loopback name; {advice}.", code="host_not_allowed")
+
+
+def _bearer(headers: Mapping[str, str]) -> str:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("api-key", "")

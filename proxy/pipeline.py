@@ -1,0 +1,36 @@
+"""What a turn goes through: filters, then one upstream, each made ready when the settings were read."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from filters.base import RequestFilter
+from proxy.kinds import Kind
+from proxy.session import Places
+from proxy.upstream import Headers, Upstream
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's address, and how it wants to be talked to. Times are in seconds."""
+
+    name: str
+    upstream: Upstream
+    kind: Kind
+    headers: Headers
+    model: str | None = None
+    models: tuple[str, ...] = ()
+    allow: frozenset[str] = frozenset()
+    forward_headers: tuple[str, ...] = ()
+    forward_key: bool = False
+    first_token: float
+    total: float
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """One named way from a client's messages to a model."""
+
+    name: str
+    targets: tuple[Target, ...]
+    filters: Sequence[RequestFilter]
+    places: Places
+    model: str | None = None

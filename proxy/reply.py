@@ -1,0 +1,58 @@
+"""What one client gets: a status once, then bytes, then the end."""
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from proxy.errors import TurnkeeperError
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+_JSON = (b"content-type", b"application/json")
+
+
+class Reply:
+    """An ASGI response whose headers may be added to until it starts."""
+
+    def __init__(self, send: Send, headers: Sequence[Header] = ()) -> None:
+        self._send = send
+        self._headers = list(headers)
+        self.started = False
+
+    def add(self, name: str, value: str) -> None:
+        """A header for the answer, whichever it will be. The value is visible ASCII."""
+        self._headers.append((name.encode("latin-1"), value.encode("latin-1")))
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """An ASGI message of an application behind us, with our headers added to its own."""
+        if message["type"] == "http.response.start":
+            await self.start(message["status"], list(message["headers"]))
+        else:
+            await self._send(message)
+
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
+        """The status and the headers; nothing can be a status any more."""
+        self.started = True
+        message = {"type": "http.response.start", "status": status, "headers": [*self._headers, *headers]}
+        await self._send(message)
+
+    async def write(self, data: bytes) -> None:
+        """Bytes of the body, on their way at once."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """The last bytes of the body."""
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """An answer in one piece."""
+        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        await self.end(body)
+
+    async def fail(self, error: TurnkeeperError) -> None:
+        """The error as a status; as an event once the answer has started, and then no ``[DONE]``."""
+        if self.started:
+            await self.end(b"data: " + error.body() + b"\n\n")
+            return
+        own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
+        await self.whole(error.status, [_JSON, *own], error.body())

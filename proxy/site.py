@@ -1,0 +1,80 @@
+"""Everything under the server's root that is not a completion."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from proxy import catalogue
+from proxy.errors import MethodNotAllowed, NotFound
+from proxy.pipeline import Pipeline
+
+
+class Health(Protocol):
+    """What the site needs to know of the server around it."""
+
+    phase: str
+
+
+class Site:
+    """The models and the server's health, as an ASGI application.
+
+    Raises NotFound and MethodNotAllowed for what is not there.
+    """
+
+    def __init__(self, pipelines: Iterable[Pipeline], health: Health) -> None:
+        self._pipelines = tuple(pipelines)
+        self._health = health
+        self._router = Router(
+            [
+                Route("/healthz", self._alive),
+                Route("/readyz", self._ready),
+                Route("/v1/models", self._models),
+                Route("/v1/models/{model:path}", self._model),
+            ],
+            redirect_slashes=False,
+            default=_missing,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request that is no completion."""
+        try:
+            await self._router({**scope, "app": self}, receive, send)
+        except HTTPException as error:
+            raise _method_missing(scope, error) from None
+
+    async def _alive(self, _: Request) -> Response:
+        return _json({"status": "alive"})
+
+    async def _ready(self, _: Request) -> Response:
+        if self._health.phase != "ready":
+            return _json({"status": self._health.phase, "degraded": []}, status=503)
+        return _json({"status": "ready", "degraded": []})
+
+    async def _models(self, _: Request) -> Response:
+        return _json({"object": "list", "data": await catalogue.models(self._pipelines)})
+
+    async def _model(self, request: Request) -> Response:
+        wanted = request.path_params["model"]
+        for model in await catalogue.models(self._pipelines):
+            if model["id"] == wanted:
+                return _json(model)
+        raise NotFound(f"No pipeline offers the model '{wanted}'.", param="model", code="model_not_found")
+
+
+async def _missing(scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise NotFound(f"There is nothing at {scope['path']}; completions are at /v1/chat/completions.")
+
+
+def _method_missing(scope: Scope, error: HTTPException) -> MethodNotAllowed:
+    allow = (error.headers or {}).get("Allow", "GET")
+    return MethodNotAllowed(f"{scope['path']} takes {allow}.", allow=allow)
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")

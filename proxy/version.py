@@ -1,0 +1,5 @@
+"""Which Turnkeeper this is."""
+
+from importlib.metadata import version
+
+VERSION = version("turnkeeper")

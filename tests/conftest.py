@@ -1,0 +1,49 @@
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.fake_upstream import FakeUpstream
+from tests.proxy_server import CONFIG, ProxyServer
+
+# A machine that does other things as well may be slow: that is no fault of a law.
+settings.register_profile("turnkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("turnkeeper")
+
+AGORA = Path(__file__).parent.parent / "config" / "agora.yaml"
+
+
+@pytest.fixture
+def upstream() -> Iterator[FakeUpstream]:
+    with FakeUpstream() as fake:
+        yield fake
+
+
+@pytest.fixture
+def serve(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Callable[..., ProxyServer]]:
+    """Starts proxies in front of the fake upstream; ``config`` is YAML or a file."""
+    with ExitStack() as stack:
+
+        def start(config: str | Path = CONFIG, **environ: str) -> ProxyServer:
+            if isinstance(config, str):
+                path = tmp_path / "config.yaml"
+                path.write_text(config)
+            else:
+                path = config
+            return stack.enter_context(ProxyServer(path, {"UPSTREAM_BASE_URL": upstream.url, **environ}))
+
+        yield start
+
+
+@pytest.fixture
+def proxy(serve: Callable[..., ProxyServer]) -> ProxyServer:
+    """A proxy with an empty chain."""
+    return serve()
+
+
+@pytest.fixture
+def agora(serve: Callable[..., ProxyServer]) -> ProxyServer:
+    """A proxy on the shipped configuration."""
+    return serve(AGORA)

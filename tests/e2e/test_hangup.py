@@ -1,0 +1,96 @@
+"""Law 10: a client that leaves is heard by the model, at once, and leaves nothing behind."""
+
+import gc
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fake_upstream import END, HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
+from tests.proxy_server import ProxyServer
+
+WINDOWS = {
+    "before the head": ([HANG], True),
+    "before the first token": ([HEAD, chunk(ROLE), HANG], True),
+    "mid-stream": ([HEAD, chunk(ROLE + delta(content="x")), HANG], True),
+    "waiting for a whole answer": ([HANG], False),
+    "inside a whole answer": ([b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{", HANG], False),
+    "while it streams": (
+        [HEAD, *[step for _ in range(400) for step in (chunk(delta(content="x")), 0.01)], END],
+        True,
+    ),
+}
+
+
+def request(port: int, *, stream: bool) -> socket.socket:
+    body = json.dumps(
+        {"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
+    ).encode()
+    client = socket.create_connection(("127.0.0.1", port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+    return client
+
+
+def until(condition: Callable[[], bool], seconds: float = 2.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("rudely", [False, True])
+def test_a_hang_up_reaches_the_model_within_a_second(
+    proxy: ProxyServer, upstream: FakeUpstream, window: str, rudely: bool
+) -> None:
+    steps, stream = WINDOWS[window]
+    upstream.says(*steps)
+    client = request(proxy.port, stream=stream)
+    assert until(lambda: bool(upstream.requests))
+    time.sleep(0.05)
+    if rudely:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    left = time.monotonic()
+    client.close()
+    assert upstream.last.closed.wait(1.5)
+    assert upstream.last.closed_at - left < 1
+
+
+def test_a_client_that_leaves_while_it_posts_costs_nothing(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    client = socket.create_connection(("127.0.0.1", proxy.port))
+    client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n{")
+    client.close()
+    assert proxy.chat().status_code == 200
+    assert len(upstream.requests) == 1
+
+
+def test_a_thousand_hang_ups_leave_nothing_behind(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    chooser = random.Random(1)
+    scripts = [steps for steps, stream in WINDOWS.values() if stream]
+    assert proxy.chat(stream=True).status_code == 200
+    upstream.script = lambda _: chooser.choice(scripts)
+    before = _open_files()
+    tasks = proxy.tasks()
+    for _ in range(20):
+        clients = [request(proxy.port, stream=True) for _ in range(50)]
+        for client in clients:
+            time.sleep(chooser.random() / 500)
+            client.close()
+    assert until(lambda: upstream.open <= 1, 5), f"{upstream.open} connections are still open"
+    assert until(lambda: proxy.tasks() <= tasks, 5), f"{proxy.tasks()} tasks, there were {tasks}"
+    gc.collect()
+    assert until(lambda: _open_files() <= before + 2, 5), f"{_open_files()} files, there were {before}"
+    upstream.script = by_default
+    assert proxy.chat(stream=True).status_code == 200
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0

@@ -1,0 +1,78 @@
+"""Who may call, seen from outside."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fake_upstream import FakeUpstream
+from tests.proxy_server import ProxyServer
+
+Serve = Callable[..., ProxyServer]
+KEYED = """
+keys: "${TURNKEEPER_KEYS}"
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", api_key: sk-upstream}}
+pipelines: {default: {upstreams: [main]}}
+"""
+KEYS = "acme:s3cret-one,acme:s3cret-two,phone:only-chat:chat"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("key", ["s3cret-one", "s3cret-two", "only-chat"])
+def test_a_known_key_is_let_in(serve: Serve, upstream: FakeUpstream, key: str) -> None:
+    proxy = serve(KEYED, TURNKEEPER_KEYS=KEYS)
+    assert proxy.chat(headers=bearer(key)).status_code == 200
+    assert proxy.client.get("/v1/models", headers=bearer(key)).status_code == 200
+    assert upstream.last.headers["authorization"] == "Bearer sk-upstream"
+
+
+@pytest.mark.parametrize("headers", [{}, bearer("wrong"), bearer(""), {"Authorization": "Basic s3cret-one"}])
+def test_anyone_else_is_401(serve: Serve, upstream: FakeUpstream, headers: dict[str, str]) -> None:
+    proxy = serve(KEYED, TURNKEEPER_KEYS=KEYS)
+    for got in (
+        proxy.chat(headers=headers),
+        proxy.client.get("/v1/models", headers=headers),
+        proxy.client.get("/nowhere", headers=headers),
+    ):
+        assert got.status_code == 401
+        assert got.headers["www-authenticate"] == "Bearer"
+        assert got.json()["error"]["code"] == "invalid_api_key"
+    assert not upstream.requests
+
+
+def test_health_needs_no_key(serve: Serve) -> None:
+    proxy = serve(KEYED, TURNKEEPER_KEYS=KEYS)
+    assert proxy.client.get("/healthz").status_code == 200
+    assert proxy.client.get("/readyz").status_code == 200
+
+
+def test_a_key_that_may_only_chat_may_only_chat(serve: Serve) -> None:
+    proxy = serve(KEYED, TURNKEEPER_KEYS=KEYS)
+    assert proxy.client.get("/v1/memory/sessions", headers=bearer("only-chat")).status_code == 403
+    assert proxy.client.get("/v1/memory/sessions", headers=bearer("s3cret-one")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8080", "127.0.0.1", "127.9.9.9:1", "[::1]:80", "a.localhost"]
+)
+def test_without_keys_loopback_names_are_let_in(proxy: ProxyServer, host: str) -> None:
+    assert proxy.chat(headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "a"]
+)
+def test_without_keys_a_foreign_name_is_told_what_to_set(
+    proxy: ProxyServer, upstream: FakeUpstream, host: str
+) -> None:
+    got = proxy.chat(headers={"Host": host})
+    assert got.status_code == 403
+    assert "TURNKEEPER_KEYS" in got.json()["error"]["message"]
+    assert not upstream.requests
+
+
+def test_with_keys_any_name_will_do(serve: Serve) -> None:
+    proxy = serve(KEYED, TURNKEEPER_KEYS=KEYS)
+    assert proxy.chat(headers={"Host": "voice.example", **bearer("s3cret-one")}).status_code == 200

@@ -1,0 +1,75 @@
+"""The proxy as users run it: a real server on loopback, in a thread of its own."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+import uvicorn
+
+from proxy import assembly, server
+from proxy.configuration import load
+
+CONFIG = """
+upstreams:
+  main:
+    base_url: "${UPSTREAM_BASE_URL:-practice:}"
+    api_key: "${UPSTREAM_API_KEY:-}"
+    model: "${UPSTREAM_MODEL:-}"
+pipelines:
+  default: {upstreams: [main], request: []}
+"""
+
+
+class ProxyServer:
+    """Serves one configuration until it is left."""
+
+    def __init__(self, config: Path, environ: Mapping[str, str]) -> None:
+        self.app = assembly.app(load(config, environ))
+        self._server = uvicorn.Server(server.uvicorn_config(self.app, host="127.0.0.1", port=0))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        end = time.monotonic() + 10
+        while not self._server.started and time.monotonic() < end:
+            time.sleep(0.005)
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.client = httpx2.Client(base_url=self.root, timeout=10)
+        return self
+
+    def _run(self) -> None:
+        asyncio.run(self._serve(), loop_factory=self._server.config.get_loop_factory())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._server.serve()
+
+    def tasks(self) -> int:
+        """How many tasks the server has."""
+        return len(asyncio.all_tasks(self._loop))
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self._server.should_exit = True
+        self._thread.join(10)
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The base URL for an OpenAI client."""
+        return f"{self.root}/v1"
+
+    def chat(
+        self, messages: Any = None, *, path: str = "/v1/chat/completions", **call: Any
+    ) -> httpx2.Response:
+        """Posts a completion; ``headers``, ``params``, ``content`` are httpx's, the rest is the body."""
+        extra = {name: call.pop(name) for name in ("headers", "params", "content") if name in call}
+        body = {"model": "fake", "messages": messages or [{"role": "user", "content": "Hi"}], **call}
+        return self.client.post(path, **({"json": body} | extra if "content" not in extra else extra))

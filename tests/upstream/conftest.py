@@ -1,0 +1,40 @@
+"""Every test runs on both event loops, and each is bounded in time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from proxy.upstream import Upstream
+from tests.contract_upstream import DRIVERS, Make
+
+LOOPS = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
+
+
+@pytest.fixture(params=LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", LOOPS[request.param]
+
+
+@pytest.fixture(autouse=True)
+async def bounded(anyio_backend: object) -> AsyncIterator[None]:  # noqa: ARG001  (makes every test run on both loops)
+    """No test outlives a minute."""
+    task = asyncio.current_task()
+    bell = asyncio.get_running_loop().call_later(60, lambda: task and task.cancel())
+    yield
+    bell.cancel()
+
+
+@pytest.fixture(params=DRIVERS, ids=lambda driver: driver.__name__)
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    """Make a client of the driver under test; all are closed at the end."""
+    made: list[Upstream] = []
+
+    def make(url: str, **options: Any) -> Upstream:
+        made.append(request.param(url, **({"connect": 2.0, "environ": {}} | options)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.aclose()
