@@ -3,8 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import wraps
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -96,7 +95,7 @@ def _inside(kind: Any, key: str | int, package: str) -> Any:
         fields = {field.alias or name: field for name, field in kind.model_fields.items()}
         return _bare(fields[str(key)].annotation) if str(key) in fields else None
     inner = [each for each in get_args(kind) if each is not Ellipsis]
-    return _bare(inner[-1]) if inner and get_origin(kind) not in {Union, UnionType} else None
+    return _bare(inner[-1]) if inner else None
 
 
 def _bare(kind: Any) -> Any:

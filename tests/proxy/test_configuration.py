@@ -238,6 +238,11 @@ def test_with_keys_any_address_may_be_listened_on(told):
     assert told(SOUND + "listen: {host: 0.0.0.0}\nkeys: '${K}'\n", {"K": "a:b"}) == []
 
 
+def test_keys_that_could_not_be_read_are_not_taken_for_none(told):
+    (fault,) = told(SOUND + "listen: {host: 0.0.0.0}\nkeys: '${K}'\n")
+    assert fault.startswith("8: keys: the environment has no K")
+
+
 SECRET = "s3cr:et,@/?"
 
 
