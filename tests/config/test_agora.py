@@ -6,7 +6,6 @@ import yaml
 from proxy.configuration import faults, load
 
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
-pytest.importorskip("filters.repair_history")
 
 
 def test_the_shipped_file_needs_no_environment():

@@ -1,0 +1,82 @@
+from typing import ClassVar, Self
+
+from pydantic import model_validator
+
+from filters.base import Context, Example, Messages, RequestFilter
+from filters.group import with_results
+from filters.message import Message
+from filters.role import Role, newest_user
+
+
+class DropMessages(RequestFilter):
+    """Drop messages by how they came about, or by who speaks.
+
+    A message goes when every condition that is given holds for it. The newest message of the user always
+    stays, because it is what the model is asked. Tool results go with their call and stay with it,
+    whatever is said of their own role or source.
+    """
+
+    sources: tuple[str, ...] = ()
+    """Which ``metadata.source`` goes, such as ``silence`` or ``llm_failure``. Empty: any."""
+
+    roles: tuple[Role, ...] = ()
+    """Which roles go. Empty: any."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "Silence prompts and failure lines are no part of the talk",
+            {"sources": ["silence", "llm_failure"]},
+            before=[
+                {"role": "user", "content": "One moment.", "metadata": {"source": "asr"}},
+                {"role": "assistant", "content": "Are you still there?", "metadata": {"source": "silence"}},
+                {"role": "assistant", "content": "Sorry, try again.", "metadata": {"source": "llm_failure"}},
+                {"role": "user", "content": "Here I am.", "metadata": {"source": "asr"}},
+            ],
+            after=[
+                {"role": "user", "content": "One moment.", "metadata": {"source": "asr"}},
+                {"role": "user", "content": "Here I am.", "metadata": {"source": "asr"}},
+            ],
+        ),
+        Example(
+            "Both conditions must hold, and the newest words of the user stay",
+            {"sources": ["command"], "roles": ["user"]},
+            before=[
+                {"role": "user", "content": "The door opened.", "metadata": {"source": "command"}},
+                {"role": "assistant", "content": "Come in!", "metadata": {"source": "command"}},
+                {"role": "user", "content": "The door closed.", "metadata": {"source": "command"}},
+            ],
+            after=[
+                {"role": "assistant", "content": "Come in!", "metadata": {"source": "command"}},
+                {"role": "user", "content": "The door closed.", "metadata": {"source": "command"}},
+            ],
+        ),
+        Example(
+            "A tool call takes its results along",
+            {"roles": ["assistant"]},
+            before=[
+                {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function"}]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "Sunny."},
+                {"role": "user", "content": "Thanks!"},
+            ],
+            after=[{"role": "user", "content": "Thanks!"}],
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if not (self.sources or self.roles):
+            raise ValueError("say what to drop: 'sources', 'roles' or both")
+        return self
+
+    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+        """The messages that stay."""
+        matching = {i for i, message in enumerate(messages) if self._matches(message)}
+        if not matching:
+            return messages
+        gone = with_results(messages, matching - {newest_user(messages)})
+        return [message for i, message in enumerate(messages) if i not in gone]
+
+    def _matches(self, message: Message) -> bool:
+        if self.roles and message.role not in self.roles:
+            return False
+        return not self.sources or message.source in self.sources

@@ -1,0 +1,103 @@
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from pydantic import Field
+
+from filters.base import Context, Example, Messages, RequestFilter
+from filters.message import Message
+
+
+class MergeConsecutive(RequestFilter):
+    """Make messages of one speaker in a row one message.
+
+    Engines split a sentence at every pause, and some models refuse two messages of a role in a row. Words
+    are joined by ``separator``; where pictures or sound are among them, the parts stand in their order.
+    Tool calls and their results are never merged, nor are messages that differ in ``name`` or in fields
+    that nobody knows. The whole keeps the first message's ``turn_id``, ``timestamp`` and ``metadata``, so
+    that it changes only at its end while the talk goes on. Put steps that read these before this one.
+    """
+
+    roles: tuple[Literal["system", "developer", "user", "assistant"], ...] = Field(
+        default=("user", "assistant"), min_length=1
+    )
+    """Whose messages are merged."""
+
+    separator: str = "\n"
+    """What stands between two texts."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "A sentence with a pause in it",
+            {"separator": " "},
+            before=[
+                {"role": "user", "content": "I'd like to book", "turn_id": 1},
+                {"role": "user", "content": "a table for two.", "turn_id": 2},
+                {"role": "assistant", "content": "For when?", "turn_id": 2},
+            ],
+            after=[
+                {"role": "user", "content": "I'd like to book a table for two.", "turn_id": 1},
+                {"role": "assistant", "content": "For when?", "turn_id": 2},
+            ],
+        ),
+        Example(
+            "Words and a picture",
+            {},
+            before=[
+                {"role": "user", "content": "Look:"},
+                {
+                    "role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}],
+                },
+            ],
+            after=[
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "Look:"},
+                        {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+                    ],
+                },
+            ],
+        ),
+    )
+
+    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+        """The messages, less the seams."""
+        runs: list[list[Message]] = []
+        for message in messages:
+            if runs and self._goes_on(runs[-1][-1], message):
+                runs[-1].append(message)
+            else:
+                runs.append([message])
+        if len(runs) == len(messages):
+            return messages
+        return [run[0] if len(run) == 1 else self._merged(run) for run in runs]
+
+    def _goes_on(self, earlier: Message, later: Message) -> bool:
+        if earlier.role != later.role or later.role not in self.roles:
+            return False
+        if earlier.tool_calls or later.tool_calls or (earlier.name or None) != (later.name or None):
+            return False
+        return _has_content(earlier) and _has_content(later) and earlier.others == later.others
+
+    def _merged(self, run: Sequence[Message]) -> Message:
+        contents = [message.content for message in run if message.content]
+        if all(isinstance(content, str) for content in contents):
+            return msgspec.structs.replace(run[0], content=self._joined(contents))
+        parts = [part for kind, group in groupby(contents, type) for part in self._parts(kind, group)]
+        return msgspec.structs.replace(run[0], content=parts)
+
+    def _parts(self, kind: type, contents: Iterable[Any]) -> Iterable[dict[str, Any]]:
+        if kind is str:
+            return [{"type": "text", "text": self._joined(contents)}]
+        return chain.from_iterable(contents)
+
+    def _joined(self, contents: Iterable[Any]) -> str:
+        return self.separator.join(contents)
+
+
+def _has_content(message: Message) -> bool:
+    """Whether there is something to merge: what stands in other fields alone cannot be."""
+    return isinstance(message.content, str | list)

@@ -1,0 +1,218 @@
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET
+from pydantic import Field
+
+from filters.base import Context, Example, Messages, RequestFilter
+from filters.group import Group, call_id, call_ids, groups
+from filters.message import Message, is_text
+from filters.role import newest_user
+
+# Content that Chat Completions keeps in fields of its own.
+_SAID_ELSEWHERE = ("refusal", "audio", "function_call")
+
+_CALLS = [
+    {"id": "call_1", "type": "function", "function": {"name": "flight", "arguments": "{}"}},
+    {"id": "call_2", "type": "function", "function": {"name": "weather", "arguments": "{}"}},
+]
+
+
+class RepairHistory(RequestFilter):
+    """Make a replayed history one that strict models accept.
+
+    Voice engines cut, lose, double and reorder what they replay, and a model that is strict refuses the
+    whole request for it. Four things are put right, each of which can be switched off: tool results stand
+    behind their call; messages that say nothing go; so do control words that a framework put into the
+    user's mouth, and an answer that was committed twice. What the user said twice stays. A tool call at
+    the very end still waits for its results and is left alone.
+
+    Put it first: what the other steps see is then in order. An answer of which nothing was played goes as
+    well, its ``original`` included; switch ``empty`` off to have ``restore_interrupted`` tell of it.
+    """
+
+    tools: bool = True
+    """Whether tool results are moved behind their call, in its order, and those without a call dropped."""
+
+    unanswered: Literal["stub", "drop"] = "stub"
+    """What becomes of a tool call that has no result though the talk went on: it gets one, or it goes."""
+
+    stub: str = Field(default="No result: the call was not completed.", min_length=1)
+    """What a tool call without a result is answered with."""
+
+    empty: bool = True
+    """Whether messages with neither words, parts nor tool calls go. The newest of the user always stays."""
+
+    control: tuple[str, ...] = ("<continue>",)
+    """User messages that are control words, compared whole. The newest stays if no other message does."""
+
+    repeated: bool = True
+    """Whether an answer that directly follows itself, in the same turn or without a number, goes."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "A tool result that came late, and a call that was never answered",
+            {},
+            before=[
+                {"role": "user", "content": "Is my flight on time, and is it raining?"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": _CALLS,
+                },
+                {"role": "user", "content": "Are you there?"},
+                {"role": "tool", "tool_call_id": "call_1", "content": "On time."},
+            ],
+            after=[
+                {"role": "user", "content": "Is my flight on time, and is it raining?"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": _CALLS,
+                },
+                {"role": "tool", "tool_call_id": "call_1", "content": "On time."},
+                {
+                    "role": "tool",
+                    "tool_call_id": "call_2",
+                    "content": "No result: the call was not completed.",
+                },
+                {"role": "user", "content": "Are you there?"},
+            ],
+        ),
+        Example(
+            "An answer that was never played, a control word, and an answer committed twice",
+            {},
+            before=[
+                {"role": "user", "content": "Tell me a story."},
+                {"role": "assistant", "content": ""},
+                {"role": "user", "content": "<continue>"},
+                {"role": "assistant", "content": "Once upon a time"},
+                {"role": "assistant", "content": "Once upon a time"},
+                {"role": "user", "content": "Yes"},
+                {"role": "user", "content": "Yes"},
+            ],
+            after=[
+                {"role": "user", "content": "Tell me a story."},
+                {"role": "assistant", "content": "Once upon a time"},
+                {"role": "user", "content": "Yes"},
+                {"role": "user", "content": "Yes"},
+            ],
+        ),
+        Example(
+            "Calls that nobody answered go",
+            {"unanswered": "drop"},
+            before=[
+                {"role": "user", "content": "Book it."},
+                {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function"}]},
+                {"role": "user", "content": "No, wait."},
+            ],
+            after=[
+                {"role": "user", "content": "Book it."},
+                {"role": "user", "content": "No, wait."},
+            ],
+        ),
+    )
+
+    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+        """The messages, put right; groups first, for they are judged by where they stood."""
+        if self.tools and any(isinstance(m.tool_calls, list) or m.role == "tool" for m in messages):
+            messages = self._with_groups_closed(messages)
+        messages = self._without_unsaid(messages)
+        return _without_repeats(messages) if self.repeated else messages
+
+    def _with_groups_closed(self, messages: Messages) -> Messages:
+        found = {group.call: group for group in groups(messages)}
+        last = max((i for i, m in enumerate(messages) if m.role != "tool"), default=None)
+        closed: list[Message] = []
+        for i, message in enumerate(messages):
+            if group := found.get(i):
+                closed += self._closed(messages, group, waits=i == last)
+            elif message.role != "tool":
+                closed.append(_without_no_calls(message))
+        return messages if _are_same(messages, closed) else closed
+
+    def _closed(self, messages: Messages, group: Group, *, waits: bool) -> list[Message]:
+        call = messages[group.call]
+        answers: dict[Any, Message] = {}
+        for i in group.results:
+            answers.setdefault(messages[i].tool_call_id, messages[i])
+        if not waits:
+            if self.unanswered == "stub":
+                answers |= {i: self._stub(call, i) for i in group.unanswered}
+            call = _calling_only(call, answers)
+        results = [answers[i] for i in call_ids(call) if i in answers]
+        return [call, *results] if call.tool_calls or _says_something(call) else results
+
+    def _stub(self, call: Message, answers: str) -> Message:
+        return Message(role="tool", tool_call_id=answers, content=self.stub, turn_id=call.turn_id)
+
+    @cached_property
+    def _control_words(self) -> frozenset[str]:
+        return frozenset(word.strip() for word in self.control)
+
+    def _without_unsaid(self, messages: Messages) -> Messages:
+        control = {i for i, m in enumerate(messages) if m.role == "user" and self._is_control(m)}
+        empty = {i for i, m in enumerate(messages) if self.empty and _is_empty(m)}
+        gone = control | empty
+        if not gone:
+            return messages
+        newest = newest_user(messages)
+        if newest in empty or all(i in gone for i, m in enumerate(messages) if m.role == "user"):
+            gone.discard(-1 if newest is None else newest)
+        return [m for i, m in enumerate(messages) if i not in gone]
+
+    def _is_control(self, message: Message) -> bool:
+        content = message.content
+        if isinstance(content, list) and not all(is_text(part) for part in content):
+            return False
+        return message.text.strip() in self._control_words
+
+
+def _calling_only(message: Message, answered: dict[Any, Message]) -> Message:
+    calls = message.tool_calls or []
+    kept = [call for call in calls if call_id(call) in answered]
+    if len(kept) == len(calls):
+        return message
+    return msgspec.structs.replace(message, tool_calls=kept or UNSET)
+
+
+def _without_no_calls(message: Message) -> Message:
+    """A message without its empty list of tool calls, which strict models refuse."""
+    return msgspec.structs.replace(message, tool_calls=UNSET) if message.tool_calls == [] else message
+
+
+def _is_empty(message: Message) -> bool:
+    return message.role in ("user", "assistant") and not _says_something(message)
+
+
+def _says_something(message: Message) -> bool:
+    content = message.content
+    if isinstance(content, str) and content and not content.isspace():
+        return True
+    if isinstance(content, list) and any(not is_text(part) or part["text"].strip() for part in content):
+        return True
+    if message.role == "assistant" and message.name:
+        return True
+    return bool(message.tool_calls or any(message.others.get(field) for field in _SAID_ELSEWHERE))
+
+
+def _without_repeats(messages: Messages) -> Messages:
+    kept: list[Message] = []
+    for message in messages:
+        if not (kept and message.role == "assistant" and _is_repeat(kept[-1], message)):
+            kept.append(message)
+    return messages if len(kept) == len(messages) else kept
+
+
+def _is_repeat(earlier: Message, later: Message) -> bool:
+    if earlier.role != "assistant" or earlier.content != later.content or earlier.name != later.name:
+        return False
+    if earlier.tool_calls or later.tool_calls or not later.text.strip():
+        return False
+    numbered = isinstance(earlier.turn_id, int) and isinstance(later.turn_id, int)
+    return earlier.turn_id == later.turn_id or not numbered
+
+
+def _are_same(before: Messages, after: Messages) -> bool:
+    return len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True))

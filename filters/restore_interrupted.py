@@ -1,0 +1,107 @@
+from typing import Annotated, ClassVar, Literal
+
+from filters.base import Context, Example, Messages, RequestFilter
+from filters.message import Message
+from filters.template import template_with
+from filters.unheard import unheard
+
+
+class RestoreInterrupted(RequestFilter):
+    """Tell the model how much of an interrupted answer the caller heard.
+
+    Where an answer was cut short, an engine replays what was spoken, and the model takes it for all that
+    it said. This step works on assistant messages that are marked ``metadata.interrupted``; what was lost
+    is the part of ``metadata.original`` that follows the spoken words. Case, punctuation and spaces may
+    differ between the two; a word cut in the middle counts as lost. Put it before ``merge_consecutive``,
+    which glues messages together.
+    """
+
+    show: Literal["heard", "original", "both"] = "both"
+    """What the model sees: what was spoken, all that was generated, or both, told apart by ``wording``."""
+
+    wording: Annotated[str, template_with("heard", "unheard", required={"unheard"})] = (
+        "{heard} [interrupted here; the caller did not hear: {unheard}]"
+    )
+    """How both are put: ``{heard}`` and ``{unheard}`` are filled in."""
+
+    wording_without_rest: Annotated[str, template_with("heard")] = "{heard} [interrupted]"
+    """The same where nothing is left to hear, or nobody knows what was: only ``{heard}`` is filled in."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "The rest is marked as not heard",
+            {},
+            before=[
+                {
+                    "role": "assistant",
+                    "content": "Why did the scarecrow ",
+                    "metadata": {"interrupted": True, "original": "Why did the scarecrow win an award?"},
+                },
+                {"role": "user", "content": "Tell me a story instead."},
+            ],
+            after=[
+                {
+                    "role": "assistant",
+                    "content": "Why did the scarecrow "
+                    "[interrupted here; the caller did not hear: win an award?]",
+                    "metadata": {"interrupted": True, "original": "Why did the scarecrow win an award?"},
+                },
+                {"role": "user", "content": "Tell me a story instead."},
+            ],
+        ),
+        Example(
+            "Nobody knows what was lost",
+            {"wording_without_rest": "{heard}… (the caller broke in)"},
+            before=[{"role": "assistant", "content": "Your balance", "metadata": {"interrupted": True}}],
+            after=[
+                {
+                    "role": "assistant",
+                    "content": "Your balance… (the caller broke in)",
+                    "metadata": {"interrupted": True},
+                }
+            ],
+        ),
+        Example(
+            "All that was generated, as if it had been heard",
+            {"show": "original"},
+            before=[
+                {
+                    "role": "assistant",
+                    "content": "The code is",
+                    "metadata": {"interrupted": True, "original": "The code is 4711."},
+                }
+            ],
+            after=[
+                {
+                    "role": "assistant",
+                    "content": "The code is 4711.",
+                    "metadata": {"interrupted": True, "original": "The code is 4711."},
+                }
+            ],
+        ),
+    )
+
+    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+        """The messages, with interrupted answers put as ``show`` says."""
+        if self.show == "heard":
+            return messages
+        cut = [i for i, m in enumerate(messages) if m.role == "assistant" and m.interrupted]
+        if not cut:
+            return messages
+        restored = list(messages)
+        for i in cut:
+            restored[i] = self._restored(messages[i])
+        return restored
+
+    def _restored(self, message: Message) -> Message:
+        heard, original = message.text.strip(), (message.original or "").strip()
+        if self.show == "original":
+            return message.saying(original) if original else message
+        if not (heard or original):
+            return message
+        return message.saying(self._worded(heard, message.text, original))
+
+    def _worded(self, heard: str, spoken: str, original: str) -> str:
+        rest = unheard(spoken, original)
+        words = self.wording if rest else self.wording_without_rest
+        return words.format(heard=heard, unheard=rest).strip()

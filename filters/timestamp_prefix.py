@@ -1,0 +1,163 @@
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, tzinfo
+from functools import cached_property, lru_cache
+from typing import Annotated, ClassVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, Field
+
+from filters.base import Context, Example, Messages, RequestFilter
+from filters.message import Message
+from filters.role import Role
+from filters.template import template_with
+
+_DIRECTIVE = re.compile(r"%(-?.?)", re.DOTALL)
+_KNOWN = frozenset("aAbBcdfGHIjmMpSuUVwWxXyYzZ%") | {f"-{letter}" for letter in "dHIjmMSUWy"}
+_FINER_THAN_A_MINUTE = frozenset("cSX") | {"-S"}
+_YEAR_10000 = 253402300800.0
+_PREFIXES_KEPT = 4096
+
+
+def _is_format(text: str) -> str:
+    directives = _DIRECTIVE.findall(text)
+    unknown = [directive for directive in directives if directive not in _KNOWN]
+    if unknown:
+        raise ValueError(f"'%{unknown[0]}' is no directive of strftime")
+    if set(directives) <= {"%"}:
+        raise ValueError("the format holds no directive of strftime, such as %H or %M")
+    datetime.now(UTC).strftime(text)  # not every platform knows every directive
+    return text
+
+
+def _is_timezone(name: str) -> str:
+    _zone(name)
+    return name
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"no time zone '{name}'; IANA names look like Europe/Berlin") from None
+
+
+class TimestampPrefix(RequestFilter):
+    """Put the time at which something was said before its words.
+
+    A message without a usable timestamp, or without words, passes unchanged. Seconds and milliseconds
+    since 1970 are told apart by their size. Models tend to imitate prefixes aloud: keep them to the
+    user's messages, and say in the system prompt what they are.
+    """
+
+    format: Annotated[str, AfterValidator(_is_format)] = "%H:%M"
+    """How the time is written (strftime)."""
+
+    timezone: Annotated[str, AfterValidator(_is_timezone)] = "UTC"
+    """Where the clock hangs: an IANA name such as ``Europe/Berlin``."""
+
+    roles: tuple[Role, ...] = Field(default=("user",), min_length=1)
+    """Whose messages get a prefix."""
+
+    sources: tuple[str, ...] = ()
+    """Which ``metadata.source`` gets a prefix. Empty: all."""
+
+    relative: bool = False
+    """Minutes and seconds since the talk's first timestamp (``+02:05``), in place of ``format``."""
+
+    template: Annotated[str, template_with("time", required={"time"})] = "[{time}] "
+    """The prefix: ``{time}`` is filled in."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "The caller's clock",
+            {"timezone": "Asia/Tokyo"},
+            before=[
+                {"role": "assistant", "content": "Hello!", "timestamp": 1678901234000},
+                {"role": "user", "content": "Is it late?", "timestamp": 1678901235000},
+                {"role": "user", "content": "Hello?"},
+            ],
+            after=[
+                {"role": "assistant", "content": "Hello!", "timestamp": 1678901234000},
+                {"role": "user", "content": "[02:27] Is it late?", "timestamp": 1678901235000},
+                {"role": "user", "content": "Hello?"},
+            ],
+        ),
+        Example(
+            "How far into the talk",
+            {"relative": True, "template": "({time}) "},
+            before=[
+                {"role": "assistant", "content": "Hello!", "timestamp": 1678901234},
+                {"role": "user", "content": "Hi.", "timestamp": 1678901236},
+                {"role": "user", "content": "Still there?", "timestamp": 1678901359},
+            ],
+            after=[
+                {"role": "assistant", "content": "Hello!", "timestamp": 1678901234},
+                {"role": "user", "content": "(+00:02) Hi.", "timestamp": 1678901236},
+                {"role": "user", "content": "(+02:05) Still there?", "timestamp": 1678901359},
+            ],
+        ),
+    )
+
+    def apply(self, messages: Messages, context: Context) -> Messages:
+        """The messages, with the time before the words."""
+        prefix_at = self._since_start(messages, context) if self.relative else self._clock
+        timed: list[Message] | None = None
+        for i, message in enumerate(messages):
+            seconds = message.seconds if message.role in self.roles and self._wants(message) else None
+            prefix = None if seconds is None else prefix_at(seconds)
+            if prefix is not None:
+                timed = timed or list(messages)
+                timed[i] = message.prefixed(prefix)
+        return timed or messages
+
+    def _wants(self, message: Message) -> bool:
+        return bool(message.content) and (not self.sources or message.source in self.sources)
+
+    def _clock(self, seconds: float) -> str | None:
+        if not _is_time(seconds):
+            return None
+        return self._written(seconds // self._step * self._step if self._step else seconds)
+
+    @cached_property
+    def _step(self) -> int:
+        """How many seconds share one prefix; none where fractions are written."""
+        directives = frozenset(_DIRECTIVE.findall(self.format))
+        if "f" in directives:
+            return 0
+        return 1 if directives & _FINER_THAN_A_MINUTE else 60
+
+    @cached_property
+    def _written(self) -> Callable[[float], str | None]:
+        zone = _zone(self.timezone)
+
+        @lru_cache(maxsize=_PREFIXES_KEPT)
+        def written(seconds: float) -> str | None:
+            try:
+                time = datetime.fromtimestamp(seconds, zone).strftime(self.format)
+            except (ValueError, OverflowError, OSError):  # the last hours of 9999, far in the east
+                return None
+            return self.template.format(time=time)
+
+        return written
+
+    def _since_start(self, messages: Messages, context: Context) -> Callable[[float], str | None]:
+        starts = [s for told in (context.memory.turns, messages) if (s := _first_time(told)) is not None]
+        start = min(starts, default=0.0)
+
+        def prefix(seconds: float) -> str | None:
+            if not _is_time(seconds):
+                return None
+            minutes, rest = divmod(max(0, int(seconds - start)), 60)
+            return self.template.format(time=f"+{minutes:02}:{rest:02}")
+
+        return prefix
+
+
+def _first_time(messages: Iterable[Message]) -> float | None:
+    times = (message.seconds for message in messages)
+    return next((seconds for seconds in times if seconds is not None and _is_time(seconds)), None)
+
+
+def _is_time(seconds: float) -> bool:
+    return 0 <= seconds < _YEAR_10000

@@ -1,0 +1,59 @@
+"""What the caller missed of an answer that was cut short."""
+
+import re
+import unicodedata
+
+# Scripts that put no space between words: Thai to Myanmar, Khmer, kana, Chinese characters, and their kin.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
+)
+_CHUNK = re.compile(r"\S+")
+_MARKS = re.compile(r"[\W_]+")
+
+
+def unheard(heard: str, original: str) -> str:
+    """What of ``original`` follows ``heard``; empty when nothing does, or when it begins with other words.
+
+    Case, accents, punctuation and white space may differ. A word that was cut in the middle counts as
+    unheard as a whole, except where words are not told apart by spaces.
+    """
+    start = len(heard) if _ends_between_words(heard, original) else _start(_bare(heard), original)
+    rest = original[start:]
+    words = next((chunk.start() for chunk in _CHUNK.finditer(rest) if _bare(chunk.group())), len(rest))
+    return rest[words:].strip()
+
+
+def _ends_between_words(heard: str, original: str) -> bool:
+    """Whether the cut is a clean one, which needs no looking word by word."""
+    if not heard or not original.startswith(heard):
+        return False
+    return heard[-1].isspace() or original[len(heard) :][:1].isspace() or bool(_UNSPACED.match(heard[-1]))
+
+
+def _start(heard: str, original: str) -> int:
+    """Where the first word stands that was not heard to its end; the very end when there is none."""
+    done = 0
+    for chunk in _CHUNK.finditer(original):
+        word = _bare(chunk.group())
+        if not heard.startswith(word, done):
+            rest = heard[done:]
+            return chunk.start() + _within(chunk.group(), rest) if word.startswith(rest) else len(original)
+        done += len(word)
+    return len(original)
+
+
+def _within(chunk: str, heard: str) -> int:
+    """How much of a chunk was heard, in characters, less the word that the cut is in."""
+    done = position = 0
+    while done < len(heard):
+        done += len(_bare(chunk[position]))
+        position += 1
+    while position and not _UNSPACED.match(chunk[position - 1]):
+        position -= 1
+    return position
+
+
+def _bare(text: str) -> str:
+    """Letters and digits alone, in lower case, without accents."""
+    return _MARKS.sub("", unicodedata.normalize("NFKD", text)).casefold()

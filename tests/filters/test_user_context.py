@@ -1,0 +1,99 @@
+import pytest
+from tests.conversations import message_of
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from filters.base import Context
+from filters.user_context import UserContext
+
+
+def said(content="Hi", role="user", **fields):
+    return message_of({"role": role, "content": content, **fields})
+
+
+def shown(message, **options):
+    (result,) = UserContext(**options).apply([message], Context(now=0.0))
+    return result.content
+
+
+def by(user):
+    return said(metadata={"user": user, "source": "asr"})
+
+
+def test_every_name_can_be_told():
+    message = said(name="ann", turn_id=0, metadata={"user": "u1", "source": "asr"})
+    template = "{user}|{source}|{name}|{turn_id}|{role}: {{}} "
+    assert shown(message, template=template) == "u1|asr|ann|0|user: {} Hi"
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"user": None}, {"user": 7}, {"user": ""}, {"user": " \n"}])
+def test_a_message_that_lacks_a_value_passes_or_gets_another(metadata):
+    message = said(metadata=metadata)
+    assert UserContext().apply([message], Context(now=0.0)) == [message]
+    assert shown(message, otherwise={"user": "someone"}) == "someone: Hi"
+
+
+def test_messages_are_handed_on_as_they_are_when_nothing_is_known():
+    messages = [said()]
+    assert UserContext().apply(messages, Context(now=0.0)) is messages
+
+
+def test_speakers_are_told_apart():
+    told = UserContext().apply([by("ann"), by("bob"), by("ann")], Context(now=0.0))
+    assert [m.content for m in told] == ["ann: Hi", "bob: Hi", "ann: Hi"]
+
+
+@pytest.mark.parametrize(
+    "user", ["a\nb", "a\r\n\tb", "a\u2028b", "a\x00b", "a\u202eb", "\x1ba b\x7f", "a\ud800b"]
+)
+def test_a_value_is_one_line_without_control_characters(user):
+    assert shown(by(user)) == "a b: Hi"
+
+
+@given(user=st.text())
+def test_no_value_can_begin_a_line(user):
+    prefix = shown(by(user), otherwise={"user": "someone"}).removesuffix("Hi")
+    assert prefix.isprintable()
+    assert len(prefix) <= 64 + len(": ")
+
+
+def test_a_value_is_cut():
+    assert shown(by("x" * 100)) == "x" * 64 + ": Hi"
+    assert shown(by("abc def"), max_length=4) == "abc: Hi"
+
+
+def test_braces_in_a_value_are_words():
+    assert shown(by("{user} {0} }")) == "{user} {0} }: Hi"
+
+
+def test_roles_say_whose():
+    answer = said(role="assistant", metadata={"source": "llm"})
+    assert shown(answer, template="({source}) ") == "Hi"
+    assert shown(answer, template="({source}) ", roles=["assistant"]) == "(llm) Hi"
+
+
+@pytest.mark.parametrize("content", [None, "", []])
+def test_what_has_no_words_gets_no_prefix(content):
+    assert shown(said(content, metadata={"user": "ann"})) == content
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"template": "user: "}, "holds no name"),
+        ({"template": "{speaker}: "}, "{speaker} is no name .* {user}, {name}, {source}, {turn_id}, {role}"),
+        ({"template": "{user.__class__}: "}, "is no name"),
+        ({"template": "{user[0]}: "}, "is no name"),
+        ({"template": "{user!r}: "}, "stand alone"),
+        ({"template": "{user:9}: "}, "stand alone"),
+        ({"template": "{user: "}, "brace stands alone"),
+        ({"otherwise": {"name": "x"}}, "{name}, which the template does not hold"),
+        ({"otherwise": {"speaker": "x"}}, "'user', 'name'"),
+        ({"max_length": 0}, "greater than or equal to 1"),
+        ({"roles": []}, "at least 1 item"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_a_fault(options, fault):
+    with pytest.raises(ValidationError, match=fault):
+        UserContext(**options)
