@@ -44,7 +44,7 @@ class Talk(asyncio.Protocol):
         self.received += data
         self._more.set()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set()
         self._task.cancel()
 

@@ -35,14 +35,15 @@ class ProxyServer:
     def __enter__(self) -> Self:
         self._thread.start()
         end = time.monotonic() + 10
-        while not self._server.started and time.monotonic() < end:
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < end:
             time.sleep(0.005)
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
         self.client = httpx2.Client(base_url=self.root, timeout=10)
         return self
 
     def _run(self) -> None:
-        asyncio.run(self._serve(), loop_factory=self._server.config.get_loop_factory())
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import random
 import socket
 import time
@@ -93,4 +92,5 @@ def test_a_thousand_hang_ups_leave_nothing_behind(proxy: ProxyServer, upstream: 
 
 
 def _open_files() -> int:
-    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    files = Path("/proc/self/fd")
+    return len(list(files.iterdir())) if files.exists() else 0

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-from tests.conversations import messages_of
-
 from filters.base import Context
 from filters.drop_messages import DropMessages
 from filters.merge_consecutive import MergeConsecutive
@@ -12,6 +10,7 @@ from filters.repair_history import RepairHistory
 from filters.restore_interrupted import RestoreInterrupted
 from filters.timestamp_prefix import TimestampPrefix
 from filters.user_context import UserContext
+from tests.conversations import messages_of
 
 REQUEST = Path(__file__).parents[1] / "golden" / "agora_doc_request.json"
 CHAIN = (

@@ -1,9 +1,9 @@
 import pytest
-from tests.conversations import messages_of
 from pydantic import ValidationError
 
 from filters.base import Context
 from filters.drop_messages import DropMessages
+from tests.conversations import messages_of
 
 
 def left(told, **options):

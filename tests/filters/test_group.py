@@ -1,6 +1,5 @@
-from tests.conversations import message_of
-
 from filters.group import Group, call_ids, groups, with_results
+from tests.conversations import message_of
 
 
 def call(*ids):

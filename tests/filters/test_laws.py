@@ -8,14 +8,14 @@ from typing import Annotated
 
 import msgspec
 import pytest
-from tests.conversations import conversations, messages_of, turns
-from tests.discovery import request_filters, shown_settings
 from hypothesis import given, note
 from msgspec import UNSET
 from pydantic import TypeAdapter
 
 from filters.base import Context
 from filters.group import call_ids
+from tests.conversations import conversations, messages_of, turns
+from tests.discovery import request_filters, shown_settings
 
 CONTEXT = Context(now=1678909999.0)
 FILTERS = request_filters()

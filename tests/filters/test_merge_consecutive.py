@@ -1,9 +1,9 @@
 import pytest
-from tests.conversations import messages_of
 from pydantic import ValidationError
 
 from filters.base import Context
 from filters.merge_consecutive import MergeConsecutive
+from tests.conversations import messages_of
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
 SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}

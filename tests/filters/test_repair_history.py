@@ -1,9 +1,9 @@
 import pytest
-from tests.conversations import message_of, messages_of
 from pydantic import ValidationError
 
 from filters.base import Context
 from filters.repair_history import RepairHistory
+from tests.conversations import message_of, messages_of
 
 STUB = "No result: the call was not completed."
 

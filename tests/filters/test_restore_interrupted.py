@@ -1,10 +1,10 @@
 import pytest
-from tests.conversations import message_of
 from pydantic import ValidationError
 
 from filters.base import Context
 from filters.message import Message
 from filters.restore_interrupted import RestoreInterrupted
+from tests.conversations import message_of
 
 
 def cut(content, original=None, **fields):

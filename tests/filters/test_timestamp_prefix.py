@@ -1,9 +1,9 @@
 import pytest
-from tests.conversations import message_of
 from pydantic import ValidationError
 
 from filters.base import Context, Snapshot
 from filters.timestamp_prefix import TimestampPrefix
+from tests.conversations import message_of
 
 AT = 1678901235  # 17:27:15 on 15 March 2023, in UTC
 

@@ -1,11 +1,11 @@
 import pytest
-from tests.conversations import message_of
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from filters.base import Context
 from filters.user_context import UserContext
+from tests.conversations import message_of
 
 
 def said(content="Hi", role="user", **fields):

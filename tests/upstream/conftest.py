@@ -18,7 +18,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @pytest.fixture(autouse=True)
-async def bounded(anyio_backend: object) -> AsyncIterator[None]:  # noqa: ARG001  (makes every test run on both loops)
+async def bounded(anyio_backend: object) -> AsyncIterator[None]:
     """No test outlives a minute."""
     task = asyncio.current_task()
     bell = asyncio.get_running_loop().call_later(60, lambda: task and task.cancel())

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("secure", [False, True])
-async def test_a_thousand_cancellations_leave_nothing(client: Make, secure: bool) -> None:  # noqa: FBT001
+async def test_a_thousand_cancellations_leave_nothing(client: Make, secure: bool) -> None:
     authority = trustme.CA()
     tls = server_context(authority, "127.0.0.1") if secure else None
     loop, count = asyncio.get_running_loop(), 200 if secure else 1000

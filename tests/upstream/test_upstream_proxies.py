@@ -105,7 +105,7 @@ async def test_tls_inside_tls(client: Make) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
-async def test_no_proxy(client: Make, no_proxy: str, direct: bool, name: str) -> None:  # noqa: FBT001
+async def test_no_proxy(client: Make, no_proxy: str, direct: bool, name: str) -> None:
     async with forwarding_proxy() as proxy, serve(answering(sized(b"direct"))) as peer:
         environ = _via(proxy, **{name: no_proxy.format(port=peer.port)})
         assert await whole(client(peer.url, environ=environ)) == (b"direct" if direct else b"forwarded")
@@ -133,6 +133,6 @@ async def test_other_proxies_are_refused_without_naming_secrets(client: Make, ur
         (".", "model.test", False),
     ],
 )
-async def test_no_proxy_by_name(entry: str, host: str, direct: bool) -> None:  # noqa: FBT001
+async def test_no_proxy_by_name(entry: str, host: str, direct: bool) -> None:
     proxy = Proxy.between(Origin.of(f"https://{host}"), {"ALL_PROXY": "p:1", "no_proxy": entry})
     assert (proxy is None) == direct

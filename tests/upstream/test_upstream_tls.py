@@ -68,7 +68,7 @@ async def test_plain_http_where_tls_was_expected(client: Make) -> None:
     [(sized(b"hello"), True), (CHUNKED + chunk(b"hello"), False), (b"HTTP/1.1 200 OK\r\n\r\nhello", True)],
 )
 @pytest.mark.parametrize("polite", [True, False])
-async def test_tls_ends(client: Make, data: bytes, complete: bool, polite: bool) -> None:  # noqa: FBT001
+async def test_tls_ends(client: Make, data: bytes, complete: bool, polite: bool) -> None:
     authority = trustme.CA()
 
     async def script(talk: Talk) -> None:
