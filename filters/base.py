@@ -1,7 +1,7 @@
-"""What a filter is: a frozen value made from its options, and one pure function over messages."""
+"""What a filter is: a frozen value made from its options, and pure functions over what passes by."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 from pydantic import BaseModel, ConfigDict
@@ -9,6 +9,10 @@ from pydantic import BaseModel, ConfigDict
 from filters.message import Message
 
 Messages = Sequence[Message]
+Fields = Mapping[str, msgspec.Raw]
+"""A request's top level less its messages, as raw JSON by name."""
+Delta = Mapping[str, Any]
+"""What one event adds to one choice; a whole answer's message is one large delta."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -40,17 +44,63 @@ class Example(msgspec.Struct, frozen=True):
     context: Context = Context(now=0.0)
 
 
-class RequestFilter(BaseModel):
-    """A step between the client's messages and the model's.
+class Spoken(msgspec.Struct, frozen=True):
+    """An answer as it comes from the model and as it goes to the client: documentation, and a test.
 
-    The class is the options: its fields are the keys in YAML. ``apply`` does no I/O, changes nothing that
-    it was given, and returns the same for the same.
+    ``before`` is content in the pieces in which it streams; cut anywhere else, ``after`` must be the same.
     """
 
+    title: str
+    options: Mapping[str, Any]
+    before: Sequence[str]
+    after: str
+    context: Context = Context(now=0.0)
+
+
+class Filter(BaseModel):
+    """A step of a pipeline. The class is the options: its fields are the keys in YAML."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class RequestFilter(Filter):
+    """A step between the client's request and the model's.
+
+    It does no I/O, changes nothing that it was given, and returns the same for the same.
+    """
 
     examples: ClassVar[tuple[Example, ...]] = ()
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages as the next step sees them."""
-        raise NotImplementedError
+        return messages
+
+    def set(self, fields: Fields, context: Context) -> Fields:
+        """The request's other fields as the next step sees them."""
+        return fields
+
+
+class Stage(Protocol):
+    """One choice of one answer on its way through one filter."""
+
+    def feed(self, delta: Delta) -> Delta:
+        """What goes on of a delta; the very same object where nothing changes, so that its bytes pass."""
+        ...
+
+    def close(self) -> Delta:
+        """What was held back, if anything. Called exactly once, whichever way the answer ends."""
+        ...
+
+
+class AnswerFilter(Filter):
+    """A step between the model's answer and the client's, for streams and whole answers alike."""
+
+    spoken: ClassVar[tuple[Spoken, ...]] = ()
+
+    def open(self, context: Context) -> Stage | None:
+        """A fresh stage for one choice; ``None`` where the filter has nothing to do with deltas."""
+        return None
+
+    def first(self, context: Context) -> Mapping[str, Any] | None:
+        """An event to stand before all others of a stream, if any."""
+        return None

@@ -68,7 +68,7 @@ class DropMessages(RequestFilter):
             raise ValueError("say what to drop: 'sources', 'roles' or both")
         return self
 
-    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+    def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages that stay."""
         matching = {i for i, message in enumerate(messages) if self._matches(message)}
         if not matching:

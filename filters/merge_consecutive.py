@@ -63,7 +63,7 @@ class MergeConsecutive(RequestFilter):
         ),
     )
 
-    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+    def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, less the seams."""
         runs: list[list[Message]] = []
         for message in messages:

@@ -114,7 +114,7 @@ class RepairHistory(RequestFilter):
         ),
     )
 
-    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+    def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, put right; groups first, for they are judged by where they stood."""
         if self.tools and any(isinstance(m.tool_calls, list) or m.role == "tool" for m in messages):
             messages = self._with_groups_closed(messages)

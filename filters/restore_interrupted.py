@@ -81,7 +81,7 @@ class RestoreInterrupted(RequestFilter):
         ),
     )
 
-    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+    def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with interrupted answers put as ``show`` says."""
         if self.show == "heard":
             return messages

@@ -84,7 +84,7 @@ class UserContext(RequestFilter):
     def _names(self) -> tuple[FieldName, ...]:
         return cast("tuple[FieldName, ...]", names_in(self.template))
 
-    def apply(self, messages: Messages, context: Context) -> Messages:  # noqa: ARG002
+    def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with what is known of each before its words."""
         known: list[Message] | None = None
         prefixes: dict[Any, str | None] = {}

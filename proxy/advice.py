@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from filters.base import RequestFilter
+from filters.base import AnswerFilter, RequestFilter
 from proxy.chain import filter_named
 from proxy.fault import Place
 from proxy.word import alternatives, quoted
@@ -89,8 +89,8 @@ def fields_at(root: Any, place: Place, package: str) -> list[str]:
 
 
 def _inside(kind: Any, key: str | int, package: str) -> Any:
-    if kind is RequestFilter:
-        return filter_named(str(key), package)
+    if kind in {RequestFilter, AnswerFilter}:
+        return filter_named(str(key), kind, package)
     if _is_model(kind):
         fields = {field.alias or name: field for name, field in kind.model_fields.items()}
         return _bare(fields[str(key)].annotation) if str(key) in fields else None

@@ -19,7 +19,7 @@ from pydantic import (
     WrapSerializer,
 )
 
-from filters.base import RequestFilter
+from filters.base import AnswerFilter, Filter, RequestFilter
 from proxy import base_url, chain, header, quantity
 from proxy.advice import advising
 from proxy.keys import Keys
@@ -102,8 +102,16 @@ def _allow(given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     return given
 
 
-def _step(given: object, info: ValidationInfo) -> object:
-    return given if isinstance(given, RequestFilter) else chain.step(given, _surroundings(info).package)
+def _request_step(given: object, info: ValidationInfo) -> object:
+    return _step(given, RequestFilter, info)
+
+
+def _answer_step(given: object, info: ValidationInfo) -> object:
+    return _step(given, AnswerFilter, info)
+
+
+def _step(given: object, kind: type[Filter], info: ValidationInfo) -> object:
+    return given if isinstance(given, kind) else chain.step(given, kind, _surroundings(info).package)
 
 
 Frozen = Annotated[
@@ -120,7 +128,8 @@ Place = Annotated[str, AfterValidator(advising(_place))]
 SentHeader = Annotated[str, AfterValidator(advising(header.sent_name))]
 SentValue = Annotated[SecretStr, AfterValidator(advising(header.sent_value))]
 ForwardedHeader = Annotated[str, AfterValidator(advising(header.forwarded_name))]
-Step = Annotated[SerializeAsAny[RequestFilter], BeforeValidator(advising(_step))]
+RequestStep = Annotated[SerializeAsAny[RequestFilter], BeforeValidator(advising(_request_step))]
+AnswerStep = Annotated[SerializeAsAny[AnswerFilter], BeforeValidator(advising(_answer_step))]
 
 
 class Part(BaseModel):
@@ -188,8 +197,10 @@ class Pipeline(Part):
     model: str = ""
     """The model's name; empty takes the upstream's, else the request's."""
     identity: Identity = Identity()
-    request: tuple[Step, ...] = ()
-    """The filters, in the order in which they run."""
+    request: tuple[RequestStep, ...] = ()
+    """The filters between the client's request and the model, in the order in which they run."""
+    answer: tuple[AnswerStep, ...] = ()
+    """The filters between the model's answer and the client, in the order in which they run."""
 
 
 class Settings(Part):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from filters.base import Context, Snapshot
+from filters.base import Context, Fields, Snapshot
 from proxy import chain, kinds, relay, session, wire
 from proxy.errors import RequestError, UpstreamBroken
 from proxy.pipeline import Pipeline, Target
@@ -38,17 +38,18 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
     _introduce(who, reply)
     memory = Snapshot()
     clock.lap("recall")
-    messages = chain.run(pipeline.filters, call.messages, _context(who, memory))
+    context = _context(who, memory)
+    messages = chain.run(pipeline.filters, call.messages, context)
+    fields = chain.set_fields(pipeline.filters, call.fields, context)
     target = pipeline.targets[0]
-    body = kinds.compose(
-        target.kind, call.fields, messages, model=_model(call, pipeline, target), allow=target.allow
-    )
+    model = _model(fields, pipeline, target)
+    body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
     clock.lap("filters")
     await _ask(target, call, body, reply, clock)
 
 
 async def _ask(target: Target, call: Call, body: bytes, reply: Reply, clock: "Clock") -> None:
-    streaming = call.fields.get("stream") is not None and call.field("stream") is True
+    streaming = call.field("stream") is True
     total = clock.started + target.total
     first = min(total, clock.started + target.first_token) if streaming else total
     response = await target.upstream.open("POST", _PATH, _headers(target, call), body, due=first)
@@ -98,10 +99,10 @@ def _context(who: Identity, memory: Snapshot) -> Context:
     return Context(now=time.time(), tenant=who.tenant, session=who.session, user=who.user, memory=memory)
 
 
-def _model(call: Call, pipeline: Pipeline, target: Target) -> str | None:
+def _model(fields: Fields, pipeline: Pipeline, target: Target) -> str | None:
     """The model that the settings put in place of the client's; RequestError where nobody named one."""
     model = pipeline.model or target.model
-    if not model and not call.field("model"):
+    if not model and ("model" not in fields or not msgspec.json.decode(fields["model"])):
         raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
     return model
 

@@ -63,8 +63,8 @@ def test_what_is_public_says_what_it_is(path: Path):
 
 
 def silent(node: ast.Module | ast.ClassDef | Function, name: str) -> Iterator[str]:
-    """Names without a docstring; an empty module, such as most ``__init__.py``, has nothing to say."""
-    if node.body and ast.get_docstring(node) is None:
+    """Names without a docstring; a module's own is wanted where its name says too little."""
+    if not isinstance(node, ast.Module) and ast.get_docstring(node) is None:
         yield name
     if isinstance(node, Function):
         return

@@ -3,18 +3,19 @@ import sys
 import pytest
 from pydantic import ValidationError
 
+from filters.base import RequestFilter
 from proxy.chain import filter_named, names, step
 
 TRIAL = "trial_filters"
 
 
 def test_only_modules_that_define_a_filter_are_filters():
-    assert names(TRIAL) == ("keep_last", "shout")
-    assert not {"base", "message"} & set(names())
+    assert names(RequestFilter, TRIAL) == ("keep_last", "shout")
+    assert not {"base", "message"} & set(names(RequestFilter))
 
 
 def test_a_filter_is_found_by_its_modules_name():
-    assert filter_named("keep_last", TRIAL).__name__ == "KeepLast"
+    assert filter_named("keep_last", RequestFilter, TRIAL).__name__ == "KeepLast"
 
 
 @pytest.mark.parametrize(
@@ -34,19 +35,19 @@ def test_a_filter_is_found_by_its_modules_name():
 )
 def test_what_names_no_filter_is_answered_with_all_there_are(name):
     with pytest.raises(LookupError, match="There are: keep_last, shout"):
-        filter_named(name, TRIAL)
+        filter_named(name, RequestFilter, TRIAL)
 
 
 def test_a_near_miss_is_answered_with_what_was_meant():
     with pytest.raises(LookupError, match=r"no filter named 'kep_last'; did you mean 'keep_last'\?"):
-        filter_named("kep_last", TRIAL)
+        filter_named("kep_last", RequestFilter, TRIAL)
 
 
 def test_a_name_from_outside_is_never_imported():
     assert "antigravity" not in sys.modules
     for name in ("antigravity", "..antigravity", "antigravity.x"):
         with pytest.raises(LookupError):
-            filter_named(name, TRIAL)
+            filter_named(name, RequestFilter, TRIAL)
     assert "antigravity" not in sys.modules
 
 
@@ -55,18 +56,18 @@ def test_a_name_from_outside_is_never_imported():
     [("keep_last", 6), ({"keep_last": None}, 6), ({"keep_last": {}}, 6), ({"keep_last": {"turns": 2}}, 2)],
 )
 def test_a_step_is_a_name_or_a_name_with_options(written, turns):
-    assert step(written, TRIAL).turns == turns
+    assert step(written, RequestFilter, TRIAL).turns == turns
 
 
 @pytest.mark.parametrize("written", [None, 7, [], ["keep_last"], {}, {"keep_last": None, "turns": 2}, True])
 def test_any_other_step_is_answered_with_its_form(written):
     with pytest.raises(ValueError, match="write a filter's name, or one name with its options"):
-        step(written, TRIAL)
+        step(written, RequestFilter, TRIAL)
 
 
 def test_wrong_options_are_placed_under_the_filters_name():
     with pytest.raises(ValidationError) as caught:
-        step({"keep_last": {"turns": 0, "turn": 1}}, TRIAL)
+        step({"keep_last": {"turns": 0, "turn": 1}}, RequestFilter, TRIAL)
     assert [error["loc"] for error in caught.value.errors()] == [
         ("keep_last", "turns"),
         ("keep_last", "turn"),
