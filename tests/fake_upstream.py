@@ -94,9 +94,22 @@ def by_default(request: Received) -> Iterable[Step]:
     """As OpenAI would, in two words."""
     if request.method == "GET":
         return answer({"object": "list", "data": [{"id": "fake", "object": "model"}]})
+    choice = request.json.get("tool_choice")
+    if isinstance(choice, dict):
+        return calling(choice["function"]["name"], stream=request.json.get("stream") is True)
     if request.json.get("stream"):
         return sse(stream_of("Hello", " there."))
     return answer(completion())
+
+
+def calling(tool: str, *, stream: bool) -> list[Step]:
+    """The script of an answer that calls a tool."""
+    call = {"id": "call_1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
+    if stream:
+        return sse(ROLE + delta(tool_calls=[{"index": 0, **call}]) + delta(finish="tool_calls") + DONE)
+    choice = {"index": 0, "finish_reason": "tool_calls", "logprobs": None}
+    message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
+    return answer({**completion(), "choices": [{**choice, "message": message}]})
 
 
 class FakeUpstream:

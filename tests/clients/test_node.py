@@ -20,7 +20,7 @@ def packages():
 
 @pytest.mark.clients
 def test_the_node_sdk_gets_what_it_expects(packages, proxy):
-    environment = {**os.environ, "TURNKEEPER_URL": proxy.url}
+    environment = {**os.environ, "TURNKEEPER_URL": proxy.root}
     done = subprocess.run(
         ["node", "cases.mjs"],
         cwd=PROJECT,
