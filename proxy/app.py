@@ -1,24 +1,22 @@
 """The server's inside: what answers under which path."""
 
+import asyncio
 import logging
 import re
 import secrets
 import traceback
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from urllib.parse import parse_qsl
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from proxy import body, turn
+from proxy.era import Era, Parts
 from proxy.errors import MethodNotAllowed, NotFound, RequestError, TurnkeeperError
-from proxy.gate import Gate
 from proxy.hangup import ClientGone, until_gone
 from proxy.pipeline import Pipeline
 from proxy.reply import Reply
 from proxy.site import Site
-from proxy.upstream import Upstream
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -26,21 +24,13 @@ _MOST_PARAMETERS = 100
 _log = logging.getLogger("turnkeeper")
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an App is made of. ``max_body`` is in bytes."""
-
-    pipelines: Mapping[str, Pipeline]
-    upstreams: tuple[Upstream, ...]
-    gate: Gate
-    max_body: int
-
-
 class App:
     """Turnkeeper as an ASGI application. Its ``phase`` is starting, ready or draining."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._site = Site(parts.pipelines.values(), self)
+        self._era = Era(parts)
+        self._site = Site(self)
+        self._ending: set[asyncio.Task[None]] = set()
         self.phase = "starting"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,18 +40,23 @@ class App:
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
 
+    def swap(self, parts: Parts) -> None:
+        """Answers from new parts from now on; turns in flight end on those that they began with."""
+        ending = asyncio.create_task(self._era.end())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        self._era = Era(parts)
+
     def drain(self) -> None:
         """From now on the server says that it is going away."""
         self.phase = "draining"
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with AsyncExitStack() as stack:
-            for upstream in self._parts.upstreams:
-                stack.push_async_callback(upstream.aclose)
-            self.phase = "ready"
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
+        self.phase = "ready"
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await asyncio.gather(self._era.end(), *self._ending)
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +64,8 @@ class App:
         request_id = (b"x-request-id", _request_id(headers).encode())
         reply = Reply(send, [request_id])
         try:
-            await self._route(scope, headers, receive, reply)
+            with self._era as parts:
+                await self._route(parts, scope, headers, receive, reply)
         except TurnkeeperError as error:
             await reply.fail(error)
         except ClientGone:
@@ -83,26 +79,29 @@ class App:
             )
             await reply.fail(TurnkeeperError("Turnkeeper failed; its log says where."))
 
-    async def _route(self, scope: Scope, headers: dict[str, str], receive: Receive, reply: Reply) -> None:
+    async def _route(
+        self, parts: Parts, scope: Scope, headers: dict[str, str], receive: Receive, reply: Reply
+    ) -> None:
         path = scope["path"]
-        tenant = self._parts.gate.admit(headers, path)
+        tenant = parts.gate.admit(headers, path)
         chat = _CHAT.fullmatch(path)
         if chat is None:
-            await self._site(scope, receive, reply.send)
+            await self._site.answer(scope, parts, receive, reply.send)
             return
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{path} takes POST.", allow="POST")
-        pipeline = self._pipeline(chat["pipeline"] or "default")
-        content = await body.read(receive, headers, self._parts.max_body)
+        pipeline = _pipeline(parts, chat["pipeline"] or "default")
+        content = await body.read(receive, headers, parts.max_body)
         request = turn.Request(headers=headers, query=_query(scope), body=content, tenant=tenant)
         await until_gone(receive, turn.take(request, pipeline, reply))
 
-    def _pipeline(self, name: str) -> Pipeline:
-        pipeline = self._parts.pipelines.get(name)
-        if pipeline is None:
-            there = ", ".join(self._parts.pipelines)
-            raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
-        return pipeline
+
+def _pipeline(parts: Parts, name: str) -> Pipeline:
+    pipeline = parts.pipelines.get(name)
+    if pipeline is None:
+        there = ", ".join(parts.pipelines)
+        raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
+    return pipeline
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

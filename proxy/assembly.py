@@ -3,7 +3,8 @@
 import os
 from collections.abc import Iterator, Mapping
 
-from proxy.app import App, Parts
+from proxy.app import App
+from proxy.era import Parts
 from proxy.gate import Gate
 from proxy.kinds import KINDS
 from proxy.pipeline import Pipeline, Target
@@ -21,15 +22,19 @@ _PRACTICE = "practice:"
 
 def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
     """The application that a configuration describes; ``environ`` says which proxies lead to the models."""
+    return App(parts(settings, environ))
+
+
+def parts(settings: Settings, environ: Mapping[str, str]) -> Parts:
+    """What an application is made of."""
     targets = {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
     pipelines = {name: _pipeline(name, pipeline, targets) for name, pipeline in settings.pipelines.items()}
-    parts = Parts(
+    return Parts(
         pipelines=pipelines,
         upstreams=tuple(target.upstream for target in targets.values()),
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
     )
-    return App(parts)
 
 
 def _pipeline(name: str, settings: PipelineSettings, targets: Mapping[str, Target]) -> Pipeline:

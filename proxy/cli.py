@@ -9,6 +9,7 @@ import typer
 from proxy import assembly, server
 from proxy.configuration import faults, load
 from proxy.errors import ConfigError
+from proxy.reload import Reload
 from proxy.settings import Settings
 from proxy.version import VERSION
 
@@ -62,15 +63,19 @@ def _check(file: Path) -> bool:
 @app.command()
 def serve(
     config: Annotated[Path, typer.Argument(help="A YAML file.")] = Path("config/agora.yaml"),
+    *,
+    reload: Annotated[bool, typer.Option("--reload", help="Follow changes of the file.")] = False,
 ) -> None:
-    """Serve a configuration until SIGTERM or SIGINT."""
+    """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     try:
         settings = load(config, os.environ)
     except ConfigError as error:
         typer.echo(error.message, err=True)
         raise typer.Exit(1) from None
     typer.echo(_greeting(settings))
-    server.serve(assembly.app(settings, os.environ), host=settings.listen.host, port=settings.listen.port)
+    serving = assembly.app(settings, os.environ)
+    again = Reload(serving, settings, config, os.environ)
+    server.serve(serving, again, host=settings.listen.host, port=settings.listen.port, watch=reload)
 
 
 def _greeting(settings: Settings) -> str:

@@ -1,13 +1,17 @@
 """The process: one listening socket, one loop, and an end that loses nothing."""
 
+import asyncio
 import gc
 import logging
 import signal
+import socket
+from collections.abc import Callable, Coroutine
 from types import FrameType
 
 import uvicorn
 
 from proxy.app import App
+from proxy.reload import Reload
 
 # A turn's values die young; what lives longer is the program itself, and need not be looked at again.
 _COLLECT_AFTER = (50_000, 50, 100)
@@ -32,11 +36,34 @@ def uvicorn_config(app: App, *, host: str, port: int) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that says when it is going away."""
+    """A uvicorn server that says when it is going away, and reads its configuration again when told to."""
 
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, reload: Reload, *, watch: bool) -> None:
         super().__init__(config)
         self._app = app
+        self._reload = reload
+        self._watch = watch
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to serve, and to listen for SIGHUP."""
+        await super().startup(sockets)
+        if hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._do, self._reload.now)
+        if self._watch:
+            self._do(self._reload.whenever_it_changes)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends what runs beside the calls, then serving itself."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    def _do(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM and SIGINT: no new calls; those in flight may end."""
@@ -44,8 +71,8 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(app: App, *, host: str, port: int) -> None:
-    """Serves until SIGTERM or SIGINT, and then returns."""
+def serve(app: App, reload: Reload, *, host: str, port: int, watch: bool) -> None:
+    """Serves until SIGTERM or SIGINT, and then returns; ``watch`` follows changes of the configuration."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     # uvicorn raises the signal again when it is done; having ended well is no failure.
     for sign in (signal.SIGTERM, signal.SIGINT):
@@ -53,4 +80,4 @@ def serve(app: App, *, host: str, port: int) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
-    Server(uvicorn_config(app, host=host, port=port), app).run()
+    Server(uvicorn_config(app, host=host, port=port), app, reload, watch=watch).run()

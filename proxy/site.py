@@ -11,6 +11,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from proxy import catalogue
+from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.pipeline import Pipeline
 
@@ -22,13 +23,12 @@ class Health(Protocol):
 
 
 class Site:
-    """The models and the server's health, as an ASGI application.
+    """The models and the server's health.
 
     Raises NotFound and MethodNotAllowed for what is not there.
     """
 
-    def __init__(self, pipelines: Iterable[Pipeline], health: Health) -> None:
-        self._pipelines = tuple(pipelines)
+    def __init__(self, health: Health) -> None:
         self._health = health
         self._router = Router(
             [
@@ -41,10 +41,10 @@ class Site:
             default=_missing,
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, parts: Parts, receive: Receive, send: Send) -> None:
         """One request that is no completion."""
         try:
-            await self._router({**scope, "app": self}, receive, send)
+            await self._router({**scope, "app": self, "parts": parts}, receive, send)
         except HTTPException as error:
             raise _method_missing(scope, error) from None
 
@@ -56,15 +56,20 @@ class Site:
             return _json({"status": self._health.phase, "degraded": []}, status=503)
         return _json({"status": "ready", "degraded": []})
 
-    async def _models(self, _: Request) -> Response:
-        return _json({"object": "list", "data": await catalogue.models(self._pipelines)})
+    async def _models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": await catalogue.models(_pipelines(request))})
 
     async def _model(self, request: Request) -> Response:
         wanted = request.path_params["model"]
-        for model in await catalogue.models(self._pipelines):
+        for model in await catalogue.models(_pipelines(request)):
             if model["id"] == wanted:
                 return _json(model)
         raise NotFound(f"No pipeline offers the model '{wanted}'.", param="model", code="model_not_found")
+
+
+def _pipelines(request: Request) -> Iterable[Pipeline]:
+    parts: Parts = request.scope["parts"]
+    return parts.pipelines.values()
 
 
 async def _missing(scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Every platform's own body, on the shipped configuration, before upstreams that refuse what they do not know."""
+"""Every platform's own body, on the shipped configuration, before upstreams that refuse what they can."""
 
 import json
 from collections.abc import Callable, Iterable

@@ -1,0 +1,5 @@
+"""``python -m proxy`` is ``turnkeeper``."""
+
+from proxy.cli import main
+
+main()

@@ -1,0 +1,48 @@
+"""The time between two configurations: what calls are answered with, and the calls that began in it."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+
+import msgspec
+
+from proxy.gate import Gate
+from proxy.pipeline import Pipeline
+from proxy.upstream import Upstream
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an application is made of. ``max_body`` is in bytes."""
+
+    pipelines: Mapping[str, Pipeline]
+    upstreams: tuple[Upstream, ...]
+    gate: Gate
+    max_body: int
+
+
+class Era:
+    """Parts in use. A call enters and leaves; what ends waits for those inside."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._calls = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __enter__(self) -> Parts:
+        self._calls += 1
+        self._empty.clear()
+        return self.parts
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._empty.set()
+
+    async def end(self) -> None:
+        """Closes the ways to the models once the last call has left."""
+        await self._empty.wait()
+        for upstream in self.parts.upstreams:
+            await upstream.aclose()

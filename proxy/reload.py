@@ -1,0 +1,52 @@
+"""A configuration that changes while it is served."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from watchfiles import awatch
+
+from proxy import assembly
+from proxy.app import App
+from proxy.configuration import load
+from proxy.errors import ConfigError
+from proxy.settings import Settings
+
+_log = logging.getLogger("turnkeeper")
+
+
+class Reload:
+    """Brings a new configuration into a running application: whole, or not at all."""
+
+    def __init__(self, app: App, settings: Settings, path: Path, environ: Mapping[str, str]) -> None:
+        self._app = app
+        self._settings = settings
+        self._path = path
+        self._environ = environ
+        self._one_at_a_time = asyncio.Lock()
+
+    async def now(self) -> None:
+        """Reads the file again; what is wrong with it is reported, and then nothing changes."""
+        async with self._one_at_a_time:
+            try:
+                settings = await asyncio.to_thread(load, self._path, self._environ)
+            except ConfigError as error:
+                _log.error("The configuration stays as it was:\n%s", error.message)
+                return
+            self._take_over(settings)
+
+    async def whenever_it_changes(self) -> None:
+        """Reads the file again after every change to it, until cancelled."""
+        # Editors put a new file in the old one's place, which only the folder can tell.
+        async for changes in awatch(self._path.parent, recursive=False):
+            if any(Path(changed).name == self._path.name for _, changed in changes):
+                await self.now()
+
+    def _take_over(self, settings: Settings) -> None:
+        before, after = self._settings.listen, settings.listen
+        if (before.host, before.port) != (after.host, after.port):
+            _log.warning("%s: 'listen' has changed; a new address wants a restart.", self._path)
+        self._app.swap(assembly.parts(settings, self._environ))
+        self._settings = settings
+        _log.info("The configuration was read again: %s", self._path)
