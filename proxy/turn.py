@@ -1,6 +1,7 @@
 """One turn, from the client's bytes to the model's."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 
@@ -18,6 +19,8 @@ from proxy.upstream import Headers, Response
 from proxy.wire import Call
 
 _PATH = "/chat/completions"
+_MOST_NAMED = 10
+_log = logging.getLogger("turnkeeper")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +40,8 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
     clock = Clock("recall")
     reply.timed_by(clock)
     call = wire.read(request.body, request.headers, request.query)
+    if call.ignored:
+        _log.info("Extension fields that could not be used: %s", ", ".join(call.ignored[:_MOST_NAMED]))
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, reply)
     context = _context(who, Snapshot())
