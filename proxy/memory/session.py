@@ -1,0 +1,66 @@
+"""A session as it is held: what was said and heard, life by life."""
+
+from typing import Any
+
+import msgspec
+
+from filters.message import Content, Message
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message as it was heard.
+
+    ``turn`` counts from 0 within a ``life`` and never goes back; ``engine_turn`` is the number that the engine
+    gave it, where it numbers its turns. ``timestamp`` is as the engine wrote it. ``original`` is all that the
+    model generated where the caller heard less. ``pending`` is an answer that no later request has
+    confirmed or cut yet: it is held as generated.
+    """
+
+    role: str
+    turn: int
+    life: int = 0
+    engine_turn: int | None = None
+    content: Content = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    timestamp: int | float | None = None
+    source: str | None = None
+    user: str | None = None
+    interrupted: bool = False
+    interrupt_timestamp: int | float | None = None
+    original: str | None = None
+    pending: bool = False
+    recorded: float = 0.0
+    """When it was first recorded, in seconds since 1970."""
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is held of one conversation. System messages are never part of it.
+
+    ``entries`` are the newest, in order; older ones have moved to the cold part, ``moved`` of them so far.
+    ``user`` is the session's first user. Times are in seconds since 1970.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    life: int = 0
+    moved: int = 0
+    user: str | None = None
+    created: float = 0.0
+    updated: float = 0.0
+    state: dict[str, Any] = {}
+
+
+def message_of(entry: Entry) -> Message:
+    """An entry in Agora's own shape, as an engine would replay it."""
+    raise NotImplementedError
+
+
+def encode(session: Session) -> bytes:
+    """A session as bytes for a store."""
+    return msgspec.msgpack.encode(session)
+
+
+def decode(blob: bytes) -> Session:
+    """A session from a store's bytes; raises msgspec.DecodeError for anything else."""
+    return msgspec.msgpack.decode(blob, type=Session)

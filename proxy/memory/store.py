@@ -1,0 +1,72 @@
+"""A place where sessions are kept: a handful of methods, one contract, several drivers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Key(NamedTuple):
+    """Whose session: an id means nothing without its tenant."""
+
+    tenant: str
+    session: str
+
+
+class Held(NamedTuple):
+    """A session's hot part as bytes, and the version that a write must name to replace it."""
+
+    blob: bytes
+    version: int
+
+
+class Listed(NamedTuple):
+    """One line of a list of sessions. ``updated`` is in seconds since 1970."""
+
+    session: str
+    updated: float
+    size: int
+
+
+class StoreError(Exception):
+    """The store cannot be reached, is too slow, is full, is read-only or is not one of ours."""
+
+
+class Store(Protocol):
+    """Sessions by key. Every method may raise StoreError, and none waits longer than its driver's time-out.
+
+    A session expires ``ttl`` seconds after its last write. What has expired, or belongs to another tenant, is
+    not there.
+    """
+
+    async def read(self, key: Key) -> Held | None:
+        """The hot part: one round trip, whatever the session's length."""
+        ...
+
+    async def write(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    ) -> bool:
+        """Replaces the hot part and appends to the cold part, both or neither, and renews the expiry.
+
+        ``version`` is the one that was read, 0 for a session that is not there yet. False, and nothing is
+        changed, where somebody else has written since.
+        """
+        ...
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """The cold part in the order in which it was appended."""
+        ...
+
+    async def delete(self, key: Key) -> bool:
+        """Removes both parts; whether there was anything."""
+        ...
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+        """A tenant's sessions in the order of their ids, those behind ``after`` first."""
+        ...
+
+    async def ping(self) -> None:
+        """Returns if a turn could be written now."""
+        ...
+
+    async def aclose(self) -> None:
+        """What was accepted is durable; then everything is closed."""
+        ...
