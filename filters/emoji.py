@@ -4,8 +4,8 @@ import re
 
 from filters.rewriter import Arriving, Rewriter
 
-# Pictographs and their parts: keycap, variation, skin tone, flag and tag. The musical ♭♮♯, quotation marks and
-# circled digits among the dingbats are text.
+# Pictographs and their parts: keycap, variation, skin tone, flag and tag. Among the dingbats, quotation marks
+# and circled digits are text, and so are the accidentals of music.
 _PARTS = (
     "\u20e3\ufe0e\ufe0f\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa"
     "\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u266c\u2670-\u275a\u275f-\u2775\u2794-\u27bf"

@@ -50,7 +50,9 @@ def _is_emphasis(mark: str, before: str, after: str, *, is_open: bool) -> bool:
         return is_open and after in {"", "\n"}
     if _is_word(before) and _is_word(after):
         return mark == "*" and (is_open or not inside_word(before, after))
-    return is_open or not (_is_blank(after) or after in _NEVER_OPENED or _is_word(before))
+    # *67 is dialled.
+    is_literal = after.isdigit() or after in _NEVER_OPENED or _is_word(before)
+    return is_open or not (_is_blank(after) or is_literal)
 
 
 def _is_blank(character: str) -> bool:

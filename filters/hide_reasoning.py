@@ -34,7 +34,7 @@ class HideReasoning(AnswerFilter):
     """Between which tags reasoning stands; they go with it, and so do the blanks behind. Empty: none."""
 
     where: Literal["beginning", "anywhere"] = "beginning"
-    """Whether tags count before the first word alone, or in the midst of an answer, its code included, too."""
+    """Whether tags count before the first word alone, or in the midst of an answer too, be it in code."""
 
     opened: bool = False
     """Whether answers begin inside, the opening tag being a part of the model's chat template.
@@ -42,7 +42,7 @@ class HideReasoning(AnswerFilter):
     An answer without a closing tag is then hidden as a whole.
     """
 
-    fields: tuple[Annotated[str, Field(min_length=1)], ...] = _FIELDS  # type: ignore[assignment]
+    fields: tuple[Annotated[str, Field(min_length=1)], ...] = _FIELDS
     """Which fields of a delta or message go."""
 
     spoken: ClassVar[tuple[Spoken, ...]] = (

@@ -21,7 +21,12 @@ class Interruptable(AnswerFilter):
     """How the voice shall sound for this answer; what the vendor's voice does not know is ignored."""
 
     spoken: ClassVar[tuple[Spoken, ...]] = (
-        Spoken("The words stay", {"value": False}, before=["This call ", "is recorded."], after="This call is recorded."),
+        Spoken(
+            "The words stay",
+            {"value": False},
+            before=["This call ", "is recorded."],
+            after="This call is recorded.",
+        ),
         Spoken(
             "Nor does a voice change them",
             {"value": True, "tts_params": {"speed": 1.2}},

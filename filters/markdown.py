@@ -1,7 +1,8 @@
 """Markdown taken out of text while it arrives: the words stay, the marks go."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from filters.block import BLANKS, Opening, opening
 from filters.emphasis import Emphasis, inside_word
@@ -96,8 +97,9 @@ class Markdown(Rewriter):
 
     def _ticks(self, arriving: Arriving, i: int) -> _Step:
         end = arriving.past(_RUN["`"], i)
-        if not (end == i + 1 and inside_word(arriving.before(i), arriving.at(end))):
-            self._mode = Markdown._code
+        if end == i + 1 and inside_word(arriving.before(i), arriving.at(end)):
+            return end, "'"
+        self._mode, self._mark = Markdown._code, arriving.text[i:end]
         return end, ""
 
     def _code(self, arriving: Arriving, i: int) -> _Step:
@@ -108,7 +110,7 @@ class Markdown(Rewriter):
         if arriving.at(i) == "\n":
             return self._line_end(arriving, i)
         end = arriving.past(_RUN["`"], i)
-        self._mode = Markdown._inline
+        self._mode = Markdown._inline if arriving.text[i:end] == self._mark else Markdown._code
         return end, ""
 
     # --- within a line
@@ -118,7 +120,7 @@ class Markdown(Rewriter):
         start = found.start() if found else len(arriving.text)
         if start > i:
             return start, arriving.text[i:start]
-        return _RULES[arriving.at(i)](self, arriving, i)
+        return self._rules[arriving.at(i)](self, arriving, i)
 
     def _emphasised(self, arriving: Arriving, i: int) -> _Step:
         end = arriving.past(_RUN[arriving.at(i)], i)
@@ -190,6 +192,23 @@ class Markdown(Rewriter):
         end = arriving.past(BLANKS, i)
         return end, "" if arriving.at(end) in {"", "\n", "|"} else " "
 
+    _rules: ClassVar[Mapping[str, _Rule]] = {
+        "\n": _line_end,
+        "*": _emphasised,
+        "_": _emphasised,
+        "~": _tildes,
+        "`": _ticks,
+        "#": _hashes,
+        "\\": _escape,
+        "<": _tag,
+        "!": _image,
+        "[": _caption,
+        "]": _caption_end,
+        "|": _pipe,
+        " ": _padding,
+        "\t": _padding,
+    }
+
 
 def _is_caption(arriving: Arriving, i: int) -> bool:
     if arriving.at(i) != "[":
@@ -199,28 +218,10 @@ def _is_caption(arriving: Arriving, i: int) -> bool:
 
 
 def _title_end(arriving: Arriving, i: int) -> int | None:
-    """Where the title of a link ends, or the blanks at the end of its target; ``None`` where it is no target."""
+    """Where a link's title ends, or the blanks behind its target; ``None`` where it was no target."""
     start = arriving.past(BLANKS, i)
     mark = arriving.at(start)
     if mark not in _TITLE:
         return start if mark == ")" and start > i else None
     end = arriving.past(_TITLE[mark], start + 1)
     return end + 1 if arriving.at(end) == mark else None
-
-
-_RULES: dict[str, _Rule] = {
-    "\n": Markdown._line_end,
-    "*": Markdown._emphasised,
-    "_": Markdown._emphasised,
-    "~": Markdown._tildes,
-    "`": Markdown._ticks,
-    "#": Markdown._hashes,
-    "\\": Markdown._escape,
-    "<": Markdown._tag,
-    "!": Markdown._image,
-    "[": Markdown._caption,
-    "]": Markdown._caption_end,
-    "|": Markdown._pipe,
-    " ": Markdown._padding,
-    "\t": Markdown._padding,
-}

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable
 
-from filters.rewriter import Arriving, Rewriter, Undecided
+from filters.rewriter import Arriving, Rewriter
 
 _LONGEST_NAME = 64
 _INSIDE = re.compile(r"[0-9A-Za-z:.,/+\- ]{0,40}")
 _TIME = re.compile(r"[^:]*\d:\d\d(?:\D.*)?")
 _BLANKS = re.compile(r"[ \t]{0,8}")
+_WIDE_COLON = "\uff1a"
 _CLOSING = {"[": "]", "(": ")"}
 
 
@@ -50,7 +51,7 @@ class Prefixes(Rewriter):
         for name in self._names:
             if all(arriving.at(i + n).lower() == letter for n, letter in enumerate(name)):
                 colon = arriving.past(_BLANKS, i + len(name))
-                is_prefix = arriving.at(colon) == "：" or _is_colon(arriving, colon)
+                is_prefix = arriving.at(colon) == _WIDE_COLON or _is_colon(arriving, colon)
                 return colon + 1 if is_prefix else None
         return None
 

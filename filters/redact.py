@@ -7,19 +7,21 @@ from typing import Annotated, Any, ClassVar, Self, get_args
 import msgspec
 from pydantic import Field, model_validator
 
-from filters.base import Context, Example, Messages, RequestFilter
+from filters.base import AnswerFilter, Context, Example, Messages, RequestFilter, Spoken, Stage
 from filters.message import Message, is_text
 from filters.pattern import OwnPattern
 from filters.personal import Kind
+from filters.redaction import Redaction
 from filters.role import Role
 from filters.sensitive import Sensitive
 from filters.template import template_with
+from filters.text_stage import TextStage
 
 # A string of JSON; with a colon behind it, it is a name, which stays.
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?', re.DOTALL)
 
 
-class Redact(RequestFilter):
+class Redact(RequestFilter, AnswerFilter):
     """Put marks in the place of e-mail addresses, phone, card and account numbers, and IP addresses.
 
     It reads all that is said: texts and parts, tool results, what tool calls are given, and the
@@ -27,6 +29,9 @@ class Redact(RequestFilter):
     digits are right. A phone number is told from other numbers by its form: a plus, a leading zero,
     brackets or the groups of North America; ten bare digits may as well be an order, so they stay. Numbers
     that are spelled out in words stay too.
+
+    Of an answer it reads the content. A stream waits while a word may yet become an e-mail address, which is
+    until its end; without the kind ``email``, hardly a word waits.
     """
 
     kinds: tuple[Kind, ...] = get_args(Kind)
@@ -94,6 +99,21 @@ class Redact(RequestFilter):
         ),
     )
 
+    spoken: ClassVar[tuple[Spoken, ...]] = (
+        Spoken(
+            "What the model must not say aloud",
+            {},
+            before=["I have sent it to ann@exam", "ple.org and to +49 170", " 1234567."],
+            after="I have sent it to [email] and to [phone].",
+        ),
+        Spoken(
+            "Without mail addresses to look for, words need not wait",
+            {"kinds": ["card"], "template": "a card"},
+            before=["Paid with 4111 1111", " 1111 1111, thank you."],
+            after="Paid with a card, thank you.",
+        ),
+    )
+
     @model_validator(mode="after")
     def _does_something(self) -> Self:
         if not (self.kinds or self.patterns):
@@ -119,6 +139,10 @@ class Redact(RequestFilter):
         redacted = [self._message(m) if m.role in self.roles else m for m in messages]
         same = all(new is old for new, old in zip(redacted, messages, strict=True))
         return messages if same else redacted
+
+    def open(self, context: Context) -> Stage | None:
+        """A stage for one choice; ``None`` where the assistant's words are not redacted."""
+        return TextStage(Redaction(self.sensitive, self.marks)) if "assistant" in self.roles else None
 
     def text(self, text: str) -> str:
         """A text with marks for what is personal; the very same object where nothing is."""

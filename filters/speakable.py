@@ -43,7 +43,14 @@ class Speakable(AnswerFilter):
         Spoken(
             "Marks go, words stay",
             {},
-            before=["## To", "day\n", "- **Sun", "ny**, 5 * 3", " degrees 🌞\n- see [the ma", "p](https://example.org)"],
+            before=[
+                "## To",
+                "day\n",
+                "- **Sun",
+                "ny**, 5 * 3",
+                " degrees 🌞\n- see [the ma",
+                "p](https://example.org)",
+            ],
             after="Today\nSunny, 5 * 3 degrees \nsee the map",
         ),
         Spoken(

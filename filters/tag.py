@@ -4,10 +4,9 @@ import re
 
 from filters.rewriter import Arriving
 
-_INLINE = frozenset("a abbr b cite code del em font i ins kbd small span strong sup u".split())
-_BLOCK = frozenset(
-    "blockquote br center details div h1 h2 h3 h4 h5 h6 hr img li ol p pre summary "
-    "table tbody td tfoot th thead tr ul".split()
+_INLINE = re.compile("a|abbr|b|cite|code|del|em|font|i|ins|kbd|small|span|strong|sup|u")
+_BLOCK = re.compile(
+    "blockquote|br|center|details|div|h[1-6]|hr|img|li|ol|p|pre|summary|table|tbody|td|tfoot|th|thead|tr|ul"
 )
 _NAME = re.compile(r"[A-Za-z0-9]{0,12}")
 _REST = re.compile(r"[^<>\n]{0,120}")
@@ -21,10 +20,11 @@ def tag_at(arriving: Arriving, i: int) -> tuple[int, str] | None:
     start = i + 1 + (arriving.at(i + 1) == "/")
     behind = arriving.past(_NAME, start)
     name = arriving.text[start:behind].lower()
-    if name not in _INLINE | _BLOCK or arriving.at(behind) not in {" ", "/", ">"}:
+    is_block = _BLOCK.fullmatch(name) is not None
+    if not (is_block or _INLINE.fullmatch(name)) or arriving.at(behind) not in {" ", "/", ">"}:
         return None
     end = arriving.past(_REST, behind)
     rest = arriving.text[behind:end].strip(" /")
     if arriving.at(end) != ">" or (rest and "=" not in rest):
         return None
-    return end + 1, "\n" if name in _BLOCK else ""
+    return end + 1, "\n" if is_block else ""
