@@ -15,6 +15,7 @@ from proxy.pipeline import Pipeline, Target
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
 from proxy.session import Identity
+from proxy.silence import Silence
 from proxy.upstream import Headers, Response
 from proxy.wire import Call
 
@@ -50,8 +51,10 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
     question = _question(call, pipeline, target, context)
     clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
+    silence = Silence(pipeline.answer if question.streaming else (), context, answer, reply)
     try:
-        await _ask(target, question, answer, reply)
+        async with silence:
+            await _ask(target, question, answer, reply)
     finally:
         answer.close()
 
@@ -61,6 +64,7 @@ class Question(msgspec.Struct, frozen=True):
 
     headers: Headers
     body: bytes
+    streaming: bool
     first: float
     total: float
 
@@ -72,8 +76,9 @@ def _question(call: Call, pipeline: Pipeline, target: Target, context: Context) 
     body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
     now = asyncio.get_running_loop().time()
     total = now + target.total
-    first = min(total, now + target.first_token) if call.field("stream") is True else total
-    return Question(_headers(target, call), body, first, total)
+    streaming = call.field("stream") is True
+    first = min(total, now + target.first_token) if streaming else total
+    return Question(_headers(target, call), body, streaming, first, total)
 
 
 async def _ask(target: Target, question: Question, answer: Rewriting, reply: Reply) -> None:
