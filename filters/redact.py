@@ -15,8 +15,8 @@ from filters.role import Role
 from filters.sensitive import Sensitive
 from filters.template import template_with
 
-# A string of JSON; with a colon behind it, it is a name, which stays.
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?', re.DOTALL)
+# A string of JSON, and the colon behind it that makes it a name and, taken together, no JSON.
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
 
 
 class Redact(RequestFilter):
@@ -28,6 +28,9 @@ class Redact(RequestFilter):
     brackets or the groups of North America; ten bare digits may as well be an order, so they stay. Numbers
     that are spelled out in words stay too.
     """
+
+    keeps_system: ClassVar[bool] = False
+    keeps_words: ClassVar[bool] = False
 
     kinds: tuple[Kind, ...] = get_args(Kind)
     """What is looked for."""
@@ -168,8 +171,6 @@ class Redact(RequestFilter):
     def _string(self, string: re.Match[str]) -> str:
         """A string of JSON with marks in it; a name, and what cannot be read, as it was."""
         written = string.group()
-        if string.group(1):
-            return written
         try:
             value = json.loads(written, strict=False)
         except ValueError:
