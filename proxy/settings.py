@@ -20,10 +20,12 @@ from pydantic import (
 )
 
 from filters.base import AnswerFilter, Filter, RequestFilter
-from proxy import base_url, chain, header, quantity
+from proxy import base_url, header, quantity
 from proxy.advice import advising
 from proxy.keys import Keys
 from proxy.loopback import is_loopback_address
+from proxy.shelf import Shelf
+from proxy.step import step
 from proxy.word import alternatives, is_word, quoted
 
 Given = TypeVar("Given")
@@ -38,7 +40,7 @@ _PLACE = re.compile(r"header:[A-Za-z0-9-]+|query:[\w.-]+|(?:body|message):[\w-]+
 class Surroundings(msgspec.Struct, frozen=True):
     """What the check of one value must know of the rest of the file."""
 
-    package: str = "filters"
+    shelf: Shelf = Shelf()
     upstreams: tuple[str, ...] | None = None
     keyless: bool = False
 
@@ -111,7 +113,7 @@ def _answer_step(given: object, info: ValidationInfo) -> object:
 
 
 def _step(given: object, kind: type[Filter], info: ValidationInfo) -> object:
-    return given if isinstance(given, kind) else chain.step(given, kind, _surroundings(info).package)
+    return given if isinstance(given, kind) else step(given, kind, _surroundings(info).shelf)
 
 
 Frozen = Annotated[
@@ -209,5 +211,7 @@ class Settings(Part):
     listen: Listen = Listen()
     keys: Annotated[InstanceOf[Keys], BeforeValidator(advising(_keys))] = Keys()
     """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
+    filters: tuple[str, ...] = ()
+    """Python files with filters of your own, from this file's folder on; each is named as its file."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(_some))]
     pipelines: Frozen[Name, Pipeline]

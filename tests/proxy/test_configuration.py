@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from proxy.configuration import faults, load
 from proxy.errors import ConfigError
+from proxy.shelf import Shelf
 
-TRIAL = "trial_filters"
+TRIAL = Shelf("trial_filters")
 GOOD = """\
 listen: {host: "${HOST:-127.0.0.1}", port: "${PORT:-8080}", max_body: 16MB}
 keys: "${TURNKEEPER_KEYS:-}"
