@@ -32,6 +32,23 @@ def faults(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) -> l
     return [] if isinstance(read, Settings) else read
 
 
+def shelf_of(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) -> Shelf:
+    """The filters that a file may name, its own among them. Raises ConfigError where they cannot be had."""
+    try:
+        document = parse(decode(_bytes(path)))
+    except NotADocument as error:
+        raise ConfigError(str(Fault(str(path), error.line, dotted(()), str(error)))) from None
+    missing: dict[Place, str] = {}
+    named = fill(document.value.get("filters"), environ, missing, ("filters",))
+    stocked, wrong = _stocked(shelf, named, path.parent, set(missing))
+    found = [
+        Fault(str(path), document.line(at), dotted(at), said) for at, said in {**missing, **wrong}.items()
+    ]
+    if found:
+        raise ConfigError("\n".join(map(str, found)))
+    return stocked
+
+
 def _read(path: Path, environ: Mapping[str, str], shelf: Shelf) -> Settings | list[Fault]:
     try:
         document = parse(decode(_bytes(path)))
