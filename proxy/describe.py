@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from inspect import cleandoc
 from typing import Any, Literal
 
@@ -83,9 +84,16 @@ def _yaml(value: Any, *, flow: bool | None) -> str:
 
 
 def _sent(example: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    before = [line for message in example.before for line in _message(message)]
-    after = [line for message in example.after for line in _message(message)]
+    """Fields and messages; where an example is about fields, messages that stay as they are say nothing."""
+    before, after = (_fields(getattr(example, name, {})) for name in ("fields", "fields_after"))
+    if not (before or after) or example.before != example.after:
+        before += [line for message in example.before for line in _message(message)]
+        after += [line for message in example.after for line in _message(message)]
     return tuple(before), tuple(after)
+
+
+def _fields(fields: Mapping[str, Any]) -> list[str]:
+    return [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in fields.items()]
 
 
 def _said(example: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -130,12 +138,11 @@ def _value(value: Any) -> str:
 
 def _known(context: Context) -> str:
     """What a filter knew beside the messages, where that is not what it always knows."""
-    named = (
-        ("tenant", context.tenant, "default"),
-        ("session", context.session, None),
-        ("user", context.user, None),
-    )
-    return ", ".join(f"{key} `{value}`" for key, value, usual in named if value != usual)
+    usual = Context(now=0.0)
+    names = [name for name in ("tenant", "session", "user") if getattr(context, name) != getattr(usual, name)]
+    known = [f"{name} `{_value(getattr(context, name))}`" for name in names]
+    time = datetime.fromtimestamp(context.now, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return ", ".join(known if context.now == usual.now else [*known, time])
 
 
 def _markdown(docstring: str) -> str:

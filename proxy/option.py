@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from proxy import quantity
 from proxy.schema import Schema
 
 _NAMES = {
@@ -24,6 +25,7 @@ _BOUNDS = {
     "minLength": "at least {} long",
     "maxLength": "at most {} long",
 }
+_PATTERNS = {quantity.DURATION: "duration, such as 800ms or 5s", quantity.SIZE: "size, such as 512KB"}
 _FORMATS = {"regex": "pattern", "password": "secret text", "uri": "address"}
 
 
@@ -90,6 +92,8 @@ def _list(schema: Schema, definitions: Schema) -> str:
 
 
 def _scalar(schema: Schema) -> str:
+    if (written := _PATTERNS.get(schema.get("pattern", ""))) is not None:
+        return written
     name = _FORMATS.get(schema.get("format", "")) or _NAMES.get(schema.get("type", ""), "anything")
     bounds = [said.format(schema[key]) for key, said in _BOUNDS.items() if key in schema]
     return name if bounds in ([], ["at least 1 long"]) else f"{name}, {' and '.join(bounds)}"
