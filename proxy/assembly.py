@@ -42,6 +42,7 @@ def _pipeline(name: str, settings: PipelineSettings, targets: Mapping[str, Targe
         name=name,
         targets=tuple(targets[upstream] for upstream in settings.upstreams),
         filters=settings.request,
+        answer=settings.answer,
         places=_places(settings.identity),
         model=settings.model or None,
     )

@@ -41,17 +41,25 @@ class Framing:
 
 
 def events(whole: bytes) -> Iterator[bytes]:
-    """The events in a run of whole ones, each with the blank line that ends it."""
+    """The events in a run of bytes, each with the blank line that ends it; the last one may lack it."""
     start = 0
     for blank in _BLANK_LINE.finditer(whole):
         yield whole[start : blank.end()]
         start = blank.end()
+    if start < len(whole):
+        yield whole[start:]
 
 
 def data_of(event: bytes) -> bytes:
     """What an event's ``data`` lines carry, joined as the standard says; empty for a comment."""
     values = [line[5:] for line in _LINE_END.split(event) if line.startswith(b"data:")]
     return b"\n".join(value.removeprefix(b" ") for value in values)
+
+
+def lines_beside_data(event: bytes) -> bytes:
+    """An event's other lines (its name, its id, comments), each with a line break."""
+    lines = (line for line in _LINE_END.split(event) if line and not line.startswith(b"data:"))
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _last_end(stream: bytearray, start: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from proxy import quantity
+from filters import quantity
 from proxy.schema import Schema
 
 _NAMES = {

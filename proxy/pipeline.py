@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from filters.base import RequestFilter
+from filters.base import AnswerFilter, RequestFilter
 from proxy.kinds import Kind
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream
@@ -32,5 +32,6 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     targets: tuple[Target, ...]
     filters: Sequence[RequestFilter]
+    answer: Sequence[AnswerFilter] = ()
     places: Places
     model: str | None = None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import Differ
+from difflib import SequenceMatcher
 
 from proxy.describe import Page, Shown
 from proxy.option import Option
@@ -72,8 +72,21 @@ def _fenced(lines: Sequence[str]) -> list[str]:
 
 
 def diff(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Lines that stay, go (``-``) and come (``+``)."""
-    return [line.rstrip() for line in Differ().compare(before, after) if not line.startswith("?")]
+    """Lines that stay, go (``-``) and come (``+``); what has changed stands right below what it was."""
+    lines: list[str] = []
+    for _, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        gone, come = before[i:i_end], after[j:j_end]
+        if gone == come:
+            lines += [f"  {line}" for line in gone]
+        elif len(gone) == len(come):
+            lines += [line for pair in zip(gone, come, strict=True) for line in _changed(*pair)]
+        else:
+            lines += [*(f"- {line}" for line in gone), *(f"+ {line}" for line in come)]
+    return [line.rstrip() for line in lines]
+
+
+def _changed(gone: str, come: str) -> tuple[str, str]:
+    return f"- {gone}", f"+ {come}"
 
 
 def _cell(text: str) -> str:

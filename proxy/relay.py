@@ -1,7 +1,6 @@
 """The answer's way back: held until it has begun, then passed on as it comes."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,46 +9,49 @@ from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.framing import Framing
 from proxy.opening import Opening, refusal
 from proxy.reply import Header, Reply
+from proxy.rewriting import Rewriting
 from proxy.upstream import Headers, Response
 
 _LARGEST_ANSWER = 64_000_000
 _LARGEST_ERROR = 1_000_000
 _PASSED_ON = re.compile(rb"content-type|retry-after(-ms)?|x-should-retry|x-ratelimit-.*|openai-.*")
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
-_UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
+UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 
 
-async def stream(response: Response, reply: Reply, *, total: float, begun: Callable[[], None]) -> None:
-    """Passes a stream on; ``begun`` is called when the first delta that carries anything is there.
+async def stream(response: Response, reply: Reply, answer: Rewriting, *, total: float) -> None:
+    """Passes a stream on, held back until the first delta that carries anything.
 
     ``total`` is when it must have ended, in the loop's time. Raises UpstreamError where the stream fails
     before it has begun; later failures end it with an error event.
     """
     framing = Framing()
     first = await _opening(response, Opening(framing))
-    begun()
     response.due(total)
-    await reply.start(response.status, [*passed_on(response.headers), *_UNBUFFERED])
-    await reply.write(first)
+    if not reply.started:
+        await reply.start(response.status, [*passed_on(response.headers), *UNBUFFERED])
+        await reply.write(answer.first() + answer.feed(first))
+    else:
+        await reply.write(answer.feed(first))
     try:
         while data := await response.read():
             if whole := framing.feed(data):
-                await reply.write(whole)
+                await reply.write(answer.feed(whole))
     except UpstreamError as error:
+        await reply.write(answer.close())
         await reply.fail(error)
     else:
-        await reply.end(framing.close())
+        await reply.end(answer.end(framing.close()))
 
 
-async def whole(response: Response, reply: Reply, *, begun: Callable[[], None]) -> None:
+async def whole(response: Response, reply: Reply, answer: Rewriting) -> None:
     """Passes a whole answer on once all of it is there.
 
     Raises UpstreamError where it breaks off, or is an error under the status 200.
     """
     body = await read_all(response, _LARGEST_ANSWER)
     _refuse_errors(body)
-    begun()
-    await reply.whole(response.status, passed_on(response.headers), body)
+    await reply.whole(response.status, passed_on(response.headers), answer.whole(body))
 
 
 async def refused(response: Response) -> UpstreamRefused:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
+from proxy.clock import Clock
 from proxy.errors import TurnkeeperError
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -17,11 +18,16 @@ class Reply:
     def __init__(self, send: Send, headers: Sequence[Header] = ()) -> None:
         self._send = send
         self._headers = list(headers)
+        self._clock: Clock | None = None
         self.started = False
 
     def add(self, name: str, value: str) -> None:
         """A header for the answer, whichever it will be. The value is visible ASCII."""
         self._headers.append((name.encode("latin-1"), value.encode("latin-1")))
+
+    def timed_by(self, clock: Clock) -> None:
+        """The answer will say how long it took to begin."""
+        self._clock = clock
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """An ASGI message of an application behind us, with our headers added to its own."""
@@ -33,6 +39,8 @@ class Reply:
     async def start(self, status: int, headers: Sequence[Header]) -> None:
         """The status and the headers; nothing can be a status any more."""
         self.started = True
+        if self._clock:
+            self.add("server-timing", self._clock.report())
         message = {"type": "http.response.start", "status": status, "headers": [*self._headers, *headers]}
         await self._send(message)
 

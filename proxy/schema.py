@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
-from proxy import quantity
+from filters import quantity
 
 Schema = dict[str, Any]
 

@@ -19,8 +19,9 @@ from pydantic import (
     WrapSerializer,
 )
 
+from filters import quantity
 from filters.base import AnswerFilter, Filter, RequestFilter
-from proxy import base_url, header, quantity
+from proxy import base_url, header
 from proxy.advice import advising
 from proxy.keys import Keys
 from proxy.loopback import is_loopback_address

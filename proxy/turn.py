@@ -1,21 +1,27 @@
 """One turn, from the client's bytes to the model's."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from filters.base import Context, Fields, Snapshot
 from proxy import chain, kinds, relay, session, wire
+from proxy.clock import Clock
 from proxy.errors import RequestError, UpstreamBroken
 from proxy.pipeline import Pipeline, Target
 from proxy.reply import Reply
+from proxy.rewriting import Rewriting
 from proxy.session import Identity
+from proxy.silence import Silence
 from proxy.upstream import Headers, Response
 from proxy.wire import Call
 
 _PATH = "/chat/completions"
+_MOST_NAMED = 10
+_log = logging.getLogger("turnkeeper")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,62 +38,68 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
 
     Raises TurnkeeperError where nothing has been answered yet.
     """
-    clock = Clock()
+    clock = Clock("recall")
+    reply.timed_by(clock)
     call = wire.read(request.body, request.headers, request.query)
+    if call.ignored:
+        _log.info("Extension fields that could not be used: %s", ", ".join(call.ignored[:_MOST_NAMED]))
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, reply)
-    memory = Snapshot()
-    clock.lap("recall")
-    context = _context(who, memory)
+    context = _context(who, Snapshot())
+    clock.begin("filters")
+    target = pipeline.targets[0]
+    question = _question(call, pipeline, target, context)
+    clock.begin("upstream")
+    answer = Rewriting(pipeline.answer, context)
+    silence = Silence(pipeline.answer if question.streaming else (), context, answer, reply)
+    try:
+        async with silence:
+            await _ask(target, question, answer, reply)
+    finally:
+        answer.close()
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What the model is sent, and when its first delta and its last byte are due, in the loop's time."""
+
+    headers: Headers
+    body: bytes
+    streaming: bool
+    first: float
+    total: float
+
+
+def _question(call: Call, pipeline: Pipeline, target: Target, context: Context) -> Question:
     messages = chain.run(pipeline.filters, call.messages, context)
     fields = chain.set_fields(pipeline.filters, call.fields, context)
-    target = pipeline.targets[0]
     model = _model(fields, pipeline, target)
     body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
-    clock.lap("filters")
-    await _ask(target, call, body, reply, clock)
-
-
-async def _ask(target: Target, call: Call, body: bytes, reply: Reply, clock: "Clock") -> None:
+    now = asyncio.get_running_loop().time()
+    total = now + target.total
     streaming = call.field("stream") is True
-    total = clock.started + target.total
-    first = min(total, clock.started + target.first_token) if streaming else total
-    response = await target.upstream.open("POST", _PATH, _headers(target, call), body, due=first)
+    first = min(total, now + target.first_token) if streaming else total
+    return Question(_headers(target, call), body, streaming, first, total)
+
+
+async def _ask(target: Target, question: Question, answer: Rewriting, reply: Reply) -> None:
+    response = await target.upstream.open("POST", _PATH, question.headers, question.body, due=question.first)
     try:
-        await _pass_on(response, reply, total, lambda: clock.report(reply))
+        await _pass_on(response, reply, answer, question.total)
     finally:
         response.close()
 
 
-async def _pass_on(response: Response, reply: Reply, total: float, begun: Callable[[], None]) -> None:
+async def _pass_on(response: Response, reply: Reply, answer: Rewriting, total: float) -> None:
     if response.status >= 400:  # noqa: PLR2004
         raise await relay.refused(response)
     if response.status >= 300:  # noqa: PLR2004
         raise UpstreamBroken(f"The upstream answered {response.status}, a redirection; correct its base_url.")
     if relay.is_stream(response.headers):
-        await relay.stream(response, reply, total=total, begun=begun)
+        await relay.stream(response, reply, answer, total=total)
+    elif reply.started:
+        raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
     else:
-        await relay.whole(response, reply, begun=begun)
-
-
-class Clock:
-    """How long each stage of a turn took, for the ``Server-Timing`` header."""
-
-    def __init__(self) -> None:
-        self.started = asyncio.get_running_loop().time()
-        self._last = time.perf_counter()
-        self._laps: list[str] = []
-
-    def lap(self, stage: str) -> None:
-        """Ends a stage; the next one begins."""
-        now = time.perf_counter()
-        self._laps.append(f"{stage};dur={(now - self._last) * 1000:.2f}")
-        self._last = now
-
-    def report(self, reply: Reply) -> None:
-        """Ends the last stage and tells the client."""
-        self.lap("upstream")
-        reply.add("server-timing", ", ".join(self._laps))
+        await relay.whole(response, reply, answer)
 
 
 def _introduce(who: Identity, reply: Reply) -> None:

@@ -194,6 +194,15 @@ def test_a_bad_extension_never_costs_an_answer(
     assert upstream.last.json["messages"] == [{"role": "user", "content": "Hi"}]
 
 
+def test_a_bad_extension_is_logged_by_name_and_not_by_value(
+    agora: ProxyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "turnkeeper")
+    agora.chat([{"role": "user", "content": "Hi", "timestamp": "a secret"}])
+    assert "messages[0].timestamp" in caplog.text
+    assert "a secret" not in caplog.text
+
+
 def test_half_an_emoji_never_costs_an_answer(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     body = b'{"model": "m", "messages": [{"role": "user", "content": "Hi \\ud83d"}]}'
     assert proxy.chat(content=body).status_code == 200

@@ -5,7 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from filters.base import AnswerFilter, Context, Example, RequestFilter, Spoken
 from proxy.describe import KINDS, pages
-from proxy.reference import page, reference
+from proxy.reference import diff, page, reference
 from proxy.shelf import Shelf
 
 SHIPPED = pages(Shelf(installed=False))
@@ -22,9 +22,13 @@ def test_every_filter_has_a_page_with_nothing_left_out(shown):
     assert len(shown.examples) >= 2
 
 
+BESIDE_THE_WORDS = {"filler", "interruptable"}
+
+
 @every_page
-def test_an_example_changes_something_or_says_why_not(shown):
-    assert any(example.before != example.after for example in shown.examples) or shown.name == "filler"
+def test_an_example_shows_a_change(shown):
+    changes = any(example.before != example.after for example in shown.examples)
+    assert changes != (shown.name in BESIDE_THE_WORDS)
 
 
 def test_all_that_is_shipped_has_a_page():
@@ -126,3 +130,18 @@ def test_a_filter_of_both_sides_has_two_places_to_go_to(odd):
     assert "[`odd`](#odd)" in text
     assert "[`odd`](#odd-1)" in text
     assert text.count("\n## odd\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ("abc", "abc", ["  a", "  b", "  c"]),
+        ("abc", "axc", ["  a", "- b", "+ x", "  c"]),
+        ("ab", "xy", ["- a", "+ x", "- b", "+ y"]),
+        ("abc", "xyc", ["- a", "+ x", "- b", "+ y", "  c"]),
+        ("abc", "xc", ["- a", "- b", "+ x", "  c"]),
+        ("", "x", ["+ x"]),
+    ],
+)
+def test_what_has_changed_stands_below_what_it_was(before, after, lines):
+    assert diff(before, after) == lines

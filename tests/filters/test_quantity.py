@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.quantity import seconds, size
+from filters.quantity import seconds, size
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""What the work between a request and the model costs: parse, filter, compose, over 24 messages.
+
+python bench/chain.py [CONFIG] [--profile]
+"""
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import statistics
+import time
+from pathlib import Path
+
+from filters.base import Context
+from proxy import assembly, chain, kinds, session, wire
+from proxy.configuration import load
+
+ROUNDS, REPEAT = 200, 15
+
+
+def body(messages: int = 24) -> bytes:
+    """A call as Agora sends it, in the middle of a conversation."""
+    said = []
+    for i in range(messages):
+        user = i % 2 == 0
+        metadata = {"source": "asr", "user": "u-1"} if user else {"source": "llm"}
+        if i % 9 == 5:
+            metadata |= {"interrupted": True, "original": "I was going to say that the weather is mild. " * 3}
+        said.append(
+            {
+                "role": "user" if user else "assistant",
+                "turn_id": i // 2,
+                "timestamp": 1790000000000 + i * 2500,
+                "metadata": metadata,
+                "content": "please tell me about the größte Lissabon weather tomorrow morning " * 3,
+            }
+        )
+    system = {"role": "system", "content": "You are a helpful voice assistant. Keep answers short. " * 3}
+    call = {"model": "m", "messages": [system, *said], "stream": True, "turn_id": 12, "channel": "room"}
+    return json.dumps(call, ensure_ascii=False).encode()
+
+
+def microseconds(work: object) -> float:
+    """The best median of several rounds of one piece of work."""
+    took = []
+    for _ in range(REPEAT):
+        start = time.perf_counter()
+        for _ in range(ROUNDS):
+            work()
+        took.append((time.perf_counter() - start) / ROUNDS * 1e6)
+    return statistics.median(took)
+
+
+def main() -> None:
+    """Prints a row per stage."""
+    options = argparse.ArgumentParser()
+    options.add_argument("config", type=Path, nargs="?", default=Path("config/agora.yaml"))
+    options.add_argument("--profile", action="store_true")
+    asked = options.parse_args()
+    parts = assembly.parts(load(asked.config, os.environ), os.environ)
+    pipeline = parts.pipelines["default"]
+    target = pipeline.targets[0]
+    raw = body()
+    call = wire.read(raw, {}, {})
+    context = Context(now=time.time())
+    messages = chain.run(pipeline.filters, call.messages, context)
+
+    def whole() -> bytes:
+        read = wire.read(raw, {}, {})
+        session.of(read, pipeline.places, "default")
+        seen = chain.run(pipeline.filters, read.messages, context)
+        fields = chain.set_fields(pipeline.filters, read.fields, context)
+        return kinds.compose(target.kind, fields, seen)
+
+    print(f"{len(call.messages)} messages, {len(raw)} bytes; microseconds")
+    print(f"  read     {microseconds(lambda: wire.read(raw, {}, {})):7.1f}")
+    print(f"  session  {microseconds(lambda: session.of(call, pipeline.places, 'default')):7.1f}")
+    for step in pipeline.filters:
+        cost = microseconds(lambda step=step: step.apply(messages, context))
+        print(f"    {type(step).__name__:20} {cost:7.1f}")
+    print(f"  filters  {microseconds(lambda: chain.run(pipeline.filters, call.messages, context)):7.1f}")
+    print(f"  compose  {microseconds(lambda: kinds.compose(target.kind, call.fields, messages)):7.1f}")
+    print(f"  whole    {microseconds(whole):7.1f}")
+    if asked.profile:
+        with cProfile.Profile() as profile:
+            for _ in range(ROUNDS * 5):
+                whole()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(15)
+
+
+if __name__ == "__main__":
+    main()

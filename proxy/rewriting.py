@@ -1,0 +1,119 @@
+"""An answer on its way through the answer filters; bytes in which they change nothing stay as they came."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from filters.base import AnswerFilter, Context, Delta
+from proxy.framing import data_of, events, lines_beside_data
+from proxy.stages import Stages, joined
+
+Chunk = dict[str, Any]
+
+
+class Rewriting:
+    """One answer's filters: stages for each of its choices, opened with its first delta."""
+
+    def __init__(self, filters: Iterable[AnswerFilter], context: Context) -> None:
+        self._filters = tuple(filters)
+        self._context = context
+        self._choices = {0: Stages(self._filters, context)}
+        self._last: Chunk = {}
+
+    def first(self) -> bytes:
+        """Events to stand before the stream's own."""
+        stated = (each.first(self._context) for each in self._filters)
+        return b"".join(event_of(chunk) for chunk in stated if chunk is not None)
+
+    def feed(self, whole: bytes) -> bytes:
+        """Whole events as they go on."""
+        return b"".join(map(self._event, events(whole))) if self._choices[0] else whole
+
+    def end(self, rest: bytes) -> bytes:
+        """What follows the last whole event, and what choices without a finish still hold back."""
+        return self.feed(rest) + self.close()
+
+    def close(self) -> bytes:
+        """Ends every choice that has not ended; what they held back, as events."""
+        held = {index: stages.close() for index, stages in self._choices.items()}
+        return b"".join(event_of(self._alone(index, delta)) for index, delta in held.items() if delta)
+
+    def whole(self, body: bytes) -> bytes:
+        """A whole answer, each choice's message as one large delta."""
+        answer = _decoded(body) if self._choices[0] else None
+        if answer is None:
+            return body
+        changed = [self._message(choice) for choice in _choices(answer)]
+        return msgspec.json.encode(answer) if any(changed) else body
+
+    def _event(self, event: bytes) -> bytes:
+        data = data_of(event)
+        if data == b"[DONE]":
+            return self.close() + event
+        chunk = _decoded(data) if data else None
+        if chunk is None:
+            return event
+        self._last = chunk
+        passed = [self._choice(choice) for choice in _choices(chunk)]
+        before = b"".join(held for held, _ in passed)
+        changed = any(change for _, change in passed)
+        return before + (event_of(chunk, lines_beside_data(event)) if changed else event)
+
+    def _choice(self, choice: dict[str, Any]) -> tuple[bytes, bool]:
+        """Passes a choice's delta on; what must be said before it finishes, and whether it has changed."""
+        given = choice.get("delta")
+        delta: Delta = given if isinstance(given, dict) else {}
+        stages = self._stages(choice)
+        fed = stages.feed(delta) if delta else delta
+        held = stages.close() if choice.get("finish_reason") else {}
+        if held:
+            choice["delta"] = {}
+            return event_of(self._alone(_index(choice), joined(fed, held))), True
+        if fed is not delta:
+            choice["delta"] = fed
+        return b"", fed is not delta
+
+    def _message(self, choice: dict[str, Any]) -> bool:
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            return False
+        stages = self._stages(choice)
+        passed = joined(stages.feed(message), stages.close())
+        choice["message"] = passed
+        return passed is not message
+
+    def _stages(self, choice: Mapping[str, Any]) -> Stages:
+        index = _index(choice)
+        if index not in self._choices:
+            self._choices[index] = Stages(self._filters, self._context)
+        return self._choices[index]
+
+    def _alone(self, index: int, delta: Delta) -> Chunk:
+        """A chunk like the last one, with nothing in it but one delta."""
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        base = {name: value for name, value in self._last.items() if name not in {"choices", "usage"}}
+        return {**base, "choices": [choice]}
+
+
+def event_of(chunk: Mapping[str, Any], beside: bytes = b"") -> bytes:
+    """A chunk as an event, with the lines that stood beside its data."""
+    return beside + b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+def _decoded(data: bytes) -> Chunk | None:
+    try:
+        chunk = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _choices(chunk: Chunk) -> list[dict[str, Any]]:
+    choices = chunk.get("choices")
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+
+
+def _index(choice: Mapping[str, Any]) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0

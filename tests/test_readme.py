@@ -1,0 +1,83 @@
+"""What the README tells a newcomer to paste does what it says."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.configuration import load
+from tests.conftest import AGORA
+from tests.proxy_server import ProxyServer
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [(match[1], match[2]) for match in FENCED.finditer(README)]
+
+
+def block(language: str, holding: str) -> str:
+    return next(text for name, text in BLOCKS if name == language and holding in text)
+
+
+@pytest.fixture
+def practice(serve: Callable[..., ProxyServer]) -> ProxyServer:
+    return serve(AGORA, UPSTREAM_BASE_URL="practice:")
+
+
+def sh(script: str) -> str:
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_its_curl_gets_the_answer_that_it_shows(practice: ProxyServer) -> None:
+    got = json.loads(sh(block("sh", "curl").replace("http://127.0.0.1:8080", practice.root)))
+    shown = json.loads(block("json", "chat.completion"))
+    for answer in (got, shown):
+        del answer["id"], answer["created"]
+    assert got == shown
+
+
+def test_its_curl_streams_when_asked_to(practice: ProxyServer) -> None:
+    curl = block("sh", "curl").replace("http://127.0.0.1:8080", practice.root)
+    got = sh(curl.replace('"model": "practice",', '"model": "practice", "stream": true,'))
+    assert got.startswith("data: {")
+    assert got.endswith("data: [DONE]\n\n")
+
+
+def test_its_python_prints_an_answer(practice: ProxyServer) -> None:
+    script = block("python", "OpenAI").replace("http://127.0.0.1:8080", practice.root)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'user: "Hello!"' in done.stdout
+
+
+def test_its_agent_is_known_by_its_parameters(practice: ProxyServer) -> None:
+    llm = json.loads(block("json", '"vendor"'))["properties"]["llm"]
+    assert llm["vendor"] == "custom"
+    got = practice.chat(path="/chat/completions", **llm["params"])
+    assert got.headers["x-turnkeeper-session"] == "room-1"
+    assert "refuse" not in got.text
+
+
+def test_its_variables_are_those_of_the_shipped_configuration() -> None:
+    told = set(re.findall(r"`([A-Z_]+)`", README[README.index("| variable") : README.index("Anything else")]))
+    read = set(re.findall(r"\$\{([A-Z_]+)", AGORA.read_text())) - {
+        "NAME"
+    }  # of the comment that explains them
+    assert told == read
+
+
+def test_its_check_says_ok() -> None:
+    command = (
+        block("sh", "turnkeeper check").strip().replace(".venv/bin/turnkeeper", f"{sys.executable} -m proxy")
+    )
+    assert sh(f"cd {AGORA.parents[1]} && {command}").strip() == "config/agora.yaml: ok"
+    assert yaml.safe_load(AGORA.read_text()).keys() == load(AGORA, os.environ).model_dump().keys()
