@@ -3,7 +3,9 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from filters.base import AnswerFilter, Context, Spoken
-from filters.quantity import seconds
+from filters.quantity import DURATION, seconds
+
+Written = Annotated[str, Field(pattern=DURATION)]
 
 _SHORTEST, _LONGEST = 0.1, 10.0
 
@@ -28,7 +30,9 @@ class Filler(AnswerFilter):
     does not hold it.
     """
 
-    after: Annotated[float, BeforeValidator(seconds), AfterValidator(_is_bearable)]
+    after: Annotated[
+        float, BeforeValidator(seconds, json_schema_input_type=Written), AfterValidator(_is_bearable)
+    ]
     """How long the first word may take, from ``100ms`` to ``10s``; in seconds once loaded."""
 
     phrases: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_said)], ...] = Field(min_length=1)

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from filters.base import AnswerFilter, RequestFilter
-from proxy.chain import filter_named
 from proxy.fault import Place
+from proxy.shelf import Shelf
 from proxy.word import alternatives, quoted
 
 _OWN = "advice"
@@ -57,7 +57,7 @@ def advising(check: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*given: Any) -> Any:
         try:
             return check(*given)
-        except ValidationError:
+        except (ValidationError, PydanticCustomError):
             raise
         except ValueError as error:
             raise PydanticCustomError(_OWN, "{text}", {"text": str(error)}) from None
@@ -80,17 +80,17 @@ def advice(error: ErrorDetails, allowed: Sequence[str], *, private: bool) -> str
     return "this is not accepted (a value from the environment, which is not shown)"
 
 
-def fields_at(root: Any, place: Place, package: str) -> list[str]:
+def fields_at(root: Any, place: Place, shelf: Shelf) -> list[str]:
     """The keys that may stand at a place of a model, as they are written; empty where it is no model."""
     kind = root
     for key in place:
-        kind = _inside(kind, key, package)
+        kind = _inside(kind, key, shelf)
     return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
 
 
-def _inside(kind: Any, key: str | int, package: str) -> Any:
+def _inside(kind: Any, key: str | int, shelf: Shelf) -> Any:
     if kind in {RequestFilter, AnswerFilter}:
-        return filter_named(str(key), kind, package)
+        return shelf.named(str(key), kind)
     if _is_model(kind):
         fields = {field.alias or name: field for name, field in kind.model_fields.items()}
         return _bare(fields[str(key)].annotation) if str(key) in fields else None

@@ -21,10 +21,12 @@ from pydantic import (
 
 from filters import quantity
 from filters.base import AnswerFilter, Filter, RequestFilter
-from proxy import base_url, chain, header
+from proxy import base_url, header
 from proxy.advice import advising
 from proxy.keys import Keys
 from proxy.loopback import is_loopback_address
+from proxy.shelf import Shelf
+from proxy.step import step
 from proxy.word import alternatives, is_word, quoted
 
 Given = TypeVar("Given")
@@ -34,12 +36,13 @@ Accepts = Literal["openai", "azure", "groq", "mistral", "gemini", "anthropic", "
 
 
 _PLACE = re.compile(r"header:[A-Za-z0-9-]+|query:[\w.-]+|(?:body|message):[\w-]+(?:\.[\w-]+)*")
+_PLACE_BEGINS = "^(header|query|body|message):"
 
 
 class Surroundings(msgspec.Struct, frozen=True):
     """What the check of one value must know of the rest of the file."""
 
-    package: str = "filters"
+    shelf: Shelf = Shelf()
     upstreams: tuple[str, ...] | None = None
     keyless: bool = False
 
@@ -112,7 +115,7 @@ def _answer_step(given: object, info: ValidationInfo) -> object:
 
 
 def _step(given: object, kind: type[Filter], info: ValidationInfo) -> object:
-    return given if isinstance(given, kind) else chain.step(given, kind, _surroundings(info).package)
+    return given if isinstance(given, kind) else step(given, kind, _surroundings(info).shelf)
 
 
 Frozen = Annotated[
@@ -122,15 +125,30 @@ Frozen = Annotated[
 ]
 Name = Annotated[str, AfterValidator(advising(_name))]
 UpstreamName = Annotated[str, AfterValidator(advising(_upstream))]
-Whole = Annotated[int, BeforeValidator(advising(_number))]
-Duration = Annotated[float, BeforeValidator(advising(quantity.seconds))]
-Size = Annotated[int, BeforeValidator(advising(quantity.size))]
-Place = Annotated[str, AfterValidator(advising(_place))]
+Whole = Annotated[int, BeforeValidator(advising(_number), json_schema_input_type=int)]
+Duration = Annotated[
+    float,
+    BeforeValidator(
+        advising(quantity.seconds), json_schema_input_type=Annotated[str, Field(pattern=quantity.DURATION)]
+    ),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(
+        advising(quantity.size), json_schema_input_type=Annotated[str, Field(pattern=quantity.SIZE)]
+    ),
+]
+Place = Annotated[str, AfterValidator(advising(_place)), Field(json_schema_extra={"pattern": _PLACE_BEGINS})]
 SentHeader = Annotated[str, AfterValidator(advising(header.sent_name))]
 SentValue = Annotated[SecretStr, AfterValidator(advising(header.sent_value))]
 ForwardedHeader = Annotated[str, AfterValidator(advising(header.forwarded_name))]
-RequestStep = Annotated[SerializeAsAny[RequestFilter], BeforeValidator(advising(_request_step))]
-AnswerStep = Annotated[SerializeAsAny[AnswerFilter], BeforeValidator(advising(_answer_step))]
+RequestStep = Annotated[
+    SerializeAsAny[RequestFilter],
+    BeforeValidator(advising(_request_step), json_schema_input_type=RequestFilter),
+]
+AnswerStep = Annotated[
+    SerializeAsAny[AnswerFilter], BeforeValidator(advising(_answer_step), json_schema_input_type=AnswerFilter)
+]
 
 
 class Part(BaseModel):
@@ -153,7 +171,11 @@ class Listen(Part):
 class Upstream(Part):
     """A model that requests are sent to."""
 
-    base_url: Annotated[str, AfterValidator(advising(base_url.base_url))]
+    base_url: Annotated[
+        str,
+        AfterValidator(advising(base_url.base_url)),
+        Field(json_schema_extra={"pattern": "^practice:$|^[hH][tT][tT][pP][sS]?://"}),
+    ]
     """Up to and including ``/v1``; ``practice:`` is the practice model, which needs no network."""
     api_key: Annotated[SecretStr, AfterValidator(advising(header.token))] = SecretStr("")
     """Sent as the bearer key; empty sends none."""
@@ -193,11 +215,14 @@ class Identity(Part):
 class Pipeline(Part):
     """What happens to a request on its way to the model."""
 
-    upstreams: Annotated[tuple[UpstreamName, ...], AfterValidator(advising(_some))]
+    upstreams: Annotated[tuple[UpstreamName, ...], AfterValidator(advising(_some))] = Field(
+        json_schema_extra={"minItems": 1}
+    )
     """Names of upstreams; each further one is asked when those before it fail."""
     model: str = ""
     """The model's name; empty takes the upstream's, else the request's."""
     identity: Identity = Identity()
+    """Where session and user are named, in place of the usual places of each dialect."""
     request: tuple[RequestStep, ...] = ()
     """The filters between the client's request and the model, in the order in which they run."""
     answer: tuple[AnswerStep, ...] = ()
@@ -208,7 +233,14 @@ class Settings(Part):
     """All that a configuration says."""
 
     listen: Listen = Listen()
-    keys: Annotated[InstanceOf[Keys], BeforeValidator(advising(_keys))] = Keys()
+    """Where callers are awaited."""
+    keys: Annotated[InstanceOf[Keys], BeforeValidator(advising(_keys), json_schema_input_type=str)] = Keys()
     """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
-    upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(_some))]
-    pipelines: Frozen[Name, Pipeline]
+    filters: tuple[str, ...] = ()
+    """Python files with filters of your own, from this file's folder on; each is named as its file."""
+    upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(_some))] = Field(
+        json_schema_extra={"minProperties": 1}
+    )
+    """The models that there are, by names of your choice."""
+    pipelines: Frozen[Name, Pipeline] = Field(json_schema_extra={"required": ["default"]})
+    """What happens to a request; ``default`` is asked where a path names no other."""

@@ -6,34 +6,10 @@ from hypothesis import strategies as st
 
 from proxy.configuration import faults, load
 from proxy.errors import ConfigError
+from proxy.shelf import Shelf
+from tests.configurations import ENVIRON, GOOD, SPLICES
 
-TRIAL = "trial_filters"
-GOOD = """\
-listen: {host: "${HOST:-127.0.0.1}", port: "${PORT:-8080}", max_body: 16MB}
-keys: "${TURNKEEPER_KEYS:-}"
-upstreams:
-  main:
-    base_url: "${UPSTREAM_BASE_URL:-practice:}"
-    api_key: "${UPSTREAM_API_KEY:-}"
-    accepts: any
-    allow: [extra]
-    connect: 500ms
-    total: 2m
-    headers: {X-Team: "${TEAM:-t3am}"}
-    forward_headers: [X-Trace]
-    forward_key: "${FORWARD:-false}"
-  backup: {base_url: "https://api.example.com/v1/"}
-pipelines:
-  default:
-    upstreams: [main, backup]
-    identity:
-      session: ["header:X-Session-Id", "body:call.id"]
-    request:
-      - keep_last
-      - shout: {word: "${WORD:-hey}", roles: [user]}
-  bare: {upstreams: [backup]}
-"""
-ENVIRON = {"PORT": "9090", "FORWARD": "true", "TURNKEEPER_KEYS": "alice:one", "UPSTREAM_API_KEY": "sk-s3cret"}
+TRIAL = Shelf("trial_filters")
 
 
 @pytest.fixture
@@ -301,33 +277,6 @@ def test_a_file_that_cannot_be_read_is_a_fault(tmp_path):
     for file in (tmp_path / "none.yaml", tmp_path, Path("nul\0.yaml")):
         (fault,) = faults(file, {})
         assert (fault.line, fault.path) == (1, "document")
-
-
-SPLICES = st.sampled_from(
-    [
-        "",
-        " ",
-        "\n",
-        "\t",
-        ":",
-        "- ",
-        "[",
-        "}",
-        "&a ",
-        "*a",
-        "${",
-        "${A}",
-        "on: ",
-        "!x ",
-        "<<: ",
-        "'",
-        '"',
-        "#",
-        "~",
-        "0",
-        "? ",
-    ]
-)
 
 
 @given(
