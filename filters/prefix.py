@@ -25,7 +25,7 @@ class Prefixes(Rewriter):
         self._names = sorted((n for n in known if 0 < len(n) <= _LONGEST_NAME), key=len, reverse=True)
         self._times = times
         self._taken = False
-        self._begun = not (times or self._names)
+        self._begun = False
 
     def _is_plain(self, text: str) -> bool:
         return self._begun

@@ -17,8 +17,8 @@ from filters.sensitive import Sensitive
 from filters.template import template_with
 from filters.text_stage import TextStage
 
-# A string of JSON; with a colon behind it, it is a name, which stays.
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?', re.DOTALL)
+# A string of JSON, and the colon behind it that makes it a name and, taken together, no JSON.
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
 
 
 class Redact(RequestFilter, AnswerFilter):
@@ -33,6 +33,9 @@ class Redact(RequestFilter, AnswerFilter):
     Of an answer it reads the content. A stream waits while a word may yet become an e-mail address, which is
     until its end; without the kind ``email``, hardly a word waits.
     """
+
+    keeps_system: ClassVar[bool] = False
+    keeps_words: ClassVar[bool] = False
 
     kinds: tuple[Kind, ...] = get_args(Kind)
     """What is looked for."""
@@ -192,8 +195,6 @@ class Redact(RequestFilter, AnswerFilter):
     def _string(self, string: re.Match[str]) -> str:
         """A string of JSON with marks in it; a name, and what cannot be read, as it was."""
         written = string.group()
-        if string.group(1):
-            return written
         try:
             value = json.loads(written, strict=False)
         except ValueError:

@@ -31,10 +31,20 @@ def test_the_environment_says_where_and_whom_to_ask():
 
 def test_each_step_that_is_ready_to_uncomment_works(tmp_path):
     text = AGORA.read_text()
-    for name in ("user_context", "timestamp_prefix", "merge_consecutive"):
+    names = (
+        "user_context",
+        "timestamp_prefix",
+        "merge_consecutive",
+        "system_prompt",
+        "rewrite",
+        "redact",
+        "set_parameters",
+        "trim_history",
+    )
+    for name in names:
         assert f"# - {name}" in text
         text = text.replace(f"# - {name}", f"- {name}")
     file = tmp_path / "agora.yaml"
     file.write_text(text)
     assert faults(file, {}) == []
-    assert len(yaml.safe_load(text)["pipelines"]["default"]["request"]) == 6
+    assert len(yaml.safe_load(text)["pipelines"]["default"]["request"]) == 3 + len(names)
