@@ -78,7 +78,8 @@ def _kind(schema: Schema, definitions: Schema) -> str:
     if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
         return _listed([f"`{value}`" for value in values])
     if alternatives := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(dict.fromkeys(_kind(each, definitions) for each in alternatives))
+        kinds = dict.fromkeys(_kind(each, definitions) for each in alternatives)
+        return " or ".join(kind for kind in kinds if kind != "whole number" or "number" not in kinds)
     if schema.get("type") == "array":
         return _list(schema, definitions)
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):

@@ -1,6 +1,7 @@
 """config/everything.yaml shows all that there is, and works."""
 
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from proxy.describe import pages
 from proxy.schema import of_model
 from proxy.settings import Settings
 from proxy.shelf import Shelf
+from tests.fake_upstream import DONE
 
 EVERYTHING = ROOT / "config" / "everything.yaml"
 TEXT = EVERYTHING.read_text()
@@ -82,3 +84,16 @@ def _secrets(value: Any) -> Iterator[str]:
         if key in {"keys", "api_key", "secret"}:
             yield inner
         yield from _secrets(inner)
+
+
+def test_a_real_body_passes_through_it(serve, upstream):
+    golden = json.loads((ROOT / "tests/golden/dialects/agora_params.json").read_text())
+    got = serve(EVERYTHING).client.post(golden["path"], json=golden["body"])
+    assert got.status_code == 200
+    first, said_aloud = got.content.split(b"\n\n", 1)
+    assert b"custom_metadata" in first
+    assert b"Hello" in said_aloud
+    assert said_aloud.endswith(DONE)
+    prompt, said = upstream.last.json["messages"]
+    assert prompt["content"].startswith("You are on the phone with u-77.")
+    assert said["content"].endswith("hello")

@@ -4,6 +4,7 @@ import json
 from typing import Annotated, Literal
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -177,6 +178,34 @@ def _compare(tmp_path_factory, text):
         assert underlined(text) == []
 
 
+EVERYTHING = parse((ROOT / "config/everything.yaml").read_text()).value
+SHIPPED_EDITOR = Draft202012Validator(schema(Shelf(installed=False)))
+
+
+def places(value, place=()):
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*place, key)
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*place, key))
+
+
+@given(
+    st.sampled_from(list(places(EVERYTHING))),
+    st.deferred(lambda: GIVEN) | st.lists(st.text("a${}:1"), max_size=2),
+)
+def test_no_option_of_any_filter_is_underlined_while_it_loads(tmp_path_factory, place, value):
+    """Any value of the file that shows everything in place of any other."""
+    changed = json.loads(json.dumps(EVERYTHING))
+    inner = changed
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    file = tmp_path_factory.getbasetemp() / "everything.yaml"
+    file.write_text(yaml.safe_dump(changed))
+    if faults(file, {}) == []:
+        assert underlined(file.read_text(), SHIPPED_EDITOR) == []
+
+
 class Inner(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -225,6 +254,26 @@ def test_whatever_pydantic_takes_the_schema_takes(value):
         Odd.model_validate(value)
     except ValueError:
         return
+    assert list(ODD.iter_errors(value)) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"whole": True},
+        {"real": True},
+        {"real": "1e3"},
+        {"truth": 1.0},
+        {"truth": "oFF"},
+        {"several": ["a", "a", "b"]},
+        {"either": "7"},
+        {"either": ["7"]},
+        {"inners": {"x": {"yes": "t"}}},
+        {"before": {}},
+    ],
+)
+def test_what_pydantic_makes_a_value_of_is_taken(value):
+    assert Odd.model_validate(value)
     assert list(ODD.iter_errors(value)) == []
 
 

@@ -113,6 +113,7 @@ def test_a_name_that_two_packages_bring_is_a_fault(check):
 
 def test_a_package_does_not_replace_what_is_shipped(check):
     assert check("request: [drop_messages: {sources: [a]}]").returncode == 0
+    assert "belongs under 'request:'" in check("answer: [drop_messages]").stderr
     assert "unknown key 'word'" in check("request: [drop_messages: {word: a}]").stderr
 
 

@@ -55,7 +55,8 @@ def said_by(config):
     return said.content
 
 
-def test_adding_a_filter_takes_one_file_and_one_line(write, tmp_path):
+def test_adding_a_filter_takes_one_file_and_one_line(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert said_by(write(polite=POLITE)) == "Wait, please"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "polite.py"]
 
@@ -71,7 +72,8 @@ def test_a_file_stands_where_the_configuration_says(write, tmp_path):
     assert said_by(write(files=f"['{tmp_path}/mine/polite.py']")) == "Wait, please"
 
 
-def test_an_edit_counts_at_the_next_load_and_old_settings_stay(write):
+def test_an_edit_counts_at_the_next_load_and_old_settings_stay(write, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     config = write(polite=POLITE)
     before = load(config, {}).pipelines["default"].request[0]
     write(polite=POLITE.replace("please", "sorry!"[:6]))  # as long as before, and within one second
