@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from proxy.advice import advice, fields_at
+from proxy.crosscheck import findings
 from proxy.document import MAX_BYTES, Document, Flaw, NotADocument, decode, parse
 from proxy.errors import ConfigError
 from proxy.fault import Fault, Place, dotted
@@ -27,6 +28,22 @@ def faults(path: Path, environ: Mapping[str, str], package: str = "filters") -> 
     """All that is wrong with a file, in the order of its lines."""
     read = _read(path, environ, package)
     return [] if isinstance(read, Settings) else read
+
+
+def warnings(path: Path, environ: Mapping[str, str], package: str = "filters") -> list[Fault]:
+    """What a file says and cannot mean, in the order of its lines; nothing where it has faults."""
+    try:
+        document = parse(decode(_bytes(path)))
+    except NotADocument:
+        return []
+    checked = _checked(document, environ, package)
+    if not isinstance(checked, Settings):
+        return []
+    found = [
+        Fault(str(path), document.line(each.place), dotted(each.place), f"warning: {each.message}")
+        for each in findings(checked)
+    ]
+    return sorted(found, key=lambda warning: (warning.line, warning.path))
 
 
 def _read(path: Path, environ: Mapping[str, str], package: str) -> Settings | list[Fault]:

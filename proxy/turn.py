@@ -10,6 +10,7 @@ from filters.base import Context, Fields, Snapshot
 from proxy import chain, kinds, relay, session, wire
 from proxy.errors import RequestError, UpstreamBroken
 from proxy.pipeline import Pipeline, Target
+from proxy.place import decoded
 from proxy.reply import Reply
 from proxy.session import Identity
 from proxy.upstream import Headers, Response
@@ -42,7 +43,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
     messages = chain.run(pipeline.filters, call.messages, context)
     fields = chain.set_fields(pipeline.filters, call.fields, context)
     target = pipeline.targets[0]
-    model = _model(fields, pipeline, target)
+    model = chosen_model(fields, pipeline, target)
     body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
     clock.lap("filters")
     await _ask(target, call, body, reply, clock)
@@ -99,10 +100,10 @@ def _context(who: Identity, memory: Snapshot) -> Context:
     return Context(now=time.time(), tenant=who.tenant, session=who.session, user=who.user, memory=memory)
 
 
-def _model(fields: Fields, pipeline: Pipeline, target: Target) -> str | None:
+def chosen_model(fields: Fields, pipeline: Pipeline, target: Target) -> str | None:
     """The model that the settings put in place of the client's; RequestError where nobody named one."""
     model = pipeline.model or target.model
-    if not model and ("model" not in fields or not msgspec.json.decode(fields["model"])):
+    if not model and not decoded(fields.get("model")):
         raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
     return model
 
