@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
-from pydantic import AwareDatetime, BeforeValidator, Field, TypeAdapter, ValidationInfo
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, TypeAdapter, ValidationInfo
 
 from proxy.advice import advising
 from proxy.part import Part
@@ -36,6 +36,12 @@ def _partial(given: object) -> object:
     if not message:
         raise ValueError(f"nothing is named here; {_SHORTHAND}")
     return message
+
+
+def _some(given: tuple[object, ...]) -> tuple[object, ...]:
+    if not given:
+        raise ValueError("write at least one message, such as 'user: Hello'")
+    return given
 
 
 def _as_time(given: object) -> object:
@@ -105,7 +111,9 @@ class Case(Part):
 
     name: Annotated[str, Field(min_length=1)]
     """What must hold, in a few words."""
-    messages: tuple[WholeMessage, ...] = Field(min_length=1)
+    messages: Annotated[tuple[WholeMessage, ...], AfterValidator(advising(_some))] = Field(
+        json_schema_extra={"minItems": 1}
+    )
     """What the client sends: ``user: Hello``, or a message's fields."""
     headers: Mapping[str, str] = Field(default_factory=dict)
     """The client's headers."""

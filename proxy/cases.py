@@ -37,9 +37,9 @@ def tried(case: Case, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Res
     try:
         failures = tuple(_failures(case, pipeline, answer))
     except TurnkeeperError as error:
-        failures = (Failure(f"the request is refused: {error.message}"),)
+        failures = (Failure(error.message),)
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        failures = (Failure(f"a filter failed with {type(error).__name__}"),)
+        failures = (Failure(f"a filter of the answer failed with {type(error).__name__}"),)
     return Result(pipeline.name, case.name, failures)
 
 

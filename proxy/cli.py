@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ import typer
 from proxy import assembly, cases, explain, narration, sample, server, sheet, verdict
 from proxy.configuration import faults, load, warnings
 from proxy.errors import NotFound, RequestError, TurnkeeperError
+from proxy.fault import Fault
 from proxy.pipeline import Pipeline
 from proxy.settings import Settings
 from proxy.version import VERSION
@@ -61,7 +62,7 @@ def check(
     wrong = {file: faults(file, os.environ) for file in files}
     doubtful = {file: [] if wrong[file] else warnings(file, os.environ) for file in files}
     if as_json:
-        _write(msgspec.json.encode([fault for file in files for fault in (*wrong[file], *doubtful[file])]))
+        _write(msgspec.json.encode([*_rows(wrong, "fault"), *_rows(doubtful, "warning")]))
     for file in [] if as_json else files:
         for fault in (*wrong[file], *doubtful[file]):
             typer.echo(str(fault), err=True)
@@ -69,6 +70,10 @@ def check(
             typer.echo(f"{file}: ok")
     if any(wrong.values()) or (strict and any(doubtful.values())):
         raise typer.Exit(1)
+
+
+def _rows(found: Mapping[Path, list[Fault]], severity: str) -> list[dict[str, object]]:
+    return [{**msgspec.to_builtins(each), "severity": severity} for told in found.values() for each in told]
 
 
 @app.command(

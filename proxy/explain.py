@@ -1,7 +1,9 @@
 """What would become of a call, step by step; nothing is sent and nothing is remembered."""
 
 import time
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from filters.base import Context, Fields, Messages, RequestFilter
 from filters.message import Message
 from proxy import disclosure, kinds, session, turn, wire
+from proxy.errors import TurnkeeperError
 from proxy.pipeline import Pipeline
 from proxy.place import decoded
 from proxy.session import Identity
@@ -92,7 +95,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def of(request: Request, pipeline: Pipeline, now: float) -> Explanation:
     """What would become of a request that comes at ``now``, in seconds since 1970.
 
-    Raises RequestError for one that a turn would refuse too.
+    Raises RequestError for one that a turn would refuse too, TurnkeeperError where a filter fails.
     """
     call = wire.read(request.body, request.headers, request.query)
     return explain(call, session.of(call, pipeline.places, request.tenant), pipeline, now)
@@ -146,12 +149,15 @@ def _step(
     each: RequestFilter, messages: Messages, fields: Fields, context: Context
 ) -> tuple[Step, Messages, Fields]:
     started = time.perf_counter_ns()
-    shown, kept = each.apply(messages, context), each.set(fields, context)
+    try:
+        shown, kept = each.apply(messages, context), each.set(fields, context)
+    except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
+        raise _failed(each, error) from None
     microseconds = (time.perf_counter_ns() - started) // 1000
     differs = shown is not messages and list(shown) != list(messages)
     changes = tuple(_changes(fields, kept))
     step = Step(
-        filter=type(each).__module__.rpartition(".")[2],
+        filter=_module(each),
         options=each.model_dump(mode="json", exclude_unset=True),
         changed=differs or bool(changes),
         microseconds=microseconds,
@@ -160,6 +166,17 @@ def _step(
         fields=changes,
     )
     return step, shown, kept
+
+
+def _module(each: RequestFilter) -> str:
+    return type(each).__module__.rpartition(".")[2]
+
+
+def _failed(each: RequestFilter, error: Exception) -> TurnkeeperError:
+    """Which filter failed, and where; the error's own words may quote a caller."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{PurePath(where.filename).name}:{where.lineno}"
+    return TurnkeeperError(f"The filter '{_module(each)}' failed with {type(error).__name__} at {place}.")
 
 
 def _changes(before: Fields, after: Fields) -> list[Change]:

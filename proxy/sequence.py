@@ -153,12 +153,12 @@ class Idle(msgspec.Struct, frozen=True):
 IDLE: Final = (
     Idle(
         "restore_interrupted",
-        lambda step: step.show == "heard",
+        lambda step: getattr(step, "show", None) == "heard",
         "with 'show: heard' this changes nothing; take it out, or write 'show: both'",
     ),
     Idle(
         "repair_history",
-        lambda step: not (step.tools or step.empty or step.repeated or step.control),
+        lambda step: not any(getattr(step, name, True) for name in ("tools", "empty", "repeated", "control")),
         "all that this does is switched off; take it out",
     ),
 )
