@@ -118,7 +118,7 @@ def _test(files: Files, *, as_json: Json = False) -> None:
 
 
 def _tried(settings: Settings) -> list[cases.Result]:
-    ready = assembly.pipelines(settings, os.environ)
+    ready = _ready(settings)
     return [
         cases.tried(case, ready[name], pipeline.answer)
         for name, pipeline in settings.pipelines.items()
@@ -136,8 +136,13 @@ def _told() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+def _ready(settings: Settings) -> Mapping[str, Pipeline]:
+    # Nothing is sent, so it does not matter by which proxy.
+    return assembly.pipelines(settings, {})
+
+
 def _named(settings: Settings, name: str) -> Pipeline:
-    ready = assembly.pipelines(settings, os.environ)
+    ready = _ready(settings)
     if name not in ready:
         raise NotFound(f"There is no pipeline '{name}'; there are: {', '.join(ready)}.")
     return ready[name]

@@ -1,6 +1,7 @@
+import msgspec
 import pytest
 
-from filters.base import AnswerFilter, Context
+from filters.base import AnswerFilter, Context, RequestFilter
 from proxy import cases
 from proxy.case import Case
 from proxy.configuration import faults
@@ -91,6 +92,18 @@ def test_the_time_of_a_case_is_what_filters_take_for_now(tmp_path):
     assert Case.model_validate(given).time.timestamp() == 1795168800
     assert Case.model_validate({**given, "time": "2026-11-20T10:00:00+01:00"}).time.timestamp() == 1795165200
     assert Case.model_validate({k: given[k] for k in ("name", "messages")}).time.tzinfo is not None
+
+
+class Clock(RequestFilter):
+    def apply(self, messages, context):
+        return [message.saying(f"{context.now} {context.session}") for message in messages]
+
+
+def test_filters_are_told_the_time_and_the_session_of_a_case(tmp_path):
+    pipeline = msgspec.structs.replace(pipeline_of(tmp_path / "c.yaml", CONFIG), filters=(Clock(),))
+    given = {"messages": ["user: Hi"], "query": {"session_id": "s"}, "expect": ["user: 1795168800.0 s"]}
+    case = Case.model_validate({"name": "x", "time": "2026-11-20T10:00:00Z", **given})
+    assert cases.tried(case, pipeline, []).failures == ()
 
 
 def test_a_failure_holds_what_was_expected_and_what_came(tmp_path):

@@ -110,6 +110,12 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(file, tmp_path):
         assert "cannot be read" in done.stderr
 
 
+def test_an_explanation_needs_no_way_to_the_model(monkeypatch):
+    monkeypatch.setenv("UPSTREAM_BASE_URL", "https://api.example.com/v1")
+    monkeypatch.setenv("HTTPS_PROXY", "::nonsense")
+    assert run("explain", AGORA, DOCUMENTED).exit_code == 0
+
+
 def test_a_request_beyond_the_limit_is_refused(file):
     config = file("listen: {max_body: 10B}\n" + BASE)
     done = run("explain", config, DOCUMENTED)
