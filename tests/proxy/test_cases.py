@@ -65,6 +65,7 @@ def failures(tmp_path):
         ({"session": "s"}, ["session"]),
         ({"session": None, "user": None}, []),
         ({"headers": {"X-User-Id": "u"}, "user": None}, ["user"]),
+        ({"headers": {"X-Session-Id": "s"}, "session": None}, ["session"]),
         ({"answer": ["a", "b"], "expect_answer": "AB."}, []),
         ({"answer": "ab", "expect_answer": "AB."}, []),
         ({"answer": "ab", "expect_answer": "ab"}, ["answer"]),

@@ -74,6 +74,11 @@ def test_a_request_comes_from_stdin_with_headers_through_a_pipeline(file):
     assert (told["pipeline"], told["whose"]["session"], told["sent"]["model"]) == ("other", "s-1", "big")
 
 
+def test_a_body_with_a_field_of_that_name_is_still_the_body(file):
+    request = file(json.dumps({**HI, "body": {}, "headers": 7}), "r.json")
+    assert run("explain", file(BASE), request).exit_code == 0
+
+
 def test_a_header_of_the_command_goes_before_the_files(file):
     request = file(json.dumps({"headers": {"x-session-id": "a", "X-User-Id": "u"}, "body": HI}), "r.json")
     told = json.loads(run("explain", file(BASE), request, "--header", "X-Session-ID: b", "--json").stdout)

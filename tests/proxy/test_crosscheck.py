@@ -146,6 +146,7 @@ GONE = "an earlier step has dropped all that this works on"
             "drop_messages: {sources: [command]}",
             "drop_messages: {sources: [silence, command]}",
         ),
+        ("drop_messages: {sources: [command]}", "drop_messages: {sources: [command], roles: [user]}"),
         ("drop_messages: {roles: [tool]}", "user_context: {template: '{role}', roles: [tool]}"),
         (
             "drop_messages: {sources: [greeting]}",

@@ -31,6 +31,11 @@ class Setting(RequestFilter):
         return {**fields, "temperature": msgspec.Raw(b"0.5"), "mine": msgspec.Raw(b'"abc"')}
 
 
+class Copying(RequestFilter):
+    def apply(self, messages, context):
+        return list(messages)
+
+
 def explained(body, pipeline=AGORA, headers=None, query=None):
     data = json.dumps(body).encode()
     request = Request(headers=headers or {}, query=query or {}, body=data, tenant="acme")
@@ -84,6 +89,20 @@ def test_fields_that_a_filter_sets_are_told_and_hidden_as_any_other():
     assert step.changed
     assert changes == {"temperature": msgspec.Raw(b"0.5"), "mine": "(not shown: text of 3 characters)"}
     assert {each.before for each in step.fields} == {msgspec.UNSET}
+
+
+def test_a_copy_of_the_same_is_no_change():
+    assert not explained(DOCUMENTED, with_filters(Copying())).steps[0].changed
+
+
+def test_what_the_configuration_alone_lets_through_is_sent_and_hidden(tmp_path):
+    config = (
+        "upstreams: {main: {base_url: 'practice:', accepts: any, allow: [extra]}}\n"
+        "pipelines: {default: {upstreams: [main]}}"
+    )
+    told = explained({**DOCUMENTED, "extra": SECRET}, pipeline_of(tmp_path / "c.yaml", config))
+    assert told.sent["extra"] == f"(not shown: text of {len(SECRET)} characters)"
+    assert "extra" not in {each.name for each in told.stripped}
 
 
 def test_the_destination_is_told():

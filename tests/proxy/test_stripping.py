@@ -32,6 +32,12 @@ def test_what_goes_on_as_it_is_is_not_told():
             ("rtm_token", "not on the list of openai", "text of 3 characters", 1),
         ),
         ("openai", {"max_tokens": -1}, ("max_tokens", "a limit that is none", "number", 1)),
+        ("openai", {"max_tokens": 0}, ("max_tokens", "a limit that is none", "number", 1)),
+        (
+            "openai",
+            {"maxTokens": 5, "max_tokens": 6},
+            ("maxTokens", "not on the list of openai", "number", 1),
+        ),
         ("openai", {"maxTokens": 5}, ("maxTokens", "sent as max_tokens", "number", 1)),
         ("mistral", {"seed": 5}, ("seed", "sent as random_seed", "number", 1)),
         (
