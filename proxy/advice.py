@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -99,11 +100,14 @@ def _inside(kind: Any, key: str | int, shelf: Shelf) -> Any:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without the notes on it, and without ``None``."""
+    """A type without the notes on it, and without ``None``; of several, the one that has keys."""
     if hasattr(kind, "__metadata__"):
         return _bare(kind.__origin__)
+    if not isinstance(kind, UnionType) and get_origin(kind) is not Union:
+        return kind
     some = [each for each in get_args(kind) if each is not type(None)]
-    return _bare(some[0]) if type(None) in get_args(kind) and len(some) == 1 else kind
+    models = [each for each in some if _is_model(each)]
+    return _bare((models or some)[0]) if models or len(some) == 1 else kind
 
 
 def _is_model(kind: Any) -> bool:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from proxy.advice import advice, fields_at
+from proxy.crosscheck import findings
 from proxy.document import MAX_BYTES, Document, Flaw, NotADocument, decode, parse
 from proxy.errors import ConfigError
 from proxy.fault import Fault, Place, dotted
@@ -47,6 +48,22 @@ def shelf_of(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) ->
     if found:
         raise ConfigError("\n".join(map(str, found)))
     return stocked
+
+
+def warnings(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) -> list[Fault]:
+    """What a file says and cannot mean, in the order of its lines; nothing where it has faults."""
+    try:
+        document = parse(decode(_bytes(path)))
+    except NotADocument:
+        return []
+    checked = _checked(document, environ, path.parent, shelf)
+    if not isinstance(checked, Settings):
+        return []
+    found = [
+        Fault(str(path), document.line(each.place), dotted(each.place), f"warning: {each.message}")
+        for each in findings(checked)
+    ]
+    return sorted(found, key=lambda warning: (warning.line, warning.path))
 
 
 def _read(path: Path, environ: Mapping[str, str], shelf: Shelf) -> Settings | list[Fault]:

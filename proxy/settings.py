@@ -8,9 +8,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     InstanceOf,
     SecretStr,
@@ -23,8 +21,10 @@ from filters import quantity
 from filters.base import AnswerFilter, Filter, RequestFilter
 from proxy import base_url, header
 from proxy.advice import advising
+from proxy.case import Case
 from proxy.keys import Keys
 from proxy.loopback import is_loopback_address
+from proxy.part import Part
 from proxy.shelf import Shelf
 from proxy.step import step
 from proxy.word import alternatives, is_word, quoted
@@ -151,12 +151,6 @@ AnswerStep = Annotated[
 ]
 
 
-class Part(BaseModel):
-    """A part of the configuration: it never changes, and knows all its keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
 class Listen(Part):
     """Where callers are awaited."""
 
@@ -227,6 +221,8 @@ class Pipeline(Part):
     """The filters between the client's request and the model, in the order in which they run."""
     answer: tuple[AnswerStep, ...] = ()
     """The filters between the model's answer and the client, in the order in which they run."""
+    tests: tuple[Case, ...] = ()
+    """What must become of some requests; ``turnkeeper test`` tries it, and serving does not look at it."""
 
 
 class Settings(Part):

@@ -12,6 +12,7 @@ from proxy import chain, kinds, relay, session, wire
 from proxy.clock import Clock
 from proxy.errors import RequestError, UpstreamBroken
 from proxy.pipeline import Pipeline, Target
+from proxy.place import decoded
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
 from proxy.session import Identity
@@ -72,7 +73,7 @@ class Question(msgspec.Struct, frozen=True):
 def _question(call: Call, pipeline: Pipeline, target: Target, context: Context) -> Question:
     messages = chain.run(pipeline.filters, call.messages, context)
     fields = chain.set_fields(pipeline.filters, call.fields, context)
-    model = _model(fields, pipeline, target)
+    model = chosen_model(fields, pipeline, target)
     body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
     now = asyncio.get_running_loop().time()
     total = now + target.total
@@ -111,10 +112,10 @@ def _context(who: Identity, memory: Snapshot) -> Context:
     return Context(now=time.time(), tenant=who.tenant, session=who.session, user=who.user, memory=memory)
 
 
-def _model(fields: Fields, pipeline: Pipeline, target: Target) -> str | None:
+def chosen_model(fields: Fields, pipeline: Pipeline, target: Target) -> str | None:
     """The model that the settings put in place of the client's; RequestError where nobody named one."""
     model = pipeline.model or target.model
-    if not model and ("model" not in fields or not msgspec.json.decode(fields["model"])):
+    if not model and not decoded(fields.get("model")):
         raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
     return model
 
