@@ -18,7 +18,10 @@ _MARKS = re.compile(r"[.,;:!?()\[\]'*]{0,16}")
 
 
 class Addresses(Rewriter):
-    """Says ``instead`` for each bare address; where that is nothing, a space that would stand double goes."""
+    """Says ``instead`` for each bare address; where that is nothing, a space that would stand double goes.
+
+    Behind ``](`` an address is a link's target, for which its text stands already: nothing is said for it.
+    """
 
     def __init__(self, instead: str) -> None:
         super().__init__()
@@ -48,7 +51,7 @@ class Addresses(Rewriter):
             return i + 1, first
         self._inside, self._bracketed, self._depth = True, first == "<", 0
         self._apart = not self._instead and (not before or before.isspace())
-        return end, self._instead
+        return end, "" if arriving.follows(i, "](") else self._instead
 
     def _further(self, arriving: Arriving, i: int) -> tuple[int, str]:
         inside = _INSIDE.match(arriving.text, i)

@@ -3,6 +3,9 @@
 import re
 from abc import ABC, abstractmethod
 
+# How many characters of what has been said are still looked back at.
+_REMEMBERED = 2
+
 
 class Undecided(Exception):
     """A rule must see more of the text."""
@@ -31,7 +34,15 @@ class Arriving:
 
     def before(self, i: int) -> str:
         """The character before ``i``; empty at the beginning of all text."""
-        return self.text[i - 1] if i else self._before
+        return self.text[i - 1] if i else self._before[-1:]
+
+    def follows(self, i: int, mark: str) -> bool:
+        """Whether ``mark``, of at most two characters, stands right before ``i``."""
+        return (self._before + self.text[max(0, i - _REMEMBERED) : i]).endswith(mark)
+
+    def last(self, i: int) -> str:
+        """What a later piece of text may still ask for of all before ``i``."""
+        return (self._before + self.text[max(0, i - _REMEMBERED) : i])[-_REMEMBERED:]
 
     def past(self, run: re.Pattern[str], i: int) -> int:
         """Where a run that begins at ``i`` is over. Raises Undecided.
@@ -57,7 +68,7 @@ class Rewriter(ABC):
         if not text:
             return text
         if not self._held and self._is_plain(text):
-            self._before = text[-1]
+            self._before = (self._before + text[-_REMEMBERED:])[-_REMEMBERED:]
             return text
         return self._rewrite(self._held + text, ended=False)
 
@@ -86,5 +97,5 @@ class Rewriter(ABC):
         except Undecided:
             pass
         self._held = text[i:]
-        self._before = arriving.before(i)
+        self._before = arriving.last(i)
         return "".join(said)

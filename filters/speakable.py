@@ -60,6 +60,12 @@ class Speakable(AnswerFilter):
             after="It is 14:23.",
         ),
         Spoken(
+            "A link has words of its own",
+            {"links": "the link"},
+            before=["See [the ma", "p](https://exa", "mple.org/a)."],
+            after="See the map.",
+        ),
+        Spoken(
             "An address is named, not read out",
             {"links": "the link"},
             before=["Go to htt", "ps://example.org/a_b?c=d. Or mail", " a_b@example.org."],
