@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from proxy.configuration import shelf_of
-from proxy.describe import pages
-from proxy.editor import schema
-from proxy.reference import reference
-from proxy.shelf import Shelf
+from proxy.configuration.load import shelf_of
+from proxy.configuration.shelf import Shelf
+from proxy.describe.editor import schema
+from proxy.describe.page import pages
+from proxy.describe.reference import reference
 
 ROOT = Path(__file__).parents[1]
 OWN = ROOT / "examples/own_filter/own.yaml"

@@ -29,6 +29,9 @@ class TrimHistory(RequestFilter):
 
     keeps_past: ClassVar[bool] = False
 
+    # What could not be cut for what stood before it may go when the walk begins there.
+    idempotent: ClassVar[bool] = False
+
     max_messages: int | None = Field(default=None, ge=1)
     """How many messages are sent, system messages aside."""
 

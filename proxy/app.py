@@ -12,13 +12,14 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from proxy import body, explain, turn
+from proxy import body, turn
 from proxy.era import Era, Parts
 from proxy.errors import MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.hangup import ClientGone, until_gone
 from proxy.pipeline import Pipeline
 from proxy.reply import Reply
 from proxy.site import Site
+from proxy.trial import explain
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN = "/v1/explain"

@@ -4,6 +4,9 @@ import os
 from collections.abc import Iterator, Mapping
 
 from proxy.app import App
+from proxy.configuration.settings import Identity, Settings
+from proxy.configuration.settings import Pipeline as PipelineSettings
+from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
 from proxy.kinds import KINDS
@@ -11,9 +14,6 @@ from proxy.pipeline import Pipeline, Target
 from proxy.place import Place
 from proxy.practice import Practice
 from proxy.session import SESSION_PLACES, USER_PLACES, Places
-from proxy.settings import Identity, Settings
-from proxy.settings import Pipeline as PipelineSettings
-from proxy.settings import Upstream as UpstreamSettings
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 

@@ -9,9 +9,9 @@ from watchfiles import awatch
 
 from proxy import assembly
 from proxy.app import App
-from proxy.configuration import load
+from proxy.configuration.load import load
+from proxy.configuration.settings import Settings
 from proxy.errors import ConfigError
-from proxy.settings import Settings
 
 _log = logging.getLogger("turnkeeper")
 

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from proxy import assembly, cases
-from proxy.cases import Result
-from proxy.configuration import load
+from proxy import assembly
+from proxy.configuration.load import load
+from proxy.configuration.shelf import Shelf
 from proxy.pipeline import Pipeline
-from proxy.shelf import Shelf
+from proxy.trial import cases
+from proxy.trial.cases import Result
 
 SHIPPED = Shelf()
 TRIAL = Shelf("trial_filters")

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from proxy.configuration import faults
+from proxy.configuration.load import faults
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("proxy/**/*.py"), *ROOT.glob("filters/**/*.py")])

@@ -7,8 +7,8 @@ import msgspec
 import typer
 
 from proxy.commands.terminal import Files, Json, write_json
-from proxy.configuration import faults, warnings
-from proxy.fault import Fault
+from proxy.configuration.fault import Fault
+from proxy.configuration.load import faults, warnings
 
 
 def check(

@@ -7,13 +7,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from proxy import assembly, narration, sample, sheet
+from proxy import assembly
 from proxy.commands.terminal import Config, Json, told, write_json
-from proxy.configuration import load
+from proxy.configuration.load import load
+from proxy.configuration.settings import Settings
 from proxy.errors import NotFound, RequestError
-from proxy.explain import of
 from proxy.pipeline import Pipeline
-from proxy.settings import Settings
+from proxy.trial import narration, sample, sheet
+from proxy.trial.explain import of
 
 
 def explain(

@@ -6,11 +6,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from proxy import describe, listing
 from proxy.commands.terminal import Json, Own, told, write_json
-from proxy.configuration import shelf_of
-from proxy.shelf import Shelf
-from proxy.word import alternatives, quoted
+from proxy.configuration.load import shelf_of
+from proxy.configuration.shelf import Shelf
+from proxy.configuration.word import alternatives, quoted
+from proxy.describe import listing
+from proxy.describe import page as describe
 
 
 def filters(

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from proxy import editor
 from proxy.commands.filters import shelf
 from proxy.commands.terminal import Own
+from proxy.describe import editor
 
 
 def schema(

@@ -6,9 +6,9 @@ import typer
 
 from proxy import assembly, server
 from proxy.commands.terminal import Config, told
-from proxy.configuration import load
+from proxy.configuration.load import load
+from proxy.configuration.settings import Settings
 from proxy.reload import Reload
-from proxy.settings import Settings
 from proxy.version import VERSION
 
 

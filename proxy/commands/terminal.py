@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from proxy import sheet
 from proxy.errors import TurnkeeperError
+from proxy.trial import sheet
 
 Config = Annotated[Path, typer.Argument(help="A YAML file.")]
 Files = Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files.")]

@@ -3,10 +3,11 @@ import sys
 
 import typer
 
-from proxy import assembly, cases, sheet, verdict
+from proxy import assembly
 from proxy.commands.terminal import Files, Json, told, write_json
-from proxy.configuration import load
-from proxy.settings import Settings
+from proxy.configuration.load import load
+from proxy.configuration.settings import Settings
+from proxy.trial import cases, sheet, verdict
 
 
 def try_cases(files: Files, *, as_json: Json = False) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proxy.configuration import faults, load, warnings
+from proxy.configuration.load import faults, load, warnings
 from tests.ready import results_of
 
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from docs.make import ROOT
-from proxy.configuration import faults, load
-from proxy.describe import pages
-from proxy.schema import of_model
-from proxy.settings import Settings
-from proxy.shelf import Shelf
+from proxy.configuration.load import faults, load
+from proxy.configuration.settings import Settings
+from proxy.configuration.shelf import Shelf
+from proxy.describe.page import pages
+from proxy.describe.schema import of_model
 from tests.fake_upstream import DONE
 
 EVERYTHING = ROOT / "config" / "everything.yaml"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import AnswerFilter, Context, RequestFilter
-from proxy.configuration import load
-from proxy.shelf import Shelf
+from proxy.configuration.load import load
+from proxy.configuration.shelf import Shelf
 from tests.conversations import messages_of
 
 OWN = Path(__file__).parents[2] / "examples" / "own_filter"

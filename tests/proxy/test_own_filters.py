@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from filters.base import AnswerFilter, Context, RequestFilter
-from proxy.configuration import faults, load
+from proxy.configuration.load import faults, load
 from proxy.errors import ConfigError
 from tests.conversations import messages_of
 
@@ -117,7 +117,7 @@ def test_one_file_may_work_on_both_sides(write, tmp_path):
 def test_only_filters_that_are_named_are_imported(write):
     config = write("polite, drop_messages: {sources: [a]}", polite=POLITE)
     code = (
-        "import sys; from pathlib import Path; from proxy.configuration import load; "
+        "import sys; from pathlib import Path; from proxy.configuration.load import load; "
         f"load(Path({str(config)!r}), {{}}); print(*(name for name in sys.modules if 'filters.' in name))"
     )
     done = subprocess.run(
@@ -131,7 +131,7 @@ def test_packages_are_not_looked_for_while_names_are_known(write, monkeypatch):
     def looked(*args, **kwargs):
         raise AssertionError("looked for installed packages")
 
-    monkeypatch.setattr("proxy.plugin.entry_points", looked)
+    monkeypatch.setattr("proxy.configuration.plugin.entry_points", looked)
     load(write(step="polite, drop_messages: {sources: [a]}", polite=POLITE), {})
 
 
