@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-long test-clients check lock
+.PHONY: help install run test test-long test-clients check docs lock
 
 CONFIG ?= config/agora.yaml
 ARGS ?=
@@ -38,6 +38,9 @@ check: .venv/.test.ok ## Lint, format, types, imports
 	$(python) -m ruff format --check .
 	$(python) -m mypy
 	$(bin)/lint-imports
+
+docs: .venv/.test.ok ## Write docs/filters.md and the schemas anew
+	$(python) -m docs.make
 
 compile = $(bin)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal \
 	--python-version 3.11 pyproject.toml --extra build

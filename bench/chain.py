@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filters.base import Context
 from proxy import assembly, chain, kinds, session, wire
-from proxy.configuration import load
+from proxy.configuration.load import load
 
 ROUNDS, REPEAT = 200, 15
 

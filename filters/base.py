@@ -34,7 +34,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 class Example(msgspec.Struct, frozen=True):
     """A conversation before and after a filter: its documentation, and its test.
 
-    Messages are written as a client sends them.
+    Messages are written as a client sends them, and so are the request's other fields.
     """
 
     title: str
@@ -42,6 +42,8 @@ class Example(msgspec.Struct, frozen=True):
     before: Sequence[Mapping[str, Any]]
     after: Sequence[Mapping[str, Any]]
     context: Context = Context(now=0.0)
+    fields: Mapping[str, Any] = {}
+    fields_after: Mapping[str, Any] = {}
 
 
 class Spoken(msgspec.Struct, frozen=True):
@@ -70,6 +72,15 @@ class RequestFilter(Filter):
     """
 
     examples: ClassVar[tuple[Example, ...]] = ()
+
+    idempotent: ClassVar[bool] = True
+    """A second time changes nothing more, whatever the options."""
+    keeps_system: ClassVar[bool] = True
+    """System and developer messages come out as they went in, and no others."""
+    keeps_words: ClassVar[bool] = True
+    """The newest words of the user come out as the end of the newest user message."""
+    keeps_past: ClassVar[bool] = True
+    """What comes out for a turn stays the same, whatever turns follow it."""
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages as the next step sees them."""

@@ -16,6 +16,8 @@ class RestoreInterrupted(RequestFilter):
     which glues messages together.
     """
 
+    idempotent: ClassVar[bool] = False
+
     show: Literal["heard", "original", "both"] = "both"
     """What the model sees: what was spoken, all that was generated, or both, told apart by ``wording``."""
 

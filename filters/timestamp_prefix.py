@@ -1,9 +1,8 @@
 import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field
 
@@ -11,6 +10,7 @@ from filters.base import Context, Example, Messages, RequestFilter
 from filters.message import Message
 from filters.role import Role
 from filters.template import template_with
+from filters.zone import Timezone, zone_named
 
 _DIRECTIVE = re.compile(r"%(-?.?)", re.DOTALL)
 _KNOWN = frozenset("aAbBcdfGHIjmMpSuUVwWxXyYzZ%") | {f"-{letter}" for letter in "dHIjmMSUWy"}
@@ -30,18 +30,6 @@ def _is_format(text: str) -> str:
     return text
 
 
-def _is_timezone(name: str) -> str:
-    _zone(name)
-    return name
-
-
-def _zone(name: str) -> tzinfo:
-    try:
-        return UTC if name == "UTC" else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"no time zone '{name}'; IANA names look like Europe/Berlin") from None
-
-
 class TimestampPrefix(RequestFilter):
     """Put the time at which something was said before its words.
 
@@ -50,10 +38,12 @@ class TimestampPrefix(RequestFilter):
     user's messages, and say in the system prompt what they are.
     """
 
+    idempotent: ClassVar[bool] = False
+
     format: Annotated[str, AfterValidator(_is_format)] = "%H:%M"
     """How the time is written (strftime)."""
 
-    timezone: Annotated[str, AfterValidator(_is_timezone)] = "UTC"
+    timezone: Timezone = "UTC"
     """Where the clock hangs: an IANA name such as ``Europe/Berlin``."""
 
     roles: tuple[Role, ...] = Field(default=("user",), min_length=1)
@@ -129,7 +119,7 @@ class TimestampPrefix(RequestFilter):
 
     @cached_property
     def _written(self) -> Callable[[float], str | None]:
-        zone = _zone(self.timezone)
+        zone = zone_named(self.timezone)
 
         @lru_cache(maxsize=_PREFIXES_KEPT)
         def written(seconds: float) -> str | None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 from pydantic import Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
+from filters.line import one_line
 from filters.message import Message
 from filters.role import Role
 from filters.template import names_in, template_with
@@ -21,6 +22,8 @@ class UserContext(RequestFilter):
     and it is cut at ``max_length``. A message that lacks a value that the template names passes unchanged,
     unless ``otherwise`` has a text for it; so does a message without words.
     """
+
+    idempotent: ClassVar[bool] = False
 
     template: Annotated[str, template_with(*get_args(FieldName))] = "{user}: "
     """The prefix, with at least one of the names in braces."""
@@ -113,9 +116,4 @@ class UserContext(RequestFilter):
 
     def _line(self, name: FieldName, value: object) -> str | None:
         text = str(value) if isinstance(value, str | int) else ""
-        line = text if text.isprintable() else _one_line(text)
-        return line.strip()[: self.max_length].strip() or self.otherwise.get(name)
-
-
-def _one_line(text: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        return one_line(text, self.max_length) or self.otherwise.get(name)

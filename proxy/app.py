@@ -4,10 +4,12 @@ import asyncio
 import logging
 import re
 import secrets
+import time
 import traceback
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from proxy import body, turn
@@ -17,8 +19,10 @@ from proxy.hangup import ClientGone, until_gone
 from proxy.pipeline import Pipeline
 from proxy.reply import Reply
 from proxy.site import Site
+from proxy.trial import explain
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
+_EXPLAIN = "/v1/explain"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _MOST_PARAMETERS = 100
 _log = logging.getLogger("turnkeeper")
@@ -85,15 +89,17 @@ class App:
         path = scope["path"]
         tenant = parts.gate.admit(headers, path)
         chat = _CHAT.fullmatch(path)
-        if chat is None:
+        if chat is None and path != _EXPLAIN:
             await self._site.answer(scope, parts, receive, reply.send)
             return
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{path} takes POST.", allow="POST")
-        pipeline = _pipeline(parts, chat["pipeline"] or "default")
+        query = _query(scope)
+        pipeline = _pipeline(parts, (chat["pipeline"] if chat else query.get("pipeline")) or "default")
         content = await body.read(receive, headers, parts.max_body)
-        request = turn.Request(headers=headers, query=_query(scope), body=content, tenant=tenant)
-        await until_gone(receive, turn.take(request, pipeline, reply))
+        request = turn.Request(headers=headers, query=query, body=content, tenant=tenant)
+        answering = turn.take if chat else _explain
+        await until_gone(receive, answering(request, pipeline, reply))
 
 
 def _pipeline(parts: Parts, name: str) -> Pipeline:
@@ -102,6 +108,16 @@ def _pipeline(parts: Parts, name: str) -> Pipeline:
         there = ", ".join(parts.pipelines)
         raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
     return pipeline
+
+
+async def _explain(request: turn.Request, pipeline: Pipeline, reply: Reply) -> None:
+    # In a thread: it takes a few times as long as a turn's own work, and callers wait on the loop.
+    told = await asyncio.to_thread(_explained, request, pipeline)
+    await reply.whole(200, [(b"content-type", b"application/json")], told)
+
+
+def _explained(request: turn.Request, pipeline: Pipeline) -> bytes:
+    return msgspec.json.encode(explain.of(request, pipeline, time.time()))
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

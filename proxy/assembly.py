@@ -4,6 +4,9 @@ import os
 from collections.abc import Iterator, Mapping
 
 from proxy.app import App
+from proxy.configuration.settings import Identity, Settings
+from proxy.configuration.settings import Pipeline as PipelineSettings
+from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
 from proxy.kinds import KINDS
@@ -11,9 +14,6 @@ from proxy.pipeline import Pipeline, Target
 from proxy.place import Place
 from proxy.practice import Practice
 from proxy.session import SESSION_PLACES, USER_PLACES, Places
-from proxy.settings import Identity, Settings
-from proxy.settings import Pipeline as PipelineSettings
-from proxy.settings import Upstream as UpstreamSettings
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 
@@ -27,14 +27,26 @@ def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
 
 def parts(settings: Settings, environ: Mapping[str, str]) -> Parts:
     """What an application is made of."""
-    targets = {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
-    pipelines = {name: _pipeline(name, pipeline, targets) for name, pipeline in settings.pipelines.items()}
+    targets = _targets(settings, environ)
     return Parts(
-        pipelines=pipelines,
+        pipelines=_pipelines(settings, targets),
         upstreams=tuple(target.upstream for target in targets.values()),
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
     )
+
+
+def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:
+    """The pipelines that a configuration describes, by name; nothing is connected."""
+    return _pipelines(settings, _targets(settings, environ))
+
+
+def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Target]:
+    return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
+
+
+def _pipelines(settings: Settings, targets: Mapping[str, Target]) -> Mapping[str, Pipeline]:
+    return {name: _pipeline(name, pipeline, targets) for name, pipeline in settings.pipelines.items()}
 
 
 def _pipeline(name: str, settings: PipelineSettings, targets: Mapping[str, Target]) -> Pipeline:

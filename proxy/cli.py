@@ -1,16 +1,16 @@
 """The command line."""
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from proxy import assembly, server
-from proxy.configuration import faults, load
-from proxy.errors import ConfigError
-from proxy.reload import Reload
-from proxy.settings import Settings
+from proxy.commands.check import check
+from proxy.commands.explain import explain
+from proxy.commands.filters import filters
+from proxy.commands.schema import schema
+from proxy.commands.serve import serve
+from proxy.commands.terminal import codes
+from proxy.commands.trial import try_cases
 from proxy.version import VERSION
 
 app = typer.Typer(
@@ -19,7 +19,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Files = Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files.")]
+app.command(epilog=codes(good="ended as told", bad="the configuration is wrong"))(serve)
+app.command(epilog=codes(good="sound", bad="a fault, or with --strict a warning"))(check)
+app.command(epilog=codes(good="explained", bad="the configuration or the request is wrong"))(explain)
+app.command("test", epilog=codes(good="all cases hold", bad="one does not, or a configuration is wrong"))(
+    try_cases
+)
+app.command(epilog=codes(good="shown", bad="the configuration is wrong"))(filters)
+app.command(epilog=codes(good="printed", bad="the configuration is wrong"))(schema)
 
 
 def main() -> None:
@@ -41,47 +48,3 @@ def _root(
     ] = False,
 ) -> None:
     """An OpenAI-compatible LLM proxy for voice agents."""
-
-
-@app.command()
-def check(files: Files) -> None:
-    """Tell all that is wrong with configurations: file, line, place, and what to write instead."""
-    good = [_check(file) for file in files]
-    if not all(good):
-        raise typer.Exit(1)
-
-
-def _check(file: Path) -> bool:
-    found = faults(file, os.environ)
-    for fault in found:
-        typer.echo(str(fault), err=True)
-    if not found:
-        typer.echo(f"{file}: ok")
-    return not found
-
-
-@app.command()
-def serve(
-    config: Annotated[Path, typer.Argument(help="A YAML file.")] = Path("config/agora.yaml"),
-    *,
-    reload: Annotated[bool, typer.Option("--reload", help="Follow changes of the file.")] = False,
-) -> None:
-    """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
-    try:
-        settings = load(config, os.environ)
-    except ConfigError as error:
-        typer.echo(error.message, err=True)
-        raise typer.Exit(1) from None
-    typer.echo(_greeting(settings))
-    serving = assembly.app(settings, os.environ)
-    again = Reload(serving, settings, config, os.environ)
-    server.serve(serving, again, host=settings.listen.host, port=settings.listen.port, watch=reload)
-
-
-def _greeting(settings: Settings) -> str:
-    lines = [f"Turnkeeper {VERSION} on http://{settings.listen.host}:{settings.listen.port}"]
-    for name, pipeline in settings.pipelines.items():
-        first = settings.upstreams[pipeline.upstreams[0]]
-        model = "the practice model; set UPSTREAM_BASE_URL for a real one"
-        lines.append(f"  {name} → {model if first.base_url == 'practice:' else first.base_url}")
-    return "\n".join(lines)

@@ -2,16 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from watchfiles import awatch
 
 from proxy import assembly
 from proxy.app import App
-from proxy.configuration import load
+from proxy.configuration.load import load
+from proxy.configuration.settings import Settings
 from proxy.errors import ConfigError
-from proxy.settings import Settings
 
 _log = logging.getLogger("turnkeeper")
 
@@ -37,11 +37,23 @@ class Reload:
             self._take_over(settings)
 
     async def whenever_it_changes(self) -> None:
-        """Reads the file again after every change to it, until cancelled."""
+        """Reads the file again after every change to it, or to a filter that it names, until cancelled.
+
+        Folders that a later configuration brings in are not watched.
+        """
         # Editors put a new file in the old one's place, which only the folder can tell.
-        async for changes in awatch(self._path.parent, recursive=False):
-            if any(Path(changed).name == self._path.name for _, changed in changes):
+        folders = {file.parent for file in self._files()}
+        async for changes in awatch(*folders, recursive=False):
+            if self._concerns(Path(changed) for _, changed in changes):
                 await self.now()
+
+    def _concerns(self, changed: Iterable[Path]) -> bool:
+        files = {file.resolve() for file in self._files()}
+        return any(file.resolve() in files for file in changed)
+
+    def _files(self) -> list[Path]:
+        named = (self._path.parent / name for name in self._settings.filters)
+        return [self._path, *(file for file in named if file.parent.is_dir())]
 
     def _take_over(self, settings: Settings) -> None:
         before, after = self._settings.listen, settings.listen

@@ -87,6 +87,12 @@ def of(call: Call, places: Places, tenant: str) -> Identity:
     )
 
 
+def whence(call: Call, places: Iterable[Place]) -> Place | None:
+    """The first of these places that holds a usable id."""
+    found = _Found(call)
+    return next((place for place in places if found.first((place,)) is not None), None)
+
+
 def header_value(id: str) -> str:  # noqa: A002 - an id is called an id
     """An id as a header can carry it: visible ASCII, all else percent-encoded; ``unquote`` gives it back."""
     return quote(id, safe=_VISIBLE, errors="surrogatepass")

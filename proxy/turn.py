@@ -12,9 +12,11 @@ from proxy import chain, kinds, relay, session, wire
 from proxy.clock import Clock
 from proxy.errors import RequestError, UpstreamBroken
 from proxy.pipeline import Pipeline, Target
+from proxy.place import decoded
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
 from proxy.session import Identity
+from proxy.silence import Silence
 from proxy.upstream import Headers, Response
 from proxy.wire import Call
 
@@ -50,8 +52,10 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
     question = _question(call, pipeline, target, context)
     clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
+    silence = Silence(pipeline.answer if question.streaming else (), context, answer, reply)
     try:
-        await _ask(target, question, answer, reply)
+        async with silence:
+            await _ask(target, question, answer, reply)
     finally:
         answer.close()
 
@@ -61,6 +65,7 @@ class Question(msgspec.Struct, frozen=True):
 
     headers: Headers
     body: bytes
+    streaming: bool
     first: float
     total: float
 
@@ -68,12 +73,13 @@ class Question(msgspec.Struct, frozen=True):
 def _question(call: Call, pipeline: Pipeline, target: Target, context: Context) -> Question:
     messages = chain.run(pipeline.filters, call.messages, context)
     fields = chain.set_fields(pipeline.filters, call.fields, context)
-    model = _model(fields, pipeline, target)
+    model = chosen_model(fields, pipeline, target)
     body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
     now = asyncio.get_running_loop().time()
     total = now + target.total
-    first = min(total, now + target.first_token) if call.field("stream") is True else total
-    return Question(_headers(target, call), body, first, total)
+    streaming = call.field("stream") is True
+    first = min(total, now + target.first_token) if streaming else total
+    return Question(_headers(target, call), body, streaming, first, total)
 
 
 async def _ask(target: Target, question: Question, answer: Rewriting, reply: Reply) -> None:
@@ -106,10 +112,10 @@ def _context(who: Identity, memory: Snapshot) -> Context:
     return Context(now=time.time(), tenant=who.tenant, session=who.session, user=who.user, memory=memory)
 
 
-def _model(fields: Fields, pipeline: Pipeline, target: Target) -> str | None:
+def chosen_model(fields: Fields, pipeline: Pipeline, target: Target) -> str | None:
     """The model that the settings put in place of the client's; RequestError where nobody named one."""
     model = pipeline.model or target.model
-    if not model and ("model" not in fields or not msgspec.json.decode(fields["model"])):
+    if not model and not decoded(fields.get("model")):
         raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
     return model
 

@@ -26,9 +26,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
 
     def field(self, name: str) -> Any:
-        """A field of the top level, decoded; ``None`` where it is missing."""
+        """A field of the top level, decoded; ``None`` where it is missing, or cannot be read."""
         raw = self.fields.get(name)
-        return None if raw is None else msgspec.json.decode(raw)
+        try:
+            return None if raw is None else msgspec.json.decode(raw)
+        except msgspec.DecodeError:  # a number beyond all that a machine counts with
+            return None
 
 
 def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> Call:
@@ -86,9 +89,11 @@ def _messages(raw: Raw) -> tuple[list[Message], tuple[str, ...]]:
 
 def _decoded(raw: Raw) -> Any:
     try:
-        return json.loads(bytes(raw))  # takes any number that JSON can write
+        return json.loads(bytes(raw))  # takes any number of up to 4300 digits
     except RecursionError:
         raise _too_deep() from None
+    except ValueError:
+        raise RequestError("A number in 'messages' has too many digits.", param="messages") from None
 
 
 def _read_patiently(items: Any) -> tuple[list[Message], tuple[str, ...]]:

@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from filters.message import Message
 from proxy.wire import Call
+from tests.bodies import messages_of
 
 
 def call_of(
@@ -19,7 +19,7 @@ def call_of(
 ) -> Call:
     """A call with this body; ``raw`` adds top-level fields as the very bytes on the wire."""
     body = dict(body or {})
-    messages = [Message(**message) for message in body.pop("messages", [])]
+    messages = messages_of([_sent(message) for message in body.pop("messages", [])])
     fields = {name: json.dumps(value).encode() for name, value in body.items()} | dict(raw or {})
     return Call(
         headers={name.lower(): value for name, value in (headers or {}).items()},
@@ -27,3 +27,8 @@ def call_of(
         fields={name: msgspec.Raw(value) for name, value in fields.items()},
         messages=messages,
     )
+
+
+def _sent(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as it was sent: what nobody knows stands beside what is known."""
+    return {name: value for name, value in message.items() if name != "others"} | message.get("others", {})

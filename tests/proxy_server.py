@@ -11,7 +11,7 @@ import httpx2
 import uvicorn
 
 from proxy import assembly, server
-from proxy.configuration import load
+from proxy.configuration.load import load
 
 CONFIG = """
 upstreams:

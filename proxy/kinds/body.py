@@ -96,7 +96,10 @@ def _stored(metadata: Raw, store: Raw | None) -> dict[str, Any]:
     """What of ``metadata`` may be sent: OpenAI takes it only together with ``store``."""
     if metadata == _NULL:
         return {"metadata": metadata}
-    pairs = msgspec.json.decode(metadata) if store == _TRUE else None
+    try:
+        pairs = msgspec.json.decode(metadata) if store == _TRUE else None
+    except msgspec.DecodeError:  # a number beyond all that a machine counts with
+        pairs = None
     if not isinstance(pairs, dict):
         return {}
     kept = {key: value for key, value in pairs.items() if _may_be_stored(key, value)}

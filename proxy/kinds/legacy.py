@@ -21,7 +21,10 @@ def tool_list(functions: Raw) -> list[dict[str, Any]]:
 
 def tool_choice(function_call: Raw) -> Any:
     """``function_call`` as ``tool_choice``; ``None`` when it says nothing known."""
-    choice = msgspec.json.decode(function_call)
+    try:
+        choice = msgspec.json.decode(function_call)
+    except msgspec.DecodeError:  # a number beyond all that a machine counts with
+        return None
     if isinstance(choice, dict) and "name" in choice:
         return {"type": "function", "function": {"name": choice["name"]}}
     return choice if choice in ("auto", "none") else None

@@ -1,8 +1,10 @@
 from pathlib import Path
 
+import pytest
 import yaml
 
-from proxy.configuration import faults, load
+from proxy.configuration.load import faults, load, warnings
+from tests.ready import results_of
 
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
 
@@ -31,10 +33,71 @@ def test_the_environment_says_where_and_whom_to_ask():
 
 def test_each_step_that_is_ready_to_uncomment_works(tmp_path):
     text = AGORA.read_text()
-    for name in ("user_context", "timestamp_prefix", "merge_consecutive"):
+    names = (
+        "user_context",
+        "timestamp_prefix",
+        "merge_consecutive",
+        "system_prompt",
+        "rewrite",
+        "redact",
+        "set_parameters",
+        "trim_history",
+    )
+    for name in names:
         assert f"# - {name}" in text
         text = text.replace(f"# - {name}", f"- {name}")
     file = tmp_path / "agora.yaml"
     file.write_text(text)
     assert faults(file, {}) == []
-    assert len(yaml.safe_load(text)["pipelines"]["default"]["request"]) == 6
+    assert len(yaml.safe_load(text)["pipelines"]["default"]["request"]) == 3 + len(names)
+
+
+def test_every_case_holds_and_the_order_of_steps_is_sound():
+    results = results_of(AGORA)
+    assert 6 <= len(results) <= 10
+    assert [result for result in results if result.failures] == []
+    assert warnings(AGORA, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "case"),
+    [
+        (
+            {"repair_history": {"tools": False}},
+            "tool results stand behind their call, and a lost one is made up",
+        ),
+        ({"repair_history": {"unanswered": "drop"}}, "tool results stand behind their call, and a lost"),
+        ({"repair_history": {"empty": False}}, "control words, empty answers and doubled ones go"),
+        ({"repair_history": {"repeated": False}}, "control words, empty answers and doubled ones go"),
+        ({"repair_history": {"control": []}}, "control words, empty answers and doubled ones go"),
+        (
+            {"drop_messages": {"sources": ["silence"]}},
+            "silence prompts and excuses for a failure are dropped",
+        ),
+        ({"drop_messages": {"sources": ["llm_failure"]}}, "silence prompts and excuses for a failure"),
+        ({"drop_messages": {"roles": ["developer"]}}, "the instructions of a developer stay where they are"),
+        ({"restore_interrupted": {"show": "heard"}}, "the unheard rest of an answer is marked"),
+        ({"restore_interrupted": {"show": "original"}}, "the unheard rest of an answer is marked"),
+        ({"repair_history": None}, "control words, empty answers and doubled ones go"),
+        ({"drop_messages": None}, "silence prompts and excuses for a failure are dropped"),
+        ({"restore_interrupted": None}, "the unheard rest of an answer is marked"),
+    ],
+)
+def test_a_step_that_is_broken_breaks_a_case(tmp_path, broken, case):
+    """``None`` takes the step out."""
+    document = yaml.safe_load(AGORA.read_text())
+    pipeline = document["pipelines"]["default"]
+    ((name, options),) = broken.items()
+    kept = [step for step in pipeline["request"] if name not in step]
+    place = [name in step for step in pipeline["request"]].index(True)
+    pipeline["request"] = kept if options is None else [*kept[:place], {name: options}, *kept[place:]]
+    (tmp_path / "broken.yaml").write_text(yaml.safe_dump(document))
+    failed = [result.name for result in results_of(tmp_path / "broken.yaml") if result.failures]
+    assert any(each.startswith(case) for each in failed)
+
+
+@pytest.mark.parametrize("accepts", ["mistral", "groq", "vllm"])
+def test_another_kind_of_upstream_breaks_the_case_of_the_developer(tmp_path, accepts):
+    (tmp_path / "other.yaml").write_text(AGORA.read_text().replace("accepts: openai", f"accepts: {accepts}"))
+    failed = [result.name for result in results_of(tmp_path / "other.yaml") if result.failures]
+    assert "the instructions of a developer stay where they are" in failed

@@ -117,6 +117,31 @@ def test_a_watched_file_is_taken_over_when_it_changes(start: Start) -> None:
     assert serving.until(lambda: serving.model() == "three")
 
 
+FILTER = """
+from filters.base import RequestFilter
+
+class Motto(RequestFilter):
+    def apply(self, messages, context):
+        return [message.saying("one") for message in messages]
+"""
+
+
+def test_a_watched_filter_is_taken_over_when_it_changes(start: Start, upstream: FakeUpstream) -> None:
+    def asked() -> str:
+        serving.model()
+        return upstream.last.json["messages"][0]["content"]
+
+    serving = start("--reload")
+    motto = serving.path.with_name("motto.py")
+    motto.write_text(FILTER)
+    time.sleep(0.3)
+    text = CONFIG.format(port=serving.port, url=upstream.url, model="two")
+    serving.write(f"filters: [motto.py]\n{text.rstrip().rstrip('}')}, request: [motto]}}\n")
+    assert serving.until(lambda: asked() == "one")
+    motto.write_text(FILTER.replace("one", "two"))
+    assert serving.until(lambda: asked() == "two")
+
+
 @pytest.mark.parametrize("text", ["pipelines: [", "", "upstreams: {main: {base_url: 'practice:', modle: x}}"])
 def test_a_bad_edit_changes_nothing_and_is_reported(start: Start, text: str) -> None:
     serving = start()

@@ -97,3 +97,9 @@ def test_a_wording_that_cannot_be_filled_is_a_fault(wording, fault):
 def test_the_other_wording_knows_no_rest():
     with pytest.raises(ValidationError, match=r"\{unheard\} is no name"):
         RestoreInterrupted(wording_without_rest="{heard} {unheard}")
+
+
+@pytest.mark.parametrize("show", ["heard", "original"])
+def test_a_second_time_tells_nothing_more_where_both_are_not_shown(show):
+    once = shown(cut("A", "A b"), show=show)
+    assert shown(once, show=show) == once

@@ -1,0 +1,58 @@
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from filters.base import AnswerFilter, Context, Spoken
+from filters.quantity import DURATION, seconds
+
+Written = Annotated[str, Field(pattern=DURATION)]
+
+_SHORTEST, _LONGEST = 0.1, 10.0
+
+
+def _is_bearable(after: float) -> float:
+    if not _SHORTEST <= after <= _LONGEST:
+        raise ValueError("write a duration from 100ms to 10s")
+    return after
+
+
+def _is_said(phrase: str) -> str:
+    if not phrase.strip():
+        raise ValueError("write words; an empty phrase fills no silence")
+    return phrase
+
+
+class Filler(AnswerFilter):
+    """Say a phrase when the model's first word is late, so that the caller does not hear silence.
+
+    It goes out as words of the answer, before the model's, and cannot be taken back. The caller hears it and
+    an engine replays it, so what was heard begins with it; the model did not say it, so what was generated
+    does not hold it.
+    """
+
+    after: Annotated[
+        float, BeforeValidator(seconds, json_schema_input_type=Written), AfterValidator(_is_bearable)
+    ]
+    """How long the first word may take, from ``100ms`` to ``10s``; in seconds once loaded."""
+
+    phrases: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_said)], ...] = Field(min_length=1)
+    """What is said, one phrase at a time; the second in which the turn began tells which."""
+
+    spoken: ClassVar[tuple[Spoken, ...]] = (
+        Spoken(
+            "The model's own words stay",
+            {"after": "800ms", "phrases": ["One moment."]},
+            before=["It is ", "noon."],
+            after="It is noon.",
+        ),
+        Spoken(
+            "With several phrases, too",
+            {"after": "1.5s", "phrases": ["Let me see.", "Well,"]},
+            before=["It is noon."],
+            after="It is noon.",
+        ),
+    )
+
+    def phrase(self, context: Context) -> str:
+        """What to say in this turn, with a space behind it, so that the model's words stand apart."""
+        return self.phrases[int(context.now) % len(self.phrases)].strip() + " "

@@ -1,0 +1,100 @@
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from filters.base import AnswerFilter, Context, Delta, Spoken, Stage
+from filters.reasoning import Reasoning
+from filters.text_stage import TextStage
+
+_FIELDS = (
+    "reasoning",
+    "reasoning_content",
+    "reasoning_details",
+    "reasoning_items",
+    "reasoning_text",
+    "thinking",
+    "thinking_blocks",
+)
+_PARTS = frozenset({"reasoning", "thinking", "redacted_thinking"})
+
+
+class HideReasoning(AnswerFilter):
+    """Keep a model's reasoning from being spoken, whether it stands in fields of its own or between tags.
+
+    Where a tag is never closed, all behind it is reasoning: nothing more is said, and the answer may be
+    empty. Clients that must send reasoning back to the model, to call tools, need another pipeline.
+    """
+
+    tags: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_:-]{0,31}$")], ...] = (
+        "think",
+        "thinking",
+        "reasoning",
+    )
+    """Between which tags reasoning stands; they go with it, and so do the blanks behind. Empty: none."""
+
+    where: Literal["beginning", "anywhere"] = "beginning"
+    """Whether tags count before the first word alone, or in the midst of an answer too, be it in code."""
+
+    opened: bool = False
+    """Whether answers begin inside, the opening tag being a part of the model's chat template.
+
+    An answer without a closing tag is then hidden as a whole.
+    """
+
+    fields: tuple[Annotated[str, Field(min_length=1)], ...] = _FIELDS
+    """Which fields of a delta or message go."""
+
+    spoken: ClassVar[tuple[Spoken, ...]] = (
+        Spoken(
+            "Thoughts before the answer, cut anywhere",
+            {},
+            before=["<thi", "nk>\nThey ask for the ti", "me.\n</thin", "k>\n\n", "It is noon."],
+            after="It is noon.",
+        ),
+        Spoken(
+            "In the midst of an answer a tag is a word like others",
+            {},
+            before=["Write <think>", " before it."],
+            after="Write <think> before it.",
+        ),
+        Spoken(
+            "Thoughts between words",
+            {"where": "anywhere", "tags": ["plan"]},
+            before=["Well, <plan>be", " brief</plan> it is noon."],
+            after="Well, it is noon.",
+        ),
+        Spoken(
+            "The template has opened the tag already",
+            {"opened": True, "tags": ["think"]},
+            before=["They ask for the time.</th", "ink>It is noon."],
+            after="It is noon.",
+        ),
+    )
+
+    def open(self, context: Context) -> Stage:
+        """A stage for one choice."""
+        steps = [Reasoning(self.tags, anywhere=self.where == "anywhere", opened=self.opened)]
+        return _Stage(self.fields, TextStage(*(steps if self.tags else ())))
+
+
+class _Stage:
+    def __init__(self, fields: Sequence[str], words: TextStage) -> None:
+        self._fields = frozenset(fields)
+        self._words = words
+
+    def feed(self, delta: Delta) -> Delta:
+        if not self._fields.isdisjoint(delta):
+            delta = {name: value for name, value in delta.items() if name not in self._fields}
+        content = delta.get("content")
+        if isinstance(content, list) and any(map(_is_thought, content)):
+            delta = {**delta, "content": [part for part in content if not _is_thought(part)]}
+        return self._words.feed(delta)
+
+    def close(self) -> Delta:
+        return self._words.close()
+
+
+def _is_thought(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind in _PARTS

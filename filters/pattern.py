@@ -1,0 +1,79 @@
+"""Patterns that a user writes: they run on RE2, whose time is linear in the text whatever the pattern."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import re2  # type: ignore[import-untyped]
+from pydantic import AfterValidator
+
+
+def compiled(pattern: str) -> Any:
+    """A pattern made ready, used as the standard library's are. Raises ValueError that tells its fault."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        raise ValueError(f"{pattern!r} is no pattern of RE2: {_fault(error)}") from None
+
+
+def _is_pattern(pattern: str) -> str:
+    compiled(pattern)
+    return pattern
+
+
+def _fault(error: Exception) -> str:
+    fault = error.args[0] if error.args else "unknown"
+    told = fault.decode(errors="replace") if isinstance(fault, bytes) else str(fault)
+    return f"{told} (it has no look-around)" if "(?" in told else told
+
+
+OwnPattern = Annotated[str, AfterValidator(_is_pattern)]
+"""An option that holds a pattern; a faulty one is refused with what is wrong with it."""
+
+
+class Bounded:
+    """A pattern whose matches have at most ``longest`` characters, so that a stream need not wait for more.
+
+    Where a match would have more, as many are one match if the pattern allows it, and the rest is looked at
+    anew.
+    """
+
+    def __init__(self, pattern: str, longest: int) -> None:
+        self._pattern = compiled(pattern)
+        self.longest = longest
+
+    def spans(self, text: str, start: int) -> Iterator[tuple[int, int]]:
+        """Where the matches from ``start`` on begin and end, in order; empty ones are none."""
+        text = encodable(text)
+        while start < len(text):
+            begin, end = self._next(text, start)
+            if begin < end:
+                yield begin, end
+            start = end
+
+    def _next(self, text: str, start: int) -> tuple[int, int]:
+        """The next match; where there is none, an empty span from which to look on.
+
+        The window holds a whole match from wherever in its first half it may begin.
+        """
+        before = min(start, 1)
+        window = text[start - before : start + 2 * self.longest + 1]
+        found = self._pattern.search(window, before)
+        if not found or found.start() - before >= self.longest:
+            return start + self.longest, start + self.longest
+        begin = found.start()
+        if found.end() - begin > self.longest:
+            found = self._pattern.match(window, begin, begin + self.longest)
+        length = found.end() - begin if found else 0
+        begin += start - before
+        return begin + (length == 0), begin + max(length, 1)
+
+
+def encodable(text: str) -> str:
+    """The text with each half character replaced by one whole: RE2 reads UTF-8, which has no halves."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text

@@ -1,0 +1,176 @@
+"""What personal data looks like: a pattern for each kind, and a check that tells it from other numbers.
+
+Letters and digits are ASCII ones here, so that a number or an address may stand right behind Chinese text.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import AddressValueError, IPv6Address
+from string import ascii_letters, digits, hexdigits
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["email", "iban", "card", "ip", "phone"]
+Hit = tuple[int, int, str]
+"""Where a find starts, where it ends, and its kind."""
+
+_ALONE = r"(?<![A-Za-z0-9_])"
+_LATIN = "".join(map(chr, range(0xC0, 0x250)))
+_LOCAL = r"A-Za-z0-9À-ɏ._%+'-"
+_LABEL = r"A-Za-z0-9À-ɏ-"
+_GAP = r"[ ./()-]{0,2}"
+
+_EMAIL = rf"(?<![{_LOCAL}])[{_LOCAL}]{{1,64}}@(?:[{_LABEL}]{{1,63}}\.){{1,5}}[A-Za-zÀ-ɏ][{_LABEL}]{{1,62}}"
+_IBAN = rf"{_ALONE}[A-Za-z]{{2}}[0-9]{{2}}(?:[ -]?[A-Za-z0-9]){{11,30}}"
+_IBAN_BEGUN = rf"{_ALONE}[A-Za-z](?:\Z|[A-Za-z](?:\Z|[0-9](?:\Z|[0-9](?:[ -]?[A-Za-z0-9])*[ -]?\Z)))"
+_CARD = rf"{_ALONE}[2-6](?:[ -]?[0-9]){{12,18}}"
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"(?<![A-Za-z0-9_.])(?:{_OCTET}\.){{3}}{_OCTET}(?![A-Za-z0-9_]|\.[0-9])"
+_IPV6 = r"(?<![A-Za-z0-9_:.])[0-9A-Fa-f:][0-9A-Fa-f:.]{5,44}(?![A-Za-z0-9_:])"
+_PHONE = (
+    r"(?<![A-Za-z0-9_#=/+-])(?<![0-9][.,:])(?:"
+    rf"\+[1-9](?:{_GAP}[0-9]){{7,14}}"  # +49 (0) 170 1234567
+    rf"|00[1-9](?:{_GAP}[0-9]){{7,14}}"  # 0049 170 1234567
+    rf"|\(0[1-9][0-9]{{0,4}}\)(?:{_GAP}[0-9]){{5,9}}"  # (030) 1234567
+    rf"|0[1-9](?:{_GAP}[0-9]){{7,10}}"  # 0170/1234567, 01 23 45 67 89, 090-1234-5678
+    r"|(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4}"  # (212) 555-0123
+    r"|\([1-9][0-9]{1,4}\) ?[0-9]{3,5}[ .-]?[0-9]{4}"  # (11) 91234-5678
+    r"|1[3-9][0-9][ -]?[0-9]{4}[ -]?[0-9]{4}"  # 138 1234 5678
+    r")(?![A-Za-z0-9_])"
+)
+_DATE = re.compile(
+    r"(?<![0-9])(?:[0-3]?[0-9][ ./-]{1,2}[01]?[0-9][ ./-]{1,2}(?:19|20)[0-9]{2}"
+    r"|(?:19|20)[0-9]{2}[./-][01]?[0-9][./-][0-3]?[0-9])(?![0-9])"
+)
+_THREE_HEX_DIGITS = re.compile(r"[0-9A-Fa-f]{3}")
+_MIN_DIGITS_OF_AN_IBAN = 10
+_LENGTHS_OF_AN_IBAN = range(15, 35)
+# Lengths are tied to the first digits that cards have: of all numbers, one in ten passes Luhn's check.
+_CARD_NUMBER = re.compile(
+    r"[2-6][0-9]{15}|3[47][0-9]{13}|3[0689][0-9]{12}|4[0-9]{12}|(?:[46][0-9]|5[06-8]|35)[0-9]{15,17}"
+)
+_LONGEST_IBAN = 67
+_BEGUN_IBAN = re.compile(_IBAN_BEGUN)
+_ALPHANUMERIC = frozenset(ascii_letters + digits)
+_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+_WITHOUT_SEPARATORS = str.maketrans("", "", " -")
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """One look of one kind.
+
+    ``longest`` bounds a find, in characters. ``begun`` tells where that starts, at the end of a text, which
+    more text could make a find. ``end`` tells where a candidate ends, and gives 0 for one that is none.
+    No find is in a text that holds ``sign`` less often than it says.
+    """
+
+    kind: Kind
+    sign: tuple[str, int]
+    candidate: re.Pattern[str]
+    longest: int
+    begun: Callable[[str], int]
+    end: Callable[[re.Match[str]], int] = re.Match.end
+
+    def hits(self, text: str, start: int) -> Iterator[Hit]:
+        """The finds from ``start`` on, in order; what stands before it is looked back at."""
+        if self.sign[1] and text.count(self.sign[0]) < self.sign[1]:
+            return
+        while candidate := self.candidate.search(text, start):
+            end = self.end(candidate)
+            if end:
+                yield candidate.start(), end, self.kind
+            start = end or candidate.start() + 1
+
+
+def _trailing(alphabet: str, never_first: str = "") -> Callable[[str], int]:
+    """Where the characters start that end a text and are all in ``alphabet``."""
+
+    def begun(text: str) -> int:
+        run = text[len(text.rstrip(alphabet)) :]
+        return len(text) - len(run.lstrip(never_first))
+
+    return begun
+
+
+def _iban_begun(text: str) -> int:
+    found = _BEGUN_IBAN.search(text, max(0, len(text) - _LONGEST_IBAN - 1))
+    return found.start() if found else len(text)
+
+
+def _end_of_iban(candidate: re.Match[str]) -> int:
+    """Where an IBAN ends: words may follow it, and its check number alone can tell."""
+    for end in _ends_of_words(candidate):
+        iban = candidate.string[candidate.start() : end].translate(_WITHOUT_SEPARATORS)
+        if len(iban) in _LENGTHS_OF_AN_IBAN and _is_iban(iban):
+            return end
+    return 0
+
+
+def _is_iban(iban: str) -> bool:
+    if sum(map(str.isdigit, iban)) < _MIN_DIGITS_OF_AN_IBAN:
+        return False
+    return int("".join(str(int(c, 36)) for c in iban[4:] + iban[:4])) % 97 == 1
+
+
+def _end_of_card(candidate: re.Match[str]) -> int:
+    """Where a card's number ends: other numbers may follow it, and its check digit alone can tell."""
+    for end in _ends_of_words(candidate):
+        number = candidate.string[candidate.start() : end].translate(_WITHOUT_SEPARATORS)
+        if _CARD_NUMBER.fullmatch(number) and _passes_luhn(number):
+            return end
+    return 0
+
+
+def _passes_luhn(number: str) -> bool:
+    backwards = [int(c) for c in reversed(number)]
+    return (sum(backwards[::2]) + sum(_DOUBLED[d] for d in backwards[1::2])) % 10 == 0
+
+
+def _ends_of_words(candidate: re.Match[str]) -> Iterator[int]:
+    """Where a candidate could end, from its end backwards: between a letter or digit and anything else."""
+    text = candidate.string
+    for end in range(candidate.end(), candidate.start(), -1):
+        if text[end - 1] in _ALPHANUMERIC and text[end : end + 1] not in _ALPHANUMERIC:
+            yield end
+
+
+def _end_of_phone(candidate: re.Match[str]) -> int:
+    return 0 if _DATE.search(candidate.group()) else candidate.end()
+
+
+def _end_of_ipv6(candidate: re.Match[str]) -> int:
+    """Where an address ends, before a full stop if there is one. Times, and ``1::2``, are none."""
+    address = candidate.group().rstrip(".")
+    try:
+        IPv6Address(address)
+    except AddressValueError:
+        return 0
+    return candidate.start() + len(address) if _THREE_HEX_DIGITS.search(address) else 0
+
+
+_NO_SIGN = ("", 0)
+
+SHAPES = (
+    Shape("email", ("@", 1), re.compile(_EMAIL), 448, _trailing(ascii_letters + digits + _LATIN + "._%+'-@")),
+    Shape("iban", _NO_SIGN, re.compile(_IBAN), _LONGEST_IBAN, _iban_begun, _end_of_iban),
+    Shape("card", _NO_SIGN, re.compile(_CARD), 37, _trailing(digits + " -", " -"), _end_of_card),
+    Shape("ip", (".", 3), re.compile(_IPV4), 15, _trailing(digits + ".", ".")),
+    Shape("ip", (":", 2), re.compile(_IPV6), 45, _trailing(hexdigits + ":."), _end_of_ipv6),
+    Shape("phone", _NO_SIGN, re.compile(_PHONE), 48, _trailing(digits + "+ ./()-", " ./)-"), _end_of_phone),
+)
+"""All looks of all kinds; where two begin at one place and are of one length, the first one counts."""
+
+_DIGIT = re.compile("[0-9]")
+_MOST_BEFORE_A_DIGIT = 45
+
+
+def hits(shapes: Iterable[Shape], text: str, start: int) -> Iterator[Hit]:
+    """What looks like any of the shapes, from ``start`` on; shape by shape.
+
+    All but e-mail addresses hold a digit, and none but these is looked for where none is near.
+    """
+    digit = _DIGIT.search(text, start)
+    numbers = max(start, digit.start() - _MOST_BEFORE_A_DIGIT) if digit else len(text)
+    for shape in shapes:
+        yield from shape.hits(text, start if shape.kind == "email" else numbers)

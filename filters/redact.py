@@ -1,0 +1,212 @@
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Self, get_args
+
+import msgspec
+from pydantic import Field, model_validator
+
+from filters.base import AnswerFilter, Context, Example, Messages, RequestFilter, Spoken, Stage
+from filters.message import Message, is_text
+from filters.pattern import OwnPattern
+from filters.personal import Kind
+from filters.redaction import Redaction
+from filters.role import Role
+from filters.sensitive import Sensitive
+from filters.template import template_with
+from filters.text_stage import TextStage
+
+# A string of JSON, and the colon behind it that makes it a name and, taken together, no JSON.
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
+
+
+class Redact(RequestFilter, AnswerFilter):
+    """Put marks in the place of e-mail addresses, phone, card and account numbers, and IP addresses.
+
+    It reads all that is said: texts and parts, tool results, what tool calls are given, and the
+    ``metadata.original`` of an answer that was cut short. Card numbers and IBANs count when their check
+    digits are right. A phone number is told from other numbers by its form: a plus, a leading zero,
+    brackets or the groups of North America; ten bare digits may as well be an order, so they stay. Numbers
+    that are spelled out in words stay too.
+
+    Of an answer it reads the content. A stream waits while a word may yet become an e-mail address, which is
+    until its end; without the kind ``email``, hardly a word waits.
+    """
+
+    keeps_system: ClassVar[bool] = False
+    keeps_words: ClassVar[bool] = False
+
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    """What is looked for."""
+
+    patterns: Mapping[str, OwnPattern] = Field(default_factory=dict)
+    """Further kinds by name, as patterns of RE2: ``{order: "ORD-[0-9]+"}``."""
+
+    max_length: int = Field(default=64, ge=1, le=1024)
+    """How many characters a match of ``patterns`` may have. A streamed answer waits for as many."""
+
+    template: Annotated[str, template_with("kind")] = "[{kind}]"
+    """What stands in its place: ``{kind}`` is filled in."""
+
+    roles: tuple[Role, ...] = Field(default=("user", "assistant", "tool"), min_length=1)
+    """Whose messages are redacted."""
+
+    arguments: bool = True
+    """Whether the string values among a tool call's arguments are redacted; names and numbers stay."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "What a caller gives away",
+            {},
+            before=[
+                {"role": "system", "content": "Our number is +49 30 1234567."},
+                {"role": "user", "content": "Mail ann@example.org or call 0170 1234567 on 20.11.2026."},
+                {"role": "user", "content": "My card is 4111 1111 1111 1111, my order 1234567890."},
+            ],
+            after=[
+                {"role": "system", "content": "Our number is +49 30 1234567."},
+                {"role": "user", "content": "Mail [email] or call [phone] on 20.11.2026."},
+                {"role": "user", "content": "My card is [card], my order 1234567890."},
+            ],
+        ),
+        Example(
+            "What a tool is given and gives back, and a pattern of one's own",
+            {"kinds": ["email"], "patterns": {"order": "ORD-[0-9]+"}, "template": "<{kind}>"},
+            before=[
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {
+                            "id": "call_1",
+                            "type": "function",
+                            "function": {"name": "find", "arguments": '{"mail": "ann@example.org", "n": 1}'},
+                        }
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "call_1", "content": "ORD-4711, from 192.0.2.1"},
+            ],
+            after=[
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {
+                            "id": "call_1",
+                            "type": "function",
+                            "function": {"name": "find", "arguments": '{"mail": "<email>", "n": 1}'},
+                        }
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "call_1", "content": "<order>, from 192.0.2.1"},
+            ],
+        ),
+    )
+
+    spoken: ClassVar[tuple[Spoken, ...]] = (
+        Spoken(
+            "What the model must not say aloud",
+            {},
+            before=["I have sent it to ann@exam", "ple.org and to +49 170", " 1234567."],
+            after="I have sent it to [email] and to [phone].",
+        ),
+        Spoken(
+            "Without mail addresses to look for, words need not wait",
+            {"kinds": ["card"], "template": "a card"},
+            before=["Paid with 4111 1111", " 1111 1111, thank you."],
+            after="Paid with a card, thank you.",
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if not (self.kinds or self.patterns):
+            raise ValueError("say what to redact: 'kinds', 'patterns' or both")
+        known = [name for name in self.patterns if name in get_args(Kind)]
+        if known:
+            raise ValueError(f"'{known[0]}' is a kind of its own; give the pattern another name")
+        self.sensitive  # noqa: B018 - made now rather than in the first call
+        return self
+
+    @cached_property
+    def sensitive(self) -> Sensitive:
+        """What finds it."""
+        return Sensitive(self.kinds, self.patterns, self.max_length)
+
+    @cached_property
+    def marks(self) -> Mapping[str, str]:
+        """What stands in the place of a find, by its kind."""
+        return {kind: self.template.format(kind=kind) for kind in (*self.kinds, *self.patterns)}
+
+    def apply(self, messages: Messages, context: Context) -> Messages:
+        """The messages, with marks for what is personal."""
+        redacted = [self._message(m) if m.role in self.roles else m for m in messages]
+        same = all(new is old for new, old in zip(redacted, messages, strict=True))
+        return messages if same else redacted
+
+    def open(self, context: Context) -> Stage | None:
+        """A stage for one choice; ``None`` where the assistant's words are not redacted."""
+        return TextStage(Redaction(self.sensitive, self.marks)) if "assistant" in self.roles else None
+
+    def text(self, text: str) -> str:
+        """A text with marks for what is personal; the very same object where nothing is."""
+        found = self.sensitive.find(text)
+        if not found:
+            return text
+        pieces, done = [], 0
+        for begin, end, kind in found:
+            pieces += [text[done:begin], self.marks[kind]]
+            done = end
+        return "".join([*pieces, text[done:]])
+
+    def _message(self, message: Message) -> Message:
+        changed: dict[str, Any] = {}
+        if message.content and (content := self._content(message.content)) is not message.content:
+            changed["content"] = content
+        calls = message.tool_calls if self.arguments else None
+        if calls and (shown := _changed(calls, self._call)) is not calls:
+            changed["tool_calls"] = shown
+        if isinstance(message.metadata, dict) and (original := message.original):
+            changed |= self._original(message.metadata, original)
+        return msgspec.structs.replace(message, **changed) if changed else message
+
+    def _original(self, metadata: dict[str, Any], original: str) -> dict[str, Any]:
+        shown = self.text(original)
+        return {} if shown is original else {"metadata": {**metadata, "original": shown}}
+
+    def _content(self, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+        if isinstance(content, str):
+            return self.text(content)
+        return _changed(content, self._part)
+
+    def _part(self, part: dict[str, Any]) -> dict[str, Any]:
+        if not is_text(part):
+            return part
+        text = self.text(part["text"])
+        return part if text is part["text"] else {**part, "text": text}
+
+    def _call(self, call: dict[str, Any]) -> dict[str, Any]:
+        function = call.get("function")
+        given = function.get("arguments") if isinstance(function, dict) else None
+        if not isinstance(given, str):
+            return call
+        shown = _STRING.sub(self._string, given)
+        return call if shown == given else {**call, "function": {**call["function"], "arguments": shown}}
+
+    def _string(self, string: re.Match[str]) -> str:
+        """A string of JSON with marks in it; a name, and what cannot be read, as it was."""
+        written = string.group()
+        try:
+            value = json.loads(written, strict=False)
+        except ValueError:
+            return written
+        shown = self.text(value)
+        return written if shown is value else json.dumps(shown)
+
+
+def _changed(
+    parts: list[dict[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The parts, each changed; the very same list where all stay the same."""
+    changed = [change(part) for part in parts]
+    same = all(new is old for new, old in zip(changed, parts, strict=True))
+    return parts if same else changed

@@ -1,0 +1,164 @@
+import re
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from filters.base import Context, Example, Messages, RequestFilter
+from filters.message import Content, Message, is_text
+from filters.pattern import OwnPattern, compiled, encodable
+from filters.role import Role
+
+_ESCAPE = re.compile(r"\\(?:([0-9]{1,2})|(\\)|(.?))", re.DOTALL)
+
+
+class Replacement(BaseModel):
+    """What is replaced, and by what."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, serialize_by_alias=True
+    )
+
+    pattern: OwnPattern
+    """What is looked for, as a pattern of RE2."""
+
+    by: str = Field(alias="with")
+    r"""What takes its place. ``\1`` is what the first group matched, ``\0`` the whole, ``\\`` a backslash."""
+
+    @model_validator(mode="after")
+    def _holds_its_groups(self) -> Self:
+        groups = compiled(self.pattern).groups
+        for number, backslash, other in _ESCAPE.findall(self.by):
+            if number and int(number) > groups:
+                raise ValueError(f"'with' names group {number}, and the pattern has {groups}")
+            if not (number or backslash):
+                raise ValueError(rf"'\{other}' in 'with' means nothing; write '\\' for a backslash")
+        return self
+
+    @cached_property
+    def rewritten(self) -> Callable[[str], str]:
+        """The text with every match replaced; the very same object where there is none."""
+        finditer, pieces = compiled(self.pattern).finditer, _pieces(self.by)
+
+        def rewritten(text: str) -> str:
+            shown, done = [], 0
+            for match in finditer(encodable(text)):
+                shown += [
+                    text[done : match.start()],
+                    *(p if isinstance(p, str) else match[p] or "" for p in pieces),
+                ]
+                done = match.end()
+            return "".join([*shown, text[done:]]) if shown else text
+
+        return rewritten
+
+
+def _pieces(written: str) -> list[str | int]:
+    """What stands in the place of a match: texts, and groups by their number."""
+    pieces: list[str | int] = []
+    done = 0
+    for escape in _ESCAPE.finditer(written):
+        pieces += [written[done : escape.start()], int(escape[1]) if escape[1] else "\\"]
+        done = escape.end()
+    return [*pieces, written[done:]]
+
+
+class Rewrite(RequestFilter):
+    r"""Replace by pattern: names that speech recognition gets wrong, words that a model should not see.
+
+    The replacements run one after the other over each text. Patterns are RE2's: they cost no more than the
+    text is long, and have neither look-around nor back-references; ``\w``, ``\d`` and ``\b`` know ASCII
+    alone, ``\pL`` is any letter, and ``(?i)`` at the start takes either case. A message that loses all its
+    words stays, empty, and a part that does goes: put it before ``repair_history``, which drops the empty.
+    """
+
+    idempotent: ClassVar[bool] = False
+    keeps_system: ClassVar[bool] = False
+    keeps_words: ClassVar[bool] = False
+
+    replace: tuple[Replacement, ...] = Field(min_length=1)
+    """What is replaced, in order: ``[{pattern: "(?i)acne corp", with: "ACME Corp"}]``."""
+
+    roles: tuple[Role, ...] = Field(default=("user",), min_length=1)
+    """Whose messages are rewritten."""
+
+    sources: tuple[str, ...] = ()
+    """Which ``metadata.source`` is rewritten. Empty: all."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "A name that is heard wrongly, and an order of words",
+            {
+                "replace": [
+                    {"pattern": "(?i)acne corp", "with": "ACME Corp"},
+                    {"pattern": r"\b([0-9]+) (EUR|USD)\b", "with": r"\2 \1"},
+                ]
+            },
+            before=[
+                {"role": "user", "content": "Did Acne Corp book 20 EUR?"},
+                {"role": "assistant", "content": "Acne Corp booked 20 EUR."},
+            ],
+            after=[
+                {"role": "user", "content": "Did ACME Corp book EUR 20?"},
+                {"role": "assistant", "content": "Acne Corp booked 20 EUR."},
+            ],
+        ),
+        Example(
+            "Marks that one source alone puts in",
+            {"replace": [{"pattern": r"^<[a-z]+> ?", "with": ""}], "sources": ["asr"]},
+            before=[
+                {"role": "user", "content": "<laughs> Yes!", "metadata": {"source": "asr"}},
+                {"role": "user", "content": "<b> is bold.", "metadata": {"source": "message"}},
+            ],
+            after=[
+                {"role": "user", "content": "Yes!", "metadata": {"source": "asr"}},
+                {"role": "user", "content": "<b> is bold.", "metadata": {"source": "message"}},
+            ],
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _is_ready(self) -> Self:
+        for replacement in self.replace:
+            replacement.rewritten  # noqa: B018 - made now rather than in the first call
+        return self
+
+    def apply(self, messages: Messages, context: Context) -> Messages:
+        """The messages, with what matches replaced."""
+        shown: list[Message] | None = None
+        for i, message in enumerate(messages):
+            if not self._wants(message):
+                continue
+            content = self._content(message.content)
+            if content is not message.content:
+                shown = shown or list(messages)
+                shown[i] = msgspec.structs.replace(message, content=content)
+        return shown or messages
+
+    def _wants(self, message: Message) -> bool:
+        if message.role not in self.roles:
+            return False
+        return not self.sources or message.source in self.sources
+
+    def _content(self, content: Any) -> Content:
+        if isinstance(content, list):
+            parts = [self._part(part) for part in content]
+            same = all(new is old for new, old in zip(parts, content, strict=True))
+            return content if same else [part for part in parts if part is not None]
+        return self._text(content) if isinstance(content, str) else content
+
+    def _part(self, part: dict[str, Any]) -> dict[str, Any] | None:
+        """A part with other words; ``None`` where none are left."""
+        if not is_text(part):
+            return part
+        text = self._text(part["text"])
+        if text is part["text"]:
+            return part
+        return {**part, "text": text} if text else None
+
+    def _text(self, text: str) -> str:
+        for replacement in self.replace:
+            text = replacement.rewritten(text)
+        return text

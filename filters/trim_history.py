@@ -1,0 +1,179 @@
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from filters.base import Context, Example, Messages, RequestFilter
+from filters.group import groups
+from filters.message import Message
+from filters.tokens import in_message
+
+_SYSTEM = ("system", "developer")
+
+
+class TrimHistory(RequestFilter):
+    """Keep a conversation within what a model can take, by leaving out its oldest turns.
+
+    A turn begins with a message of the user. When the conversation grows past a maximum, whole turns go at
+    once until it is down to the share ``to``; then it grows again. So the cut stands still for many turns,
+    and the model's prompt cache keeps what comes before and after it. System and developer messages stay:
+    their tokens count, and ``to`` shares what they leave. Tool results go with their call, a call that
+    waits for results stays, and so does the newest message of the user with all that follows it, however
+    large.
+
+    The cuts are found by walking through the conversation from its start, so a client must send all of it.
+    Where an engine itself drops the oldest, the walk starts elsewhere in each turn, and the cut moves with
+    it: let the engine send more than the maximum here, or nothing but the engine's own window helps.
+    """
+
+    keeps_past: ClassVar[bool] = False
+
+    # What could not be cut for what stood before it may go when the walk begins there.
+    idempotent: ClassVar[bool] = False
+
+    max_messages: int | None = Field(default=None, ge=1)
+    """How many messages are sent, system messages aside."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """How many tokens are sent: an estimate, 2 % off in English and up to 15 % elsewhere; leave some room."""
+
+    max_turns: int | None = Field(default=None, ge=1)
+    """How many turns are sent."""
+
+    to: float = Field(default=0.75, gt=0, lt=1)
+    """Which share of the maximum is left after a cut. Lower ones cut more at once, and less often."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "The oldest turns go, the prompt stays",
+            {"max_turns": 2, "to": 0.5},
+            before=[
+                {"role": "system", "content": "Be brief."},
+                {"role": "assistant", "content": "Hello!"},
+                {"role": "user", "content": "One"},
+                {"role": "assistant", "content": "1"},
+                {"role": "user", "content": "Two"},
+                {"role": "assistant", "content": "2"},
+                {"role": "user", "content": "Three"},
+            ],
+            after=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Three"}],
+        ),
+        Example(
+            "A tool call goes with its result",
+            {"max_tokens": 40},
+            before=[
+                {"role": "user", "content": "Is it raining in Reykjavik this afternoon?"},
+                {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function"}]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "Rain until six."},
+                {"role": "user", "content": "And tomorrow?"},
+                {"role": "assistant", "content": "Sunny."},
+                {"role": "user", "content": "Thanks!"},
+            ],
+            after=[
+                {"role": "user", "content": "And tomorrow?"},
+                {"role": "assistant", "content": "Sunny."},
+                {"role": "user", "content": "Thanks!"},
+            ],
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if not self._budgets():
+            raise ValueError("say how much is kept: 'max_messages', 'max_tokens' or 'max_turns'")
+        return self
+
+    def apply(self, messages: Messages, context: Context) -> Messages:
+        """The messages that stay."""
+        if not self._may_be_passed(messages):
+            return messages
+        turns, waiting = _turns(messages), _waiting(messages)
+        first = self._first(messages, turns, waiting)
+        return [m for i, m in enumerate(messages) if turns[i] >= first or m.role in _SYSTEM or i in waiting]
+
+    def _may_be_passed(self, messages: Messages) -> bool:
+        """Whether the whole passes a maximum; if not, no part of it ever did."""
+        if self.max_messages and len(messages) > self.max_messages:
+            return True
+        if self.max_tokens and sum(map(in_message, messages)) > self.max_tokens:
+            return True
+        return bool(self.max_turns) and sum(map(_is_user, messages)) > (self.max_turns or 0)
+
+    def _first(self, messages: Messages, turns: list[int], waiting: set[int]) -> int:
+        """The first turn that is kept. What is decided at a message rests on those before it alone."""
+        budgets, first, newest = self._budgets(), 0, 0
+        for i, message in enumerate(messages):
+            if turns[i] < first:
+                continue  # a result that came after its call was cut
+            newest = max(newest, turns[i])
+            for budget in budgets:
+                budget.take(message, None if i in waiting else turns[i])
+            passed = [budget for budget in budgets if budget.is_passed]
+            while first < newest and any(budget.is_to_shrink for budget in passed):
+                for budget in budgets:
+                    budget.drop(first)
+                first += 1
+        return first
+
+    def _budgets(self) -> list["_Budget"]:
+        sizes = ((self.max_messages, _one), (self.max_tokens, in_message), (self.max_turns, _is_user))
+        return [_Budget(most, self.to, size) for most, size in sizes if most is not None]
+
+
+class _Budget:
+    """How much is kept so far, by one measure."""
+
+    def __init__(self, most: int, to: float, size: Callable[[Message], int]) -> None:
+        self._most, self._to, self._size = most, to, size
+        self._system = self._kept = 0
+        self._by_turn: Counter[int] = Counter()
+
+    def take(self, message: Message, turn: int | None) -> None:
+        """Adds a message, under its turn if it can go."""
+        size = self._size(message)
+        if message.role in _SYSTEM:
+            self._system += size
+            return
+        self._kept += size
+        if turn is not None:
+            self._by_turn[turn] += size
+
+    def drop(self, turn: int) -> None:
+        """Takes a turn out."""
+        self._kept -= self._by_turn.pop(turn, 0)
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether more is kept than may be."""
+        return self._system + self._kept > self._most
+
+    @property
+    def is_to_shrink(self) -> bool:
+        """Whether a cut has still to go on."""
+        return self._kept > self._to * (self._most - self._system)
+
+
+def _one(message: Message) -> int:
+    return message.role not in _SYSTEM
+
+
+def _is_user(message: Message) -> int:
+    return message.role == "user"
+
+
+def _turns(messages: Messages) -> list[int]:
+    """The turn of each message, from 0; a result's is that of its call."""
+    turns, turn = [], 0
+    for message in messages:
+        turn += message.role == "user"
+        turns.append(turn)
+    for group in groups(messages):
+        for result in group.results:
+            turns[result] = turns[group.call]
+    return turns
+
+
+def _waiting(messages: Messages) -> set[int]:
+    """The positions of all calls that wait for a result, and of the results that they have."""
+    return {i for group in groups(messages) if group.open for i in (group.call, *group.results)}

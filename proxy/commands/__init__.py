@@ -1,0 +1,1 @@
+"""The commands of ``turnkeeper``: a file each, named as the command."""

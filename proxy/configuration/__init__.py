@@ -1,0 +1,1 @@
+"""From a YAML file to settings, or to all that is wrong with it."""

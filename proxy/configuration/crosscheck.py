@@ -1,0 +1,85 @@
+"""What is no fault in a configuration, yet cannot be meant: rules over all of it, as data."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from proxy.configuration import sequence
+from proxy.configuration.base_url import PRACTICE
+from proxy.configuration.fault import Place
+from proxy.configuration.settings import Pipeline, Settings, Upstream
+from proxy.loopback import is_loopback_name
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something at one place that cannot be meant, and what to write instead."""
+
+    place: Place
+    message: str
+
+
+def findings(settings: Settings) -> Iterator[Finding]:
+    """All that the rules find, in no order."""
+    for name, upstream in settings.upstreams.items():
+        for rule in UPSTREAM_RULES:
+            if rule.holds(upstream):
+                yield Finding(("upstreams", name, *rule.key), rule.message)
+    yield from _unused(settings)
+    for name, pipeline in settings.pipelines.items():
+        for place, message in _of_pipeline(pipeline):
+            yield Finding(("pipelines", name, *place), message)
+
+
+class UpstreamRule(msgspec.Struct, frozen=True):
+    """A warning for an upstream for which a condition holds; ``key`` is where it is shown."""
+
+    holds: Callable[[Upstream], bool]
+    key: Place
+    message: str
+
+
+def _is_remote(upstream: Upstream) -> bool:
+    return upstream.base_url != PRACTICE and not is_loopback_name(urlsplit(upstream.base_url).netloc)
+
+
+def _has_key(upstream: Upstream) -> bool:
+    named = (name for name in upstream.headers if "auth" in name or "key" in name or "token" in name)
+    return bool(upstream.api_key.get_secret_value()) or upstream.forward_key or any(named)
+
+
+UPSTREAM_RULES: Final = (
+    UpstreamRule(
+        lambda u: _is_remote(u) and not _has_key(u),
+        ("api_key",),
+        "no key is sent to an upstream on another machine; set api_key, or forward_key",
+    ),
+    UpstreamRule(
+        lambda u: _is_remote(u) and _has_key(u) and u.base_url.lower().startswith("http:"),
+        ("base_url",),
+        "a key goes to another machine without encryption; write https",
+    ),
+    UpstreamRule(
+        lambda u: u.first_token >= u.total,
+        ("first_token",),
+        "'total' ends a request before this does; make it shorter than 'total'",
+    ),
+)
+
+
+def _unused(settings: Settings) -> Iterator[Finding]:
+    used = {name for pipeline in settings.pipelines.values() for name in pipeline.upstreams}
+    for name in settings.upstreams.keys() - used:
+        yield Finding(("upstreams", name), "no pipeline uses this upstream; name it in one, or take it out")
+
+
+def _of_pipeline(pipeline: Pipeline) -> Iterator[tuple[Place, str]]:
+    for i, name in enumerate(pipeline.upstreams):
+        if name in pipeline.upstreams[:i]:
+            yield ("upstreams", i), "this upstream stands here twice; a second time it fails as the first did"
+    for key, steps in (("request", pipeline.request), ("answer", pipeline.answer)):
+        for i in sequence.doubles(steps):
+            yield (key, i), "this step stands here twice with the same options; keep one"
+    for i, message in sequence.findings(pipeline.request):
+        yield ("request", i), message

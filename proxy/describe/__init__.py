@@ -1,0 +1,1 @@
+"""What filters and configurations say of themselves: pages, a schema, lists."""

@@ -1,0 +1,23 @@
+"""What is made from the code is as the code is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.make import ROOT, made
+
+MADE = made()
+SHIPPED = [path for path in ROOT.glob("**/*.yaml") if not {".venv", "tests"} & set(path.parts)]
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_made_file_is_fresh(path: Path):
+    assert path.read_text() == MADE[path], "run `make docs`"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_shipped_file_leads_an_editor_to_a_schema(path: Path):
+    named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", path.read_text().splitlines()[0])
+    assert named
+    assert (path.parent / named[1]).resolve() in MADE

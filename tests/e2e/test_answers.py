@@ -1,0 +1,114 @@
+"""Answer filters on the wire: streams and whole answers, from outside."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fake_upstream import (
+    DONE,
+    END,
+    HANG,
+    HEAD,
+    ROLE,
+    FakeUpstream,
+    answer,
+    chunk,
+    completion,
+    delta,
+    sse,
+    stream_of,
+)
+from tests.proxy_server import ProxyServer
+
+Serve = Callable[..., ProxyServer]
+CONFIG = """
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", first_token: 2s}}
+pipelines:
+  default: {upstreams: [main], answer: [%s]}
+"""
+
+
+def words(stream: bytes) -> str:
+    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
+    deltas = [choice["delta"] for each in chunks for choice in each.get("choices", ())]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
+def test_a_stream_is_made_speakable(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(*sse(stream_of("Use **", "two** eggs ", "🍳 and [flour](https://x.example).")))
+    got = serve(CONFIG % "speakable").chat(stream=True)
+    assert words(got.content) == "Use two eggs and flour."
+    assert got.content.endswith(DONE)
+
+
+def test_a_whole_answer_is_made_speakable(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(*answer(completion("Use **two** eggs.")))
+    assert serve(CONFIG % "speakable").chat().json()["choices"][0]["message"]["content"] == "Use two eggs."
+
+
+def test_what_is_speakable_already_passes_byte_for_byte(serve: Serve, upstream: FakeUpstream) -> None:
+    body = stream_of("Two", " eggs.")
+    upstream.says(*sse(body))
+    assert serve(CONFIG % "speakable, hide_reasoning").chat(stream=True).content == body
+
+
+def test_reasoning_is_hidden(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(*sse(ROLE + delta(reasoning_content="hm") + delta(content="<think>so</think>Two.") + DONE))
+    got = serve(CONFIG % "hide_reasoning").chat(stream=True)
+    assert words(got.content) == "Two."
+    assert b"hm" not in got.content
+
+
+def test_a_stream_that_breaks_says_what_it_held_back(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(HEAD, chunk(ROLE + delta(content="My number is +49 30 12")), 0.05, "reset")
+    got = serve(CONFIG % "redact").chat(stream=True)
+    assert words(got.content).startswith("My number is")
+    assert b'"upstream_error"' in got.content.splitlines()[-2]
+
+
+def test_agora_is_told_first_whether_it_may_interrupt(serve: Serve, upstream: FakeUpstream) -> None:
+    body = stream_of("Two")
+    upstream.says(*sse(body))
+    got = serve(CONFIG % "interruptable: {value: false}").chat(stream=True)
+    first, rest = got.content.split(b"\n\n", 1)
+    assert json.loads(first[6:])["metadata"] == {"interruptable": False}
+    assert rest == body
+
+
+FILLER = "filler: {after: 200ms, phrases: [One moment.]}"
+
+
+def test_a_late_answer_is_preceded_by_a_filler(serve: Serve, upstream: FakeUpstream) -> None:
+    body = stream_of("Two", " eggs.")
+    upstream.says(0.5, HEAD, chunk(body), END)
+    proxy = serve(CONFIG % FILLER)
+    started = time.monotonic()
+    call: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    with proxy.client.stream("POST", "/v1/chat/completions", json=call) as got:
+        pieces = got.iter_raw()
+        first = next(pieces)
+        assert 0.15 < time.monotonic() - started < 0.45
+        assert words(first) == "One moment. "
+        assert b"".join(pieces) == body
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_in_time_has_no_filler(serve: Serve, upstream: FakeUpstream, stream: bool) -> None:
+    body = stream_of("Two") if stream else json.dumps(completion()).encode()
+    upstream.says(*(sse(body) if stream else [0.4, *answer(body)]))
+    assert serve(CONFIG % FILLER).chat(stream=stream).content == body
+
+
+def test_a_failure_after_a_filler_is_an_error_event(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(0.4, *answer({"error": {"message": "Busy."}}, 503))
+    got = serve(CONFIG % FILLER).chat(stream=True)
+    assert got.status_code == 200
+    assert b"Busy." in got.content
+    assert b"[DONE]" not in got.content
+    upstream.says(0.4, *answer(completion()))
+    assert b"asked for a stream" in serve(CONFIG % FILLER).chat(stream=True).content
+    upstream.says(HANG)
+    assert b"upstream_timeout" in serve(CONFIG % FILLER).chat(stream=True).content

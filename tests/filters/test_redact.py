@@ -1,0 +1,108 @@
+"""Where personal data is looked for in a message, and what stands in its place."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filters.base import Context
+from filters.redact import Redact
+from tests.conversations import message_of, messages_of
+
+CONTEXT = Context(now=0.0)
+MAIL = "ann@example.org"
+
+
+def redacted(message, **options):
+    (shown,) = Redact(**options).apply([message_of(message)], CONTEXT)
+    return shown
+
+
+def arguments_of(given, **options):
+    function = {"name": "f", "arguments": given}
+    message = {"role": "assistant", "tool_calls": [{"id": "call_1", "function": function}]}
+    return redacted(message, **options).tool_calls[0]["function"]["arguments"]
+
+
+def test_each_text_part_is_redacted():
+    picture = {"type": "image_url", "image_url": {"url": f"https://example.org/{MAIL}"}}
+    content = [{"type": "text", "text": MAIL}, picture, {"type": "text", "text": "Hi."}]
+    assert redacted({"role": "user", "content": content}).content == [
+        {"type": "text", "text": "[email]"},
+        picture,
+        content[2],
+    ]
+
+
+def test_what_was_generated_is_redacted_as_what_was_heard():
+    metadata = {"interrupted": True, "original": f"Write to {MAIL}.", "source": "llm"}
+    shown = redacted({"role": "assistant", "content": "Write to", "metadata": metadata})
+    assert shown.metadata == {**metadata, "original": "Write to [email]."}
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_system_messages_are_left(role):
+    told = messages_of([{"role": role, "content": MAIL}])
+    assert Redact().apply(told, CONTEXT) is told
+
+
+def test_what_is_not_personal_is_the_same_object():
+    told = messages_of([{"role": "user", "content": "Hi."}, {"role": "assistant", "content": None}])
+    assert Redact().apply(told, CONTEXT) is told
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (f'{{"a": ["{MAIL}", 1.0], "b":null}}', '{"a": ["[email]", 1.0], "b":null}'),
+        ('{"a":"ann\\u0040example.org"}', '{"a":"[email]"}'),
+        (f'{{"a":"say \\"{MAIL}\\""}}', '{"a":"say \\"[email]\\""}'),
+        (f'{{"{MAIL}" : 1}}', f'{{"{MAIL}" : 1}}'),
+        (f'{{"a":"{MAIL}", "b', '{"a":"[email]", "b'),
+        ('{"a": 13812345678}', '{"a": 13812345678}'),
+        ("", ""),
+    ],
+)
+def test_string_values_among_arguments_are_redacted(given, shown):
+    assert arguments_of(given) == shown
+
+
+def test_arguments_can_be_left_alone():
+    assert arguments_of(f'"{MAIL}"', arguments=False) == f'"{MAIL}"'
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.sampled_from([MAIL, f'"{MAIL}\\'])),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=8,
+)
+
+
+@given(value=values, mark=st.sampled_from(["[{kind}]", '"{kind}"', "\\"]), ascii_only=st.booleans())
+def test_arguments_stay_json_of_the_same_form(value, mark, ascii_only):
+    shown = json.loads(arguments_of(json.dumps(value, ensure_ascii=ascii_only), template=mark))
+    assert shown == _redacted(value, Redact(template=mark).text)
+
+
+def _redacted(value, text):
+    if isinstance(value, dict):
+        return {name: _redacted(each, text) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_redacted(each, text) for each in value]
+    return text(value) if isinstance(value, str) else value
+
+
+def test_something_must_be_looked_for():
+    with pytest.raises(ValueError, match="say what to redact"):
+        Redact(kinds=[])
+
+
+def test_an_own_pattern_cannot_take_a_known_name():
+    with pytest.raises(ValueError, match="'card' is a kind of its own"):
+        Redact(patterns={"card": "x"})
+
+
+def test_an_own_pattern_that_is_refused_tells_its_fault():
+    with pytest.raises(ValueError, match=r"is no pattern of RE2: missing \)"):
+        Redact(patterns={"order": "(ORD"})

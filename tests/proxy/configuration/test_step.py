@@ -1,0 +1,31 @@
+import pytest
+from pydantic import ValidationError
+
+from filters.base import RequestFilter
+from proxy.configuration.shelf import Shelf
+from proxy.configuration.step import step
+
+TRIAL = Shelf("trial_filters")
+
+
+@pytest.mark.parametrize(
+    ("written", "turns"),
+    [("keep_last", 6), ({"keep_last": None}, 6), ({"keep_last": {}}, 6), ({"keep_last": {"turns": 2}}, 2)],
+)
+def test_a_step_is_a_name_or_a_name_with_options(written, turns):
+    assert step(written, RequestFilter, TRIAL).turns == turns
+
+
+@pytest.mark.parametrize("written", [None, 7, [], ["keep_last"], {}, {"keep_last": None, "turns": 2}, True])
+def test_any_other_step_is_answered_with_its_form(written):
+    with pytest.raises(ValueError, match="write a filter's name, or one name with its options"):
+        step(written, RequestFilter, TRIAL)
+
+
+def test_wrong_options_are_placed_under_the_filters_name():
+    with pytest.raises(ValidationError) as caught:
+        step({"keep_last": {"turns": 0, "turn": 1}}, RequestFilter, TRIAL)
+    assert [error["loc"] for error in caught.value.errors()] == [
+        ("keep_last", "turns"),
+        ("keep_last", "turn"),
+    ]
