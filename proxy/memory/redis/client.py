@@ -105,10 +105,17 @@ def _cluster(place: Address, deadline: float) -> Made:
     client = RedisCluster(
         startup_nodes=[ClusterNode(host, port) for host, port in place.nodes],
         require_full_coverage=False,
+        reinitialize_steps=0,
         ssl=place.tls is not None,
         **options | {"socket_timeout": deadline / 2},
     )
-    return Made(client, client.aclose)
+
+    async def close() -> None:
+        # The client's own aclose() leaves the connections open where it was about to look its nodes up again.
+        await client.nodes_manager.aclose()
+        await client.nodes_manager.aclose("startup_nodes")
+
+    return Made(client, close)
 
 
 def _login(place: Address) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Link:
         due = asyncio.get_running_loop().time() + self._deadline
         await self._enter(due)
         made = self._made
-        task = self._start(work(made.client), made)
+        task = self._start(_run(work, made.client), made)
         try:
             await _wait(task, due)
         finally:
@@ -107,6 +107,12 @@ class Link:
         # Nobody is left to hear what a dead connection says of its end.
         with contextlib.suppress(Exception):
             await made.close()
+
+
+async def _run(work: Callable[[Client], Coroutine[Any, Any, T]], client: Client) -> T:
+    # A Cluster's client that does not know its nodes yet would send this to any of them.
+    await client.initialize()
+    return await work(client)
 
 
 async def _wait(task: asyncio.Task[Any], due: float) -> None:

@@ -45,7 +45,7 @@ redis.call('PEXPIRE', KEYS[2], ARGV[3])
 return 1
 """)
 
-# GT: a writer that loses the swap shortens nobody's place. Members leave by when they expire, in the same step
+# GT: a writer that loses the swap shortens nobody's place. Members leave by when they expire, in the step
 # that renews them: whoever cleaned up after having looked for the session would race with the write that
 # brings it back.
 ENTER = Script("""

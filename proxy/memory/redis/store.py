@@ -42,7 +42,7 @@ class RedisStore:
         """
         pair, index = self._names.session(key), self._names.index(key.tenant)
         lasting = _milliseconds(ttl)
-        arguments: list[Argument] = [version, _after(version), lasting, blob, *cold]
+        arguments: list[Argument] = [version, _another(), lasting, blob, *cold]
 
         async def work(client: Client) -> bool:
             # The place in the list comes first: without its session it is not shown. Where it is refused, in
@@ -100,12 +100,9 @@ def _held(version: bytes | None, blob: bytes | None) -> Held | None:
     return Held(blob, int(version))
 
 
-def _after(version: int) -> int:
-    """The version that follows; a session's first is random.
-
-    So a writer that read a session which has expired since does not take its successor for it.
-    """
-    return version + 1 if version else secrets.randbits(62) + 1
+def _another() -> int:
+    """A version that no state of any session had: counted ones return after an expiry, and after a failover."""
+    return secrets.randbits(62) + 1
 
 
 def _milliseconds(ttl: float) -> int:
