@@ -145,7 +145,7 @@ def cluster(folder: Path, nodes: int = 3) -> Iterator[list[RedisServer]]:
     with closing([]) as servers:
         settings = ["cluster-enabled yes", "cluster-node-timeout 1000", "cluster-require-full-coverage no"]
         for _ in range(nodes):
-            servers.append(RedisServer(folder, *settings))  # noqa: PERF401  (each is closed if the next fails)
+            servers.append(RedisServer(folder, *settings))  # one by one: each is closed if the next fails
         share = SLOTS // nodes + 1
         for number, server in enumerate(servers):
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)

@@ -111,7 +111,8 @@ def _cluster(place: Address, deadline: float) -> Made:
     )
 
     async def close() -> None:
-        # The client's own aclose() leaves the connections open where it was about to look its nodes up again.
+        await client.aclose()
+        # That leaves the connections open where the client was about to look its nodes up again.
         await client.nodes_manager.aclose()
         await client.nodes_manager.aclose("startup_nodes")
 

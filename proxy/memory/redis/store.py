@@ -101,7 +101,7 @@ def _held(version: bytes | None, blob: bytes | None) -> Held | None:
 
 
 def _another() -> int:
-    """A version that no state of any session had: counted ones return after an expiry, and after a failover."""
+    """A version that no state of any session had; counted ones come again after an expiry or a failover."""
     return secrets.randbits(62) + 1
 
 
