@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 

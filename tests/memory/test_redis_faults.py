@@ -169,7 +169,7 @@ async def test_a_loop_that_was_late_blames_nobody(store: Store):
     reading = asyncio.ensure_future(store.read(KEY))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    time.sleep(2 * DEADLINE)  # noqa: ASYNC251  (this is what a late loop is)
+    time.sleep(2 * DEADLINE)  # this is what a late loop is
     assert (await reading).blob == b"1"
 
 

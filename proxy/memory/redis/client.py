@@ -22,6 +22,7 @@ from redis.asyncio.sentinel import (
 from redis.backoff import NoBackoff
 
 from proxy.memory.redis.address import CLUSTER, SENTINEL, UNIX, Address
+from proxy.memory.redis.fault import is_lost, is_nowhere
 from proxy.memory.redis.scripts import Client
 
 MOST_CONNECTIONS = 32
@@ -30,10 +31,25 @@ _PATIENCE = 4
 
 
 class Made(NamedTuple):
-    """A client, and what closes it with all that it holds."""
+    """A client, what closes it with all that it holds, and after which faults another one is to be made."""
 
     client: Client
     close: Callable[[], Awaitable[None]]
+    is_lost: Callable[[Exception], bool] = is_lost
+
+
+class _FirstIsKey:
+    """Where a command's key stands, for a Cluster's client.
+
+    It stands first in all of ours. To ask a server, as redis-py does, takes longer than a deadline, and is
+    in vain where the first node of all is the one that is dead.
+    """
+
+    async def initialize(self, node: object) -> None:
+        pass
+
+    async def get_keys(self, _command: str, *arguments: Any) -> tuple[Any, ...]:
+        return arguments[:1]
 
 
 class _Shared:
@@ -109,6 +125,7 @@ def _cluster(place: Address, deadline: float) -> Made:
         ssl=place.tls is not None,
         **options | {"socket_timeout": deadline / 2},
     )
+    client.commands_parser = _FirstIsKey()  # type: ignore[assignment]
 
     async def close() -> None:
         await client.aclose()
@@ -116,7 +133,7 @@ def _cluster(place: Address, deadline: float) -> Made:
         await client.nodes_manager.aclose()
         await client.nodes_manager.aclose("startup_nodes")
 
-    return Made(client, close)
+    return Made(client, close, is_nowhere)
 
 
 def _login(place: Address) -> dict[str, Any]:

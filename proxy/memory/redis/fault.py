@@ -10,7 +10,9 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     ResponseError,
+    SlotNotCoveredError,
 )
 
 _CODES: dict[type[Exception], str] = {
@@ -52,6 +54,11 @@ def is_lost(fault: Exception) -> bool:
     A server that has become read-only is no longer the one that the address means.
     """
     return not isinstance(fault, ResponseError) or _code(fault) == "READONLY"
+
+
+def is_nowhere(fault: Exception) -> bool:
+    """Whether no node that a Cluster's client knows of is left; of single nodes it keeps account itself."""
+    return isinstance(fault, RedisClusterException) and not isinstance(fault, SlotNotCoveredError)
 
 
 def _code(fault: Exception) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from proxy.memory.redis.client import MOST_CONNECTIONS, Made
-from proxy.memory.redis.fault import is_lost, said
+from proxy.memory.redis.fault import said
 from proxy.memory.redis.scripts import Client
 from proxy.memory.store import StoreError
 
@@ -25,7 +25,7 @@ class Link:
     connection that is slow to be made is made all the same, and after it is ended with its connection.
 
     Once the server was lost or slow, all later commands run on a new client: no connection of that time, and
-    no address that was found then, is used again.
+    no address that was found then, is used again. A Cluster's client does so itself, node by node.
     """
 
     def __init__(self, make: Callable[[], Made], *, deadline: float) -> None:
@@ -49,7 +49,7 @@ class Link:
             if not task.done():
                 self._outlived(task)
         if not task.done():
-            self._renew(made)
+            self._lost(made, TimeoutError())
             raise StoreError(f"Redis took longer than {self._deadline * 1000:.0f} ms")
         return _result(task)
 
@@ -83,12 +83,16 @@ class Link:
         self._room.release()
         made = self._under_way.pop(task)
         fault = None if task.cancelled() else task.exception()
-        if isinstance(fault, Exception) and is_lost(fault):
-            self._renew(made)
+        if isinstance(fault, Exception):
+            self._lost(made, fault)
 
     def _outlived(self, task: asyncio.Task[Any]) -> None:
         bell = asyncio.get_running_loop().call_later(_GRACE * self._deadline, task.cancel)
         task.add_done_callback(lambda _: bell.cancel())
+
+    def _lost(self, made: Made, fault: Exception) -> None:
+        if made.is_lost(fault):
+            self._renew(made)
 
     def _renew(self, made: Made) -> None:
         """Later commands run on a new client; the old one is closed when its last command has ended."""
