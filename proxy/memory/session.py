@@ -10,7 +10,7 @@ from filters.message import Content, Message
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message as it was heard.
 
-    ``turn`` counts from 0 within a ``life`` and never goes back; ``engine_turn`` is the number that the engine
+    ``turn`` counts from 0 within a ``life`` and never goes back; ``engine_turn`` is the number the engine
     gave it, where it numbers its turns. ``timestamp`` is as the engine wrote it. ``original`` is all that the
     model generated where the caller heard less. ``pending`` is an answer that no later request has
     confirmed or cut yet: it is held as generated.

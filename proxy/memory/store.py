@@ -12,7 +12,11 @@ class Key(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A session's hot part as bytes, and the version that a write must name to replace it."""
+    """A session's hot part as bytes, and the version that a write must name to replace it.
+
+    A version is a number above 0 that names one state of one session for good: no later write has it again,
+    not even of a session that was deleted or expired and was made anew.
+    """
 
     blob: bytes
     version: int
@@ -27,14 +31,18 @@ class Listed(NamedTuple):
 
 
 class StoreError(Exception):
-    """The store cannot be reached, is too slow, is full, is read-only or is not one of ours."""
+    """The store cannot be reached, is too slow, is full, is read-only, is closed or is not one of ours.
+
+    After a write that was too slow nobody knows whether it happened: read again.
+    """
 
 
 class Store(Protocol):
     """Sessions by key. Every method may raise StoreError, and none waits longer than its driver's time-out.
 
-    A session expires ``ttl`` seconds after its last write. What has expired, or belongs to another tenant, is
-    not there.
+    Any text but an empty one is an id. A session expires ``ttl`` seconds after its last write. What has
+    expired, or belongs to another tenant, is not there. Whoever stops waiting for a write, a time-out of
+    his own included, does not stop it.
     """
 
     async def read(self, key: Key) -> Held | None:
@@ -47,12 +55,13 @@ class Store(Protocol):
         """Replaces the hot part and appends to the cold part, both or neither, and renews the expiry.
 
         ``version`` is the one that was read, 0 for a session that is not there yet. False, and nothing is
-        changed, where somebody else has written since.
+        changed, where somebody else has written since, or the session has expired. True once it is durable;
+        who reads in the same process sees it before.
         """
         ...
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """The cold part in the order in which it was appended."""
+        """The cold part in the order in which it was appended, from the entry at index ``start`` on."""
         ...
 
     async def delete(self, key: Key) -> bool:
@@ -60,7 +69,7 @@ class Store(Protocol):
         ...
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
-        """A tenant's sessions in the order of their ids, those behind ``after`` first."""
+        """A tenant's sessions in the order of their ids' code points, those behind ``after`` first."""
         ...
 
     async def ping(self) -> None:
@@ -68,5 +77,5 @@ class Store(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """What was accepted is durable; then everything is closed."""
+        """What was accepted is durable; then everything is closed, and further calls raise StoreError."""
         ...

@@ -1,0 +1,49 @@
+"""A store whose bytes pass through a codec."""
+
+from collections.abc import Sequence
+
+from proxy.memory.codec import Codec
+from proxy.memory.store import Held, Key, Listed, Store
+
+
+class CodedStore:
+    """Another store, at whose edge everything is encoded; ids and times are not."""
+
+    def __init__(self, store: Store, codec: Codec) -> None:
+        self._store = store
+        self._codec = codec
+
+    async def read(self, key: Key) -> Held | None:
+        """The hot part, decoded."""
+        held = await self._store.read(key)
+        return None if held is None else held._replace(blob=self._codec.decode(key, held.blob))
+
+    async def write(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    ) -> bool:
+        """Both parts, encoded."""
+        encoded = [self._codec.encode(key, entry) for entry in cold]
+        return await self._store.write(
+            key, self._codec.encode(key, blob), version=version, ttl=ttl, cold=encoded
+        )
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """The cold part, decoded."""
+        found = await self._store.cold(key, start=start, limit=limit)
+        return [self._codec.decode(key, blob) for blob in found]
+
+    async def delete(self, key: Key) -> bool:
+        """As the store has it."""
+        return await self._store.delete(key)
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+        """As the store has it: sizes are those of the encoded bytes."""
+        return await self._store.list(tenant, after=after, limit=limit)
+
+    async def ping(self) -> None:
+        """As the store has it."""
+        await self._store.ping()
+
+    async def aclose(self) -> None:
+        """As the store has it."""
+        await self._store.aclose()

@@ -1,0 +1,67 @@
+"""From an address to a store: the scheme names the driver, which is loaded when it is asked for."""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final, Protocol
+
+from proxy.memory.codec import Codec
+from proxy.memory.coded import CodedStore
+from proxy.memory.store import Store
+
+GROUP: Final = "turnkeeper.stores"
+"""Installed packages add drivers here, named by scheme; each is a ``Driver``."""
+
+_SQL: Final = "proxy.memory.sql"
+_REDIS: Final = "proxy.memory.redis:open"
+_DRIVERS: Final = {
+    "sqlite": f"{_SQL}.sqlite:open",
+    "postgresql": f"{_SQL}.postgres:open",
+    "postgres": f"{_SQL}.postgres:open",
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
+    "redis+cluster": _REDIS,
+    "rediss+cluster": _REDIS,
+    "memory": "proxy.memory.volatile:open",
+}
+_EXTRAS: Final = {"asyncpg": "postgres"}
+
+
+class Driver(Protocol):
+    """What makes stores of one kind.
+
+    It connects nothing, and raises ValueError for an address that it cannot read.
+    """
+
+    def __call__(self, url: str, *, deadline: float) -> Store:
+        """The store at an address."""
+        ...
+
+
+def open_store(url: str, *, deadline: float, codec: Codec) -> Store:
+    """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
+
+    Raises ValueError for an address that names no store, without the address: it may hold a password.
+    """
+    scheme, colon, _ = url.partition(":")
+    drivers = _drivers()
+    if not colon or scheme not in drivers:
+        raise ValueError(
+            f"no store is addressed like this; write one of {', '.join(f'{s}:' for s in drivers)}"
+        )
+    return CodedStore(_loaded(drivers[scheme])(url, deadline=deadline), codec)
+
+
+def _drivers() -> dict[str, EntryPoint]:
+    """By scheme; nobody takes the place of a driver of our own."""
+    others = {driver.name: driver for driver in entry_points(group=GROUP)}
+    return others | {name: EntryPoint(name, value, GROUP) for name, value in _DRIVERS.items()}
+
+
+def _loaded(driver: EntryPoint) -> Driver:
+    try:
+        return driver.load()  # type: ignore[no-any-return]
+    except ModuleNotFoundError as error:
+        missing = error.name or driver.module
+        package = f"turnkeeper[{_EXTRAS[missing]}]" if missing in _EXTRAS else missing
+        raise ValueError(f"{driver.name}: needs the module {missing}; install {package}") from error

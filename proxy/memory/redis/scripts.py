@@ -1,0 +1,73 @@
+"""What Redis carries out as one."""
+
+import hashlib
+from typing import Any
+
+from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import NoScriptError
+
+from proxy.memory.redis.names import Pair
+
+Client = Redis | RedisCluster
+Argument = str | bytes | int
+
+
+class Script:
+    """A Lua script over two keys of one slot."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+    async def __call__(self, client: Client, keys: Pair, *arguments: Argument) -> Any:
+        """The script's answer: one round trip, two where the server does not know the script yet."""
+        try:
+            return await client.execute_command("EVALSHA", self._digest, 2, *keys, *arguments)
+        except NoScriptError:
+            return await client.execute_command("EVAL", self._source, 2, *keys, *arguments)
+
+
+# A server that is full, read-only or without its replicas refuses a script's first write alone: HSET comes
+# first, and then nothing has changed. A cold part without its hot part is what eviction has left of an older
+# session.
+SWAP = Script("""
+local held = redis.call('HGET', KEYS[1], 'version') or '0'
+if held ~= ARGV[1] then return 0 end
+local now = redis.call('TIME')
+redis.call('HSET', KEYS[1], 'version', ARGV[2], 'blob', ARGV[4], 'size', #ARGV[4],
+           'updated', string.format('%d.%06d', now[1], now[2]))
+if held == '0' then redis.call('DEL', KEYS[2]) end
+for first = 5, #ARGV, 1000 do
+  redis.call('RPUSH', KEYS[2], unpack(ARGV, first, math.min(first + 999, #ARGV)))
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+return 1
+""")
+
+# GT: a writer that loses the swap shortens nobody's place. Members leave by when they expire, in the step
+# that renews them: whoever cleaned up after having looked for the session would race with the write that
+# brings it back.
+ENTER = Script("""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZADD', KEYS[1], 0, ARGV[1])
+redis.call('ZADD', KEYS[2], 'GT', now + ARGV[2], ARGV[1])
+local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)
+if #expired > 0 then
+  redis.call('ZREM', KEYS[1], unpack(expired))
+  redis.call('ZREM', KEYS[2], unpack(expired))
+end
+local last = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+redis.call('PEXPIREAT', KEYS[1], last[2])
+redis.call('PEXPIREAT', KEYS[2], last[2])
+return 1
+""")
+
+LEAVE = Script("""
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+return 1
+""")
+
+REMOVE = Script("return redis.call('DEL', KEYS[1], KEYS[2])")

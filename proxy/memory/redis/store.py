@@ -1,0 +1,109 @@
+"""Sessions on a Redis, by the store's words."""
+
+import contextlib
+import secrets
+from collections.abc import Sequence
+
+from redis.exceptions import RedisClusterException, RedisError
+
+from proxy.memory.redis.link import Link
+from proxy.memory.redis.listing import page
+from proxy.memory.redis.names import Names, member
+from proxy.memory.redis.scripts import ENTER, LEAVE, REMOVE, SWAP, Argument, Client
+from proxy.memory.store import Held, Key, Listed, StoreError
+
+_LONGEST = 100 * 365 * 86400.0
+_TRIAL = 1000
+
+
+class RedisStore:
+    """Sessions on a Redis. A write is as durable as Redis is set up to be (``appendfsync``, replicas)."""
+
+    def __init__(self, link: Link, names: Names) -> None:
+        self._link = link
+        self._names = names
+
+    async def read(self, key: Key) -> Held | None:
+        """The hot part with its version."""
+        hot = self._names.session(key).first
+
+        async def work(client: Client) -> list[bytes | None]:
+            found: list[bytes | None] = await client.execute_command("HMGET", hot, "version", "blob")
+            return found
+
+        return _held(*await self._link.ask(work))
+
+    async def write(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    ) -> bool:
+        """Replaces the hot part and appends to the cold part if ``version`` is still held.
+
+        A write whose answer came too late may have been made, or be made within twelve deadlines.
+        """
+        pair, index = self._names.session(key), self._names.index(key.tenant)
+        lasting = _milliseconds(ttl)
+        arguments: list[Argument] = [version, _another(), lasting, blob, *cold]
+
+        async def work(client: Client) -> bool:
+            # The place in the list comes first: without its session it is not shown. Where it is refused, in
+            # another slot than the session's, the next write makes it.
+            with contextlib.suppress(RedisError, RedisClusterException):
+                await ENTER(client, index, member(key.session), lasting)
+            return bool(await SWAP(client, pair, *arguments))
+
+        return await self._link.ask(work)
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """The cold part from the entry ``start`` on."""
+        if limit <= 0:
+            return []
+        name = self._names.session(key).second
+
+        async def work(client: Client) -> list[bytes]:
+            found: list[bytes] = await client.execute_command("LRANGE", name, start, start + limit - 1)
+            return found
+
+        return await self._link.ask(work)
+
+    async def delete(self, key: Key) -> bool:
+        """Removes both parts, then the session's place in its tenant's list."""
+        pair, index = self._names.session(key), self._names.index(key.tenant)
+
+        async def work(client: Client) -> bool:
+            there = bool(await REMOVE(client, pair))
+            # A place without a session is not shown, and goes when the session would have expired.
+            with contextlib.suppress(RedisError, RedisClusterException):
+                await LEAVE(client, index, member(key.session))
+            return there
+
+        return await self._link.ask(work)
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+        """A tenant's sessions: a page of ids, then what is still there of them, until there are enough."""
+        return await self._link.ask(lambda client: page(client, self._names, tenant, after, limit))
+
+    async def ping(self) -> None:
+        """Returns if a turn could be written: one is, for a second, by the script that writes all of them."""
+        pair = self._names.trial(f"trial-{secrets.token_hex(8)}")
+        await self._link.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", b""))
+
+    async def aclose(self) -> None:
+        """Ends what is under way and closes all connections."""
+        await self._link.aclose()
+
+
+def _held(version: bytes | None, blob: bytes | None) -> Held | None:
+    if version is None and blob is None:
+        return None
+    if version is None or blob is None or not version.isdigit():
+        raise StoreError("Redis holds something under a session's key that is not a session")
+    return Held(blob, int(version))
+
+
+def _another() -> int:
+    """A version that no state of any session had; counted ones come again after an expiry or a failover."""
+    return secrets.randbits(62) + 1
+
+
+def _milliseconds(ttl: float) -> int:
+    return max(1, int(min(ttl, _LONGEST) * 1000))

@@ -1,0 +1,145 @@
+"""Connections to a PostgreSQL server that may be away, slow or new."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from proxy.memory.sql.migrations import LEDGER_TABLE, TAKEN, Types, ahead
+from proxy.memory.store import StoreError
+
+T = TypeVar("T")
+Connection = Any  # asyncpg says nothing of its types
+Work = Callable[[Connection], Awaitable[T]]
+
+TYPES: Final = Types(
+    identity="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    number="BIGINT",
+    real="DOUBLE PRECISION",
+    blob="BYTEA",
+)
+
+_CONNECTIONS: Final = 8
+_MIGRATING: Final = 30.0
+# Any number will do, as long as nobody else takes it: the letters "turnkeep".
+_MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
+_FAILURES: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+
+
+class Pool:
+    """A few connections, made when they are needed, and made anew after the server was away.
+
+    Nothing takes longer than ``timeout`` seconds. Whoever stops waiting earlier leaves at once, while the
+    command ends, or is given up, on its own.
+    """
+
+    def __init__(self, url: str, *, timeout: float) -> None:
+        self._url = url
+        self._timeout = timeout
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._opening: asyncio.Task[Any] | None = None
+        self._closed = False
+
+    async def run(self, work: Work[T]) -> T:
+        """What ``work`` makes of a connection to tables that are up to date. Raises StoreError."""
+        if self._closed:
+            raise StoreError("The memory has been closed.")
+        return await self._awaited(self._start(self._carry_out(work)))
+
+    def start(self, work: Work[object]) -> None:
+        """Carries out ``work`` that nobody waits for."""
+        if not self._closed:
+            self._start(self._carry_out(work))
+
+    async def aclose(self) -> None:
+        """What was begun has ended; all connections are closed."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=4 * self._timeout)
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._opening is not None and _succeeded(self._opening):
+            self._opening.result().terminate()
+
+    def _start(self, work: Awaitable[T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited may have left: the error is known all the same
+
+    async def _awaited(self, task: asyncio.Task[T]) -> T:
+        done, _ = await asyncio.wait({task}, timeout=self._timeout)
+        if not done:
+            raise StoreError("The memory database is too slow.")
+        return task.result()
+
+    async def _carry_out(self, work: Work[T]) -> T:
+        try:
+            pool = await self._opened()
+            async with pool.acquire(timeout=self._timeout) as connection:
+                return await work(connection)
+        except _FAILURES as error:
+            raise _failure(error) from error
+
+    async def _opened(self) -> Any:
+        """The pool of a database whose tables are up to date; one task opens it for all."""
+        if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
+            self._opening = self._start(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Any:
+        # Connections are handed on as they are: nothing is set in a session that would have to be undone.
+        pool = asyncpg.create_pool(
+            self._url,
+            min_size=0,
+            max_size=_CONNECTIONS,
+            timeout=self._timeout,
+            command_timeout=self._timeout,
+            reset=_as_it_is,
+        )
+        await pool
+        try:
+            async with asyncio.timeout(_MIGRATING), pool.acquire(timeout=self._timeout) as connection:
+                await _migrate(connection)
+        except BaseException:
+            pool.terminate()
+            raise
+        return pool
+
+
+async def _as_it_is(_connection: Connection) -> None:
+    """Saves the round trip of asyncpg's own reset."""
+
+
+async def _migrate(connection: Connection) -> None:
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK, timeout=_MIGRATING)
+        await connection.execute(LEDGER_TABLE, timeout=_MIGRATING)
+        taken = [row["name"] for row in await connection.fetch(TAKEN, timeout=_MIGRATING)]
+        for statement in ahead(taken, TYPES):
+            await connection.execute(statement, timeout=_MIGRATING)
+
+
+def _succeeded(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _failure(error: BaseException) -> StoreError:
+    """Said without the address, which may hold a password."""
+    if isinstance(error, TimeoutError):
+        return StoreError("The memory database is too slow.")
+    if isinstance(error, asyncpg.PostgresError):
+        return StoreError(f"The memory database says: {error.sqlstate} {type(error).__name__}.")
+    return StoreError(f"The memory database cannot be reached ({type(error).__name__}).")

@@ -1,0 +1,117 @@
+"""Stores to try the contract on. A driver is one line of ``DRIVERS``."""
+
+import asyncio
+import importlib.util
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.memory.codec import Identity
+from proxy.memory.open import open_store
+from proxy.memory.store import Store
+from tests.memory import redis_server
+from tests.memory.redis_server import RedisServer
+from tests.postgres_server import PostgresServer
+
+Open = Callable[[], Store]
+USE_UVLOOP = importlib.util.find_spec("uvloop") is not None
+
+
+async def sqlite(request: pytest.FixtureRequest) -> str:
+    return f"sqlite:{request.getfixturevalue('tmp_path') / 'memory.db'}"
+
+
+async def postgresql(request: pytest.FixtureRequest) -> str:
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url(await server.new_schema())
+
+
+async def memory(request: pytest.FixtureRequest) -> str:
+    return "memory:"
+
+
+async def redis(request: pytest.FixtureRequest) -> str:
+    server: RedisServer = request.getfixturevalue("redis_single")
+    return f"{server.url}?prefix={uuid.uuid4().hex}:"
+
+
+async def redis_cluster(request: pytest.FixtureRequest) -> str:
+    server: RedisServer = request.getfixturevalue("redis_nodes")[0]
+    return f"redis+cluster://{redis_server.LOOPBACK}:{server.port}?prefix={uuid.uuid4().hex}:"
+
+
+DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Awaitable[str]]] = {
+    "sqlite": sqlite,
+    "postgresql": postgresql,
+    "memory": memory,
+    "redis": redis,
+    "redis+cluster": redis_cluster,
+}
+"""Each gives the address of an empty place."""
+FORGETFUL = {"memory"}
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that serves; stores do nothing that tells one loop from another."""
+    return "asyncio", {"use_uvloop": USE_UVLOOP}
+
+
+@pytest.fixture(autouse=True)
+async def in_bounds(anyio_backend: object) -> AsyncIterator[None]:
+    """No test outlives a minute."""
+    task = asyncio.current_task()
+    bell = asyncio.get_running_loop().call_later(60, lambda: task and task.cancel())
+    yield
+    bell.cancel()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server.single(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisServer]]:
+    with redis_server.cluster(tmp_path_factory.mktemp("cluster")) as servers:
+        yield servers
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+async def reopen(request: pytest.FixtureRequest, driver: str) -> AsyncIterator[Open]:
+    """Opens the same place, as often as is asked; all are closed at the end."""
+    url = await DRIVERS[driver](request)
+    opened: list[Store] = []
+
+    def open_again() -> Store:
+        opened.append(open_store(url, deadline=1.0, codec=Identity()))
+        return opened[-1]
+
+    yield open_again
+    for one in opened:
+        await one.aclose()
+
+
+@pytest.fixture
+async def store(reopen: Open) -> Store:
+    return reopen()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memory.db"

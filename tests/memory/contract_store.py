@@ -1,0 +1,360 @@
+"""What every store does, whatever it is made of."""
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.memory.store import Held, Key, Store, StoreError
+from tests.memory.conftest import FORGETFUL, Open
+
+pytestmark = pytest.mark.anyio
+KEY = Key("acme", "call-1")
+# What breaks quoting, globbing, joining, sorting, C strings and encoders.
+HOSTILE = [
+    *(
+        "'",
+        "''; DROP TABLE turnkeeper_sessions; --",
+        '"',
+        "\\",
+        "\0",
+        "a\0",
+        "a\0b",
+        "%",
+        "_",
+        "a%",
+        "*",
+        "?",
+    ),
+    *(
+        ":",
+        "a:b",
+        "a",
+        "A",
+        "{a}",
+        "\n",
+        " ",
+        "a ",
+        "é",
+        "e\u0301",
+        "ß",
+        "公园",
+        "😀",
+        "\ud83d",
+        "\uffff",
+        "$1",
+        "/../",
+    ),
+]
+IDS = st.sampled_from(HOSTILE) | st.text(st.characters(codec=None), min_size=1, max_size=20)
+
+
+async def put(
+    store: Store, key: Key = KEY, blob: bytes = b"1", *, ttl: float = 60, cold: tuple[bytes, ...] = ()
+) -> int:
+    """Writes over whatever is there; the new version."""
+    held = await store.read(key)
+    assert await store.write(key, blob, version=held.version if held else 0, ttl=ttl, cold=cold)
+    return (await read(store, key)).version
+
+
+async def read(store: Store, key: Key = KEY) -> Held:
+    held = await store.read(key)
+    assert held is not None
+    return held
+
+
+async def soon(store: Store) -> Held:
+    """What somebody is writing just now."""
+    for attempt in range(5000):
+        if held := await store.read(KEY):
+            return held
+        await asyncio.sleep(0.001 if attempt > 1000 else 0)
+    raise AssertionError("nobody wrote")
+
+
+# --- reading and writing
+
+
+async def test_what_was_never_written_is_not_there(store: Store):
+    assert await store.read(KEY) is None
+    assert await store.cold(KEY) == []
+    assert await store.list("acme") == []
+
+
+async def test_what_was_written_is_read(store: Store):
+    assert await store.write(KEY, b"hello", version=0, ttl=60) is True
+    held = await read(store)
+    assert held.blob == b"hello"
+    assert held.version > 0
+
+
+@pytest.mark.parametrize("blob", [b"", b"\0", bytes(range(256)), b"\xc1TK1", b"\xc1TK0x", b"\x80"])
+async def test_any_bytes_come_back_as_they_were(store: Store, blob: bytes):
+    await put(store, blob=blob, cold=(blob, blob))
+    assert (await read(store)).blob == blob
+    assert await store.cold(KEY) == [blob, blob]
+
+
+async def test_two_megabytes_are_a_session_like_any_other(store: Store):
+    blob = bytes(range(256)) * 8192
+    await put(store, blob=blob, cold=(blob,))
+    assert (await read(store)).blob == blob
+    assert await store.cold(KEY) == [blob]
+
+
+# --- compare and set
+
+
+async def test_of_two_writers_one_wins(store: Store):
+    version = await put(store)
+    won = await asyncio.gather(
+        *[store.write(KEY, b"%d" % n, version=version, ttl=60, cold=[b"c"]) for n in range(2)]
+    )
+    assert sorted(won) == [False, True]
+    assert (await read(store)).blob == b"%d" % won.index(True)
+    assert await store.cold(KEY) == [b"c"]
+
+
+async def test_of_two_writers_who_found_nothing_one_wins(store: Store):
+    won = await asyncio.gather(*[store.write(KEY, b"%d" % n, version=0, ttl=60) for n in range(2)])
+    assert sorted(won) == [False, True]
+
+
+async def test_writers_on_two_connections_do_not_overwrite_one_another(reopen: Open, driver: str):
+    if driver in FORGETFUL:
+        pytest.skip("two of these share nothing")
+    one, other = reopen(), reopen()
+    version = await put(one)
+    won = await asyncio.gather(
+        *[store.write(KEY, name, version=version, ttl=60) for store, name in [(one, b"1"), (other, b"2")]]
+    )
+    assert sorted(won) == [False, True]
+    assert (await read(one)).blob == (await read(other)).blob == [b"1", b"2"][won.index(True)]
+
+
+async def test_a_write_that_lost_changes_nothing(store: Store):
+    version = await put(store, blob=b"kept", cold=(b"c",))
+    assert not await store.write(KEY, b"lost", version=version + 1, ttl=60, cold=[b"lost"])
+    assert not await store.write(KEY, b"lost", version=0, ttl=60, cold=[b"lost"])
+    assert await store.read(KEY) == Held(b"kept", version)
+    assert await store.cold(KEY) == [b"c"]
+
+
+async def test_a_version_other_than_none_makes_no_session(store: Store):
+    assert not await store.write(KEY, b"x", version=7, ttl=60)
+    assert await store.read(KEY) is None
+
+
+async def test_every_write_has_a_version_of_its_own(store: Store):
+    versions = [await put(store, blob=b"same") for _ in range(5)]
+    assert len(set(versions)) == 5
+
+
+async def test_a_session_made_anew_is_not_the_one_that_was_deleted(store: Store):
+    version = await put(store)
+    await store.delete(KEY)
+    await put(store, blob=b"new")
+    assert not await store.write(KEY, b"what was forgotten", version=version, ttl=60)
+
+
+async def test_a_write_is_read_before_it_is_durable(store: Store):
+    writing = asyncio.ensure_future(store.write(KEY, b"1", version=0, ttl=60))
+    held = await soon(store)
+    next_one = store.write(KEY, b"2", version=held.version, ttl=60)
+    assert await asyncio.gather(writing, next_one) == [True, True]
+    assert (await read(store)).blob == b"2"
+
+
+async def test_fifty_sessions_are_written_at_once(store: Store):
+    async def live(n: int) -> None:
+        for turn in range(4):
+            await put(store, Key("acme", f"s{n:02}"), b"%d.%d" % (n, turn), cold=(b"%d" % turn,))
+
+    await asyncio.gather(*map(live, range(50)))
+    for n in (0, 17, 49):
+        key = Key("acme", f"s{n:02}")
+        assert (await read(store, key)).blob == b"%d.3" % n
+        assert await store.cold(key) == [b"0", b"1", b"2", b"3"]
+    assert len(await store.list("acme")) == 50
+
+
+async def test_a_caller_who_leaves_stops_no_write(store: Store):
+    await store.ping()
+    writing = asyncio.ensure_future(store.write(KEY, b"1", version=0, ttl=60))
+    await asyncio.sleep(0)
+    writing.cancel()
+    version = (await soon(store)).version
+    assert await store.write(KEY, b"2", version=version, ttl=60)
+
+
+# --- the cold part
+
+
+async def test_the_cold_part_grows_at_its_end(store: Store):
+    await put(store, cold=(b"a", b"b"))
+    await put(store)
+    await put(store, cold=(b"c",))
+    assert await store.cold(KEY) == [b"a", b"b", b"c"]
+
+
+async def test_the_cold_part_is_read_in_pages(store: Store):
+    entries = [b"%d" % n for n in range(25)]
+    await put(store, cold=tuple(entries[:20]))
+    await put(store, cold=tuple(entries[20:]))
+    assert await store.cold(KEY, limit=10) == entries[:10]
+    assert await store.cold(KEY, start=18, limit=4) == entries[18:22]
+    assert await store.cold(KEY, start=24) == entries[24:]
+    assert await store.cold(KEY, start=25) == []
+
+
+# --- expiry
+
+
+async def test_a_session_expires(store: Store):
+    await put(store, ttl=0.15, cold=(b"old",))
+    version = (await read(store)).version
+    await asyncio.sleep(0.25)
+    assert await store.read(KEY) is None
+    assert await store.cold(KEY) == []
+    assert await store.list("acme") == []
+    assert await store.delete(KEY) is False
+    assert not await store.write(KEY, b"x", version=version, ttl=60)
+
+
+async def test_a_session_that_expired_begins_anew(store: Store):
+    await put(store, ttl=0.15, cold=(b"old",))
+    await asyncio.sleep(0.25)
+    assert await store.write(KEY, b"new", version=0, ttl=60, cold=[b"fresh"])
+    assert (await read(store)).blob == b"new"
+    assert await store.cold(KEY) == [b"fresh"]
+
+
+async def test_a_write_renews_the_expiry_of_both_parts(store: Store):
+    await put(store, ttl=0.6, cold=(b"c",))
+    await put(store, ttl=60)
+    await asyncio.sleep(0.7)
+    assert await store.read(KEY)
+    assert await store.cold(KEY) == [b"c"]
+
+
+async def test_reading_renews_nothing(store: Store):
+    await put(store, ttl=0.4)
+    for _ in range(5):
+        await asyncio.sleep(0.1)
+        await store.read(KEY)
+    assert await store.read(KEY) is None
+
+
+# --- deleting and listing
+
+
+async def test_deleting_removes_both_parts(store: Store):
+    await put(store, cold=(b"c",))
+    assert await store.delete(KEY) is True
+    assert await store.read(KEY) is None
+    assert await store.cold(KEY) == []
+    assert await store.delete(KEY) is False
+    await put(store)
+    assert await store.cold(KEY) == []
+
+
+async def test_sessions_are_listed_in_pages(store: Store):
+    names = [f"s{n}" for n in (3, 1, 20, 2, 10)]
+    for name in names:
+        await put(store, Key("acme", name), name.encode())
+    first = await store.list("acme", limit=2)
+    assert [line.session for line in first] == ["s1", "s10"]
+    rest = await store.list("acme", after="s10")
+    assert [line.session for line in rest] == ["s2", "s20", "s3"]
+    assert await store.list("acme", after="s3") == []
+    assert [line.size for line in first] == [2, 3]
+    assert all(line.updated > 1_700_000_000 for line in first)
+
+
+async def test_what_is_being_written_is_listed(store: Store):
+    writing = asyncio.ensure_future(store.write(KEY, b"1", version=0, ttl=60, cold=[b"c"]))
+    await soon(store)
+    assert [line.session for line in await store.list("acme")] == ["call-1"]
+    assert await store.cold(KEY) == [b"c"]
+    assert await writing
+
+
+async def test_ids_sort_by_code_points(store: Store):
+    await asyncio.gather(*[put(store, Key("acme", name)) for name in HOSTILE])
+    assert [line.session for line in await store.list("acme")] == sorted(set(HOSTILE))
+
+
+# --- tenants
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    tenants=st.lists(IDS, min_size=2, max_size=2, unique=True),
+    ids=st.lists(IDS, min_size=2, max_size=2, unique=True),
+)
+async def test_no_id_reaches_another_tenant_or_session(store: Store, tenants: list[str], ids: list[str]):
+    keys = [Key(tenant, name) for tenant in tenants for name in ids]
+    await asyncio.gather(*[put(store, key, repr(key).encode(), cold=(repr(key).encode(),)) for key in keys])
+    for key in keys:
+        assert (await read(store, key)).blob == repr(key).encode()
+        assert await store.cold(key) == [repr(key).encode()]
+    assert [line.session for line in await store.list(tenants[0])] == sorted(ids)
+    gone, *left = keys
+    assert await store.delete(gone)
+    assert [await store.read(key) is None for key in keys] == [True, False, False, False]
+    await asyncio.gather(*map(store.delete, left))
+
+
+# --- the store itself
+
+
+async def test_what_was_written_outlives_the_process(reopen: Open, driver: str):
+    if driver in FORGETFUL:
+        pytest.skip("forgets on purpose")
+    first = reopen()
+    version = await put(first, blob=b"kept", cold=(b"c",))
+    await first.aclose()
+    again = reopen()
+    assert await again.read(KEY) == Held(b"kept", version)
+    assert await again.cold(KEY) == [b"c"]
+    assert await again.write(KEY, b"2", version=version, ttl=60)
+
+
+async def test_closing_waits_for_what_was_accepted(reopen: Open, driver: str):
+    if driver in FORGETFUL:
+        pytest.skip("forgets on purpose")
+    first = reopen()
+    await first.ping()
+    keys = [Key("acme", f"s{n:02}") for n in range(20)]
+    writing = [asyncio.ensure_future(first.write(key, b"1", version=0, ttl=60)) for key in keys]
+    await asyncio.sleep(0.01)
+    await first.aclose()
+    accepted = [
+        key
+        for key, outcome in zip(keys, await asyncio.gather(*writing, return_exceptions=True), strict=True)
+        if outcome is True
+    ]
+    assert accepted
+    there = {line.session for line in await reopen().list("acme")}
+    assert {key.session for key in accepted} <= there
+
+
+async def test_a_closed_store_says_so(store: Store, driver: str):
+    if driver in FORGETFUL:
+        pytest.skip("has nothing to close")
+    await store.ping()
+    await store.aclose()
+    await store.aclose()
+    for use in (store.read(KEY), store.write(KEY, b"1", version=0, ttl=60), store.list("acme"), store.ping()):
+        with pytest.raises(StoreError, match="closed"):
+            await use
+
+
+async def test_a_store_that_was_never_used_closes(store: Store):
+    await store.aclose()
+
+
+async def test_ping_returns_where_a_turn_could_be_written(store: Store):
+    await store.ping()

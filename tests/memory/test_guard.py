@@ -1,0 +1,180 @@
+"""A dead store costs the calls of one moment their deadline, and later ones nothing."""
+
+import asyncio
+import time
+
+import pytest
+
+from proxy.memory.guard import Guard
+from proxy.memory.store import Key, StoreError
+
+pytestmark = pytest.mark.anyio
+
+KEY = Key("t", "s")
+PATIENCE = 0.04
+
+
+class Moody:
+    """A store that answers, refuses or waits, as it is told."""
+
+    def __init__(self) -> None:
+        self.delay = 0.0
+        self.refuses = False
+        self.asked: list[str] = []
+        self.closed = False
+
+    async def _answer(self, what: str) -> None:
+        self.asked.append(what)
+        if self.delay:
+            await asyncio.sleep(self.delay)
+            raise StoreError("too slow")
+        if self.refuses:
+            raise StoreError("refused")
+
+    async def read(self, key):
+        await self._answer("read")
+
+    async def write(self, key, blob, *, version, ttl, cold=()):
+        await self._answer("write")
+        return True
+
+    async def cold(self, key, *, start=0, limit=1000):
+        await self._answer("cold")
+        return [b"x"]
+
+    async def delete(self, key):
+        await self._answer("delete")
+        return True
+
+    async def list(self, tenant, *, after="", limit=100):
+        await self._answer("list")
+        return []
+
+    async def ping(self):
+        await self._answer("ping")
+
+    async def aclose(self):
+        self.closed = True
+
+
+@pytest.fixture
+async def store():
+    return Moody()
+
+
+@pytest.fixture
+async def guard(store: Moody):
+    guard = Guard(store, patience=PATIENCE)
+    yield guard
+    await guard.aclose()
+
+
+def write(store):
+    return store.write(KEY, b"", version=0, ttl=1)
+
+
+CALLS = {
+    "read": lambda store: store.read(KEY),
+    "write": write,
+    "delete": lambda store: store.delete(KEY),
+    "cold": lambda store: store.cold(KEY),
+    "list": lambda store: store.list("t"),
+    "ping": lambda store: store.ping(),
+}
+
+
+async def failing(awaitable) -> float:
+    began = time.perf_counter()
+    with pytest.raises(StoreError):
+        await awaitable
+    return time.perf_counter() - began
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_store_that_answers_is_asked_each_time(store: Moody, guard: Guard, call: str):
+    for _ in range(3):
+        await CALLS[call](guard)
+    assert store.asked == [call] * 3
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_while_it_is_slow_nobody_waits(store: Moody, guard: Guard, call: str):
+    store.delay = 2 * PATIENCE
+    await failing(guard.read(KEY))
+    before = [what for what in store.asked if what != "ping"]
+    assert await failing(CALLS[call](guard)) < PATIENCE / 2
+    assert [what for what in store.asked if what != "ping"] == before
+
+
+async def test_it_is_asked_in_the_background_at_growing_intervals(store: Moody, guard: Guard):
+    store.delay = 2 * PATIENCE
+    await failing(guard.read(KEY))
+    await asyncio.sleep(1.2)
+    assert 3 <= store.asked.count("ping") <= 5
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_it_is_used_again_as_soon_as_it_answers_in_time(store: Moody, guard: Guard, refuses: bool):
+    store.delay = 2 * PATIENCE
+    await failing(write(guard))
+    await asyncio.sleep(0.3)
+    store.delay, store.refuses = 0, refuses
+    await asyncio.sleep(1.1)
+    store.asked.clear()
+    if refuses:
+        await failing(guard.read(KEY))
+    else:
+        await guard.read(KEY)
+    assert store.asked == ["read"]
+
+
+async def test_a_hiccup_shuts_it_off_for_no_longer_than_a_probe_takes(store: Moody, guard: Guard):
+    store.delay = 2 * PATIENCE
+    asked = asyncio.create_task(failing(guard.read(KEY)))
+    await asyncio.sleep(PATIENCE)
+    store.delay = 0
+    await asked
+    await asyncio.sleep(PATIENCE / 2)
+    await guard.read(KEY)
+
+
+async def test_a_quick_refusal_shuts_nothing_off(store: Moody, guard: Guard):
+    store.refuses = True
+    for _ in range(3):
+        await failing(guard.read(KEY))
+    assert store.asked == ["read"] * 3
+
+
+async def test_a_long_list_shuts_nothing_off(store: Moody, guard: Guard):
+    store.delay = 2 * PATIENCE
+    await failing(guard.list("t"))
+    await failing(guard.cold(KEY))
+    assert store.asked == ["list", "cold"]
+
+
+async def test_many_failures_at_once_start_one_probe(store: Moody, guard: Guard):
+    store.delay = 2 * PATIENCE
+    await asyncio.gather(*[failing(guard.read(KEY)) for _ in range(20)])
+    await asyncio.sleep(PATIENCE)
+    assert store.asked.count("ping") == 1
+
+
+async def test_closing_ends_the_probe_and_the_store(store: Moody, guard: Guard):
+    store.delay = 2 * PATIENCE
+    await failing(guard.read(KEY))
+    await guard.aclose()
+    assert store.closed
+    pings = store.asked.count("ping")
+    await asyncio.sleep(0.3)
+    assert store.asked.count("ping") == pings
+
+
+async def test_a_caller_who_leaves_says_nothing_of_the_store(store: Moody, guard: Guard):
+    store.delay = 10
+    asked = asyncio.create_task(guard.read(KEY))
+    await asyncio.sleep(2 * PATIENCE)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    store.delay = 0
+    await guard.read(KEY)

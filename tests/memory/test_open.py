@@ -1,0 +1,114 @@
+"""From addresses to stores."""
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from proxy.memory import open as opening
+from proxy.memory.codec import ENCRYPTED, Identity
+from proxy.memory.coded import CodedStore
+from proxy.memory.encryption import Encryption
+from proxy.memory.open import open_store
+from proxy.memory.sql.sqlite import SqliteStore
+from proxy.memory.store import Key, StoreError
+from proxy.memory.volatile import VolatileStore
+
+KEY = Key("acme", "call-1")
+ROOT = Path(__file__).parents[2]
+
+
+def opened(url: str) -> object:
+    return open_store(url, deadline=0.05, codec=Identity())
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mongodb://me:s3cret@db/x", "sqlite:, postgresql:, postgres:, redis:"),
+        ("turnkeeper.db", "memory:"),
+        ("", "memory:"),
+        ("sqlite", "sqlite:"),
+        ("sqlite:", "sqlite:PATH"),
+        ("sqlite:///x.db", "sqlite:PATH"),
+        ("sqlite:a\0b", "sqlite:PATH"),
+        ("sqlite::memory:", "write memory:"),
+        ("memory:x", "nothing behind it"),
+    ],
+)
+def test_an_address_of_no_store_is_refused_with_what_there_is(url: str, says: str):
+    with pytest.raises(ValueError, match=says) as raised:
+        opened(url)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_opening_touches_nothing(tmp_path: Path):
+    opened(f"sqlite:{tmp_path}/memory.db")
+    opened("postgresql://nobody@127.0.0.1:1/x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["a b.db", "100%.db", "what?mode=memory.db", "a#b.db", "é.db"])
+async def test_a_path_is_taken_as_it_is_written(tmp_path: Path, name: str):
+    store = opened(f"sqlite:{tmp_path}/{name}")
+    assert await store.write(KEY, b"1", version=0, ttl=60)
+    assert (tmp_path / name).stat().st_size > 0
+    await store.aclose()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_driver_is_loaded_when_it_is_asked_for():
+    heavy = {"asyncpg", "cryptography", "redis", "sqlite3"}
+    code = f"import sys, proxy.memory.open\nprint({heavy} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_driver_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    for name in ("proxy.memory.sql.postgres", "proxy.memory.sql.pool"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(
+        ValueError, match=r"postgresql: needs the module asyncpg; install turnkeeper\[postgres\]"
+    ):
+        opened("postgresql://localhost/x")
+
+
+def test_installed_packages_add_drivers_and_replace_none(monkeypatch: pytest.MonkeyPatch):
+    others = [EntryPoint(name, "proxy.memory.volatile:open", opening.GROUP) for name in ("memory2", "sqlite")]
+    monkeypatch.setattr(opening, "entry_points", lambda group: others)
+    with pytest.raises(ValueError, match="write memory: and nothing behind it"):
+        opened("memory2:x")
+    store = opened("sqlite:x.db")
+    assert isinstance(store, CodedStore)
+    assert isinstance(store._store, SqliteStore)
+
+
+@pytest.mark.anyio
+async def test_what_a_store_keeps_is_encoded_in_both_parts():
+    inner = VolatileStore()
+    store = CodedStore(inner, Encryption([bytes(32)]))
+    assert await store.write(KEY, b"hot", version=0, ttl=60, cold=[b"cold"])
+    kept = await inner.read(KEY)
+    assert kept is not None
+    assert kept.blob.startswith(ENCRYPTED)
+    assert [blob.startswith(ENCRYPTED) for blob in await inner.cold(KEY)] == [True]
+    held = await store.read(KEY)
+    assert held == kept._replace(blob=b"hot")
+    assert await store.cold(KEY) == [b"cold"]
+    moved = Key("acme", "call-2")
+    await inner.write(moved, kept.blob, version=0, ttl=60)
+    with pytest.raises(StoreError, match="another session"):
+        await store.read(moved)
+
+
+@pytest.mark.anyio
+async def test_a_dictionary_forgets_what_has_expired(monkeypatch: pytest.MonkeyPatch):
+    store = VolatileStore()
+    await store.write(KEY, b"1", version=0, ttl=-1)
+    store._swept -= 3600
+    await store.write(Key("acme", "call-2"), b"1", version=0, ttl=60)
+    assert [key.session for key in store._sessions] == ["call-2"]

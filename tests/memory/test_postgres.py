@@ -1,0 +1,193 @@
+"""What goes wrong with servers."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from proxy.memory.sql import migrations
+from proxy.memory.sql.postgres import PostgresStore
+from proxy.memory.sql.statement import READ, whose
+from proxy.memory.store import Held, Key, StoreError
+from tests.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.anyio
+KEY = Key("acme", "call-1")
+TIMEOUT = 0.3
+SLACK = 0.5
+"""What a busy machine may add."""
+
+
+@pytest.fixture
+async def url(postgres: PostgresServer) -> str:
+    return postgres.url(await postgres.new_schema())
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[PostgresStore]:
+    opened = PostgresStore(url, timeout=TIMEOUT)
+    await ready(opened)
+    yield opened
+    await opened.aclose()
+
+
+async def ready(store: PostgresStore) -> None:
+    """Waits until the server takes turns, as a proxy does."""
+    for _ in range(50):
+        try:
+            return await store.ping()
+        except StoreError:
+            await asyncio.sleep(0.1)
+    return await store.ping()
+
+
+async def sql(url: str, *statements: str) -> list[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        return [await connection.fetch(statement) for statement in statements]
+    finally:
+        await connection.close()
+
+
+async def test_a_restart_is_survived(store: PostgresStore, postgres: PostgresServer):
+    assert await store.write(KEY, b"1", version=0, ttl=60)
+    held = await store.read(KEY)
+    postgres.stop()
+    try:
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=r"memory database (cannot be reached|says)"):
+            await store.read(KEY)
+        assert time.monotonic() - began < TIMEOUT + SLACK
+    finally:
+        postgres.start()
+    await ready(store)
+    assert await store.read(KEY) == held
+
+
+async def test_a_server_that_does_not_answer_costs_the_timeout(
+    store: PostgresStore, postgres: PostgresServer
+):
+    assert await store.write(KEY, b"1", version=0, ttl=60)
+    with postgres.frozen():
+        for _ in range(3):
+            began = time.monotonic()
+            with pytest.raises(StoreError, match="too slow"):
+                await store.read(KEY)
+            assert time.monotonic() - began < TIMEOUT + SLACK
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(store.read(KEY), 0.05)  # a call's own deadline is kept to
+        assert time.monotonic() - began < TIMEOUT
+    await ready(store)
+    assert (await store.read(KEY) or Held(b"", 0)).blob == b"1"
+
+
+async def test_a_server_that_is_not_there_yet_is_waited_for():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = PostgresStore(
+            f"postgresql://me:s3cret@127.0.0.1:{silent.getsockname()[1]}/x", timeout=TIMEOUT
+        )
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="too slow"):
+            await store.read(KEY)
+        assert time.monotonic() - began < TIMEOUT + SLACK
+        await store.aclose()
+
+
+async def test_no_error_shows_the_password(store: PostgresStore):
+    refusing = PostgresStore("postgresql://me:s3cret@127.0.0.1:1/x", timeout=TIMEOUT)
+    with pytest.raises(StoreError) as raised:
+        await refusing.ping()
+    assert "s3cret" not in str(raised.value)
+    await refusing.aclose()
+
+
+async def test_a_row_that_is_locked_costs_the_timeout(store: PostgresStore, url: str):
+    assert await store.write(KEY, b"1", version=0, ttl=60)
+    held = await store.read(KEY)
+    assert held is not None
+    other = await asyncpg.connect(url)
+    async with other.transaction():
+        await other.fetch("SELECT * FROM turnkeeper_sessions FOR UPDATE")
+        with pytest.raises(StoreError, match="too slow"):
+            await store.write(KEY, b"2", version=held.version, ttl=60)
+        assert await store.read(KEY) == held
+    await other.close()
+    held = await store.read(KEY)  # whether the write was given up or came through is for the server to say
+    assert held is not None
+    assert await store.write(KEY, b"3", version=held.version, ttl=60)
+
+
+async def test_a_newer_database_is_refused_and_not_touched(url: str, store: PostgresStore):
+    await store.write(KEY, b"1", version=0, ttl=60)
+    await sql(url, "INSERT INTO turnkeeper_migrations VALUES ('m900_the_future')")
+    older = PostgresStore(url, timeout=TIMEOUT)
+    for use in (older.read(KEY), older.write(KEY, b"2", version=0, ttl=60), older.ping()):
+        with pytest.raises(StoreError, match=r"newer Turnkeeper \(m900_the_future"):
+            await use
+    await older.aclose()
+    ((row,),) = await sql(url, "SELECT blob FROM turnkeeper_sessions")
+    assert row["blob"] == b"1"
+
+
+async def test_processes_that_start_together_migrate_once(url: str):
+    stores = [PostgresStore(url, timeout=2.0) for _ in range(6)]
+    await asyncio.gather(*[store.ping() for store in stores])
+    (rows,) = await sql(url, migrations.TAKEN)
+    assert [row["name"] for row in rows] == ["m001_sessions"]
+    await asyncio.gather(*[store.aclose() for store in stores])
+
+
+async def test_a_server_that_takes_no_writes_is_not_ready(url: str):
+    store = PostgresStore(url, timeout=TIMEOUT)
+    await ready(store)
+    await store.aclose()
+    standby = PostgresStore(f"{url}&default_transaction_read_only=on", timeout=TIMEOUT)
+    with pytest.raises(StoreError):
+        await standby.ping()
+    await standby.aclose()
+
+
+async def test_what_has_expired_leaves_the_tables(store: PostgresStore, url: str):
+    for n in range(60):
+        await store.write(Key("acme", str(n)), b"1", version=0, ttl=0.01, cold=[b"c"])
+    await asyncio.sleep(0.05)
+    store._sweep_due = 0.0
+    await store.write(KEY, b"1", version=0, ttl=60)
+    await store.aclose()
+    rows, cold = await sql(url, "SELECT session FROM turnkeeper_sessions", "SELECT * FROM turnkeeper_cold")
+    assert [row["session"] for row in rows] == [b"call-1"]
+    assert cold == []
+
+
+async def test_a_long_cold_part_makes_no_read_dearer(store: PostgresStore, url: str):
+    await store.write(Key("acme", "s"), b"x", version=0, ttl=60, cold=[b"y"] * 2000)
+    connection = await asyncpg.connect(url)
+    given = READ.in_order({**whose(Key("acme", "s")), "now": time.time()})
+    plan = await connection.fetch(f"EXPLAIN ANALYZE {READ.numbered}", *given)
+    await connection.close()
+    lines = [row[0] for row in plan]
+    assert "rows=1" in lines[0]
+    assert not [line for line in lines if "turnkeeper_cold" in line]
+
+
+async def test_a_read_and_a_write_are_one_round_trip_each(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    await store.write(KEY, b"0", version=0, ttl=60)
+    held = await store.read(KEY)
+    assert held is not None
+    asked: list[str] = []
+    pool = await store._pool._opened()
+    async with pool.acquire() as connection:
+        connection.add_query_logger(lambda query: asked.append(query.query))
+    for _ in range(8):
+        await store.read(KEY)
+    assert len(asked) <= 8
+    assert await store.write(KEY, b"1", version=held.version, ttl=60, cold=[b"a", b"b"])
+    assert len(asked) <= 9
+    assert not [query for query in asked if "RESET" in query or "BEGIN" in query]
