@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from proxy.memory.line import CUT, Key, Line, kinship, says_again
@@ -68,9 +69,7 @@ def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _gaps(fixed: list[tuple[int, int]], replayed: int, held: int) -> list[Gap]:
     ends = [(-1, -1), *fixed, (replayed, held)]
-    spans = [
-        (range(w + 1, to_w), range(h + 1, to_h)) for (w, h), (to_w, to_h) in zip(ends, ends[1:], strict=False)
-    ]
+    spans = [(range(w + 1, to_w), range(h + 1, to_h)) for (w, h), (to_w, to_h) in pairwise(ends)]
     return [(ws, hs) for ws, hs in spans if ws and hs]
 
 

@@ -32,16 +32,16 @@ def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
 
 def renewed(entry: Entry, message: Message) -> Entry:
     """A held entry as a later window shows it: what was heard is what the window shows."""
-    changes = _learned(entry, message)
+    changes = _learned(message)
     if entry.role == "assistant":
         changes |= _answer(entry, message)
-    elif not same(entry.text, message.text) or isinstance(entry.content, list):
+    elif entry.role != "user" or not same(entry.text, message.text):
         changes |= {"content": _given(message.content)}
     changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
     return msgspec.structs.replace(entry, **changed) if changed else entry
 
 
-def _learned(entry: Entry, message: Message) -> dict[str, Any]:
+def _learned(message: Message) -> dict[str, Any]:
     """What the engine tells beside the words, and what it told before where it tells it no more."""
     told = {
         "engine_turn": number_of(message),
@@ -78,14 +78,10 @@ def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
 def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
     """How much was heard, told from how much of what was generated is replayed."""
     text, generated = message.text, entry.generated
-    if same(text, generated) or jumbled(text, generated):
-        return (
-            {"content": entry.content, **_WHOLE}
-            if entry.original is None
-            else {"content": generated, **_WHOLE}
-        )
-    if same(text, entry.text):
+    if same(text, entry.text) or jumbled(text, entry.text):
         return {}
+    if same(text, generated) or jumbled(text, generated):
+        return {"content": generated, **_WHOLE}
     cut = goes_on(generated, text) or len(text.split()) < len(generated.split())
     marks = {"interrupted": True, "original": generated} if cut else _WHOLE
     return {"content": _given(message.content), **marks}

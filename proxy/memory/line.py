@@ -16,11 +16,12 @@ Key = tuple[str, str, tuple[object, ...]]
 class Line:
     """What tells one line from another: who speaks, the words, and the ids of calls."""
 
-    __slots__ = ("calls", "generated", "lane", "number", "source", "text", "time")
+    __slots__ = ("calls", "generated", "ids", "lane", "number", "source", "text", "time")
 
     def __init__(self, said: Message | Entry) -> None:
         calls = said.tool_calls or ()
-        self.calls: tuple[object, ...] = (*map(called, calls), said.tool_call_id or None)
+        self.ids = (*map(call_id, calls), said.tool_call_id or "")
+        self.calls: tuple[object, ...] = (*map(called, calls), said.tool_call_id or "")
         self.lane = "call" if calls and said.role == "assistant" else said.role
         self.text = said.text
         self.generated = said.generated if isinstance(said, Entry) else said.original or said.text
@@ -70,8 +71,7 @@ def says_again(text: str, held: Line) -> bool:
 def _of_calls(replayed: Line, held: Line) -> float:
     if replayed.calls == held.calls:
         return EQUAL
-    ids = [[call[0] for call in line.calls if isinstance(call, tuple)] for line in (replayed, held)]
-    return WORDS if ids[0] == ids[1] and None not in ids[0] else 0.0
+    return WORDS if replayed.ids == held.ids and None not in held.ids else 0.0
 
 
 def _of_answers(text: str, held: Line) -> float:

@@ -38,7 +38,7 @@ def numbers(lines: Sequence[Line]) -> list[int]:
 def _lanes(lines: Sequence[Line]) -> dict[Lane, list[int]]:
     lanes: dict[Lane, list[int]] = {}
     for i, (number, line) in enumerate(zip(numbers(lines), lines, strict=True)):
-        which = line.calls if line.lane == "tool" else None
+        which = line.ids if line.lane in {"call", "tool"} else None
         lanes.setdefault((number, line.lane, which), []).append(i)
     return lanes
 

@@ -8,7 +8,7 @@ import msgspec
 from filters.message import Message
 from proxy.memory.absence import gone
 from proxy.memory.heard import renewed
-from proxy.memory.replay import read
+from proxy.memory.replay import Replay, last_user, read
 from proxy.memory.session import Entry, Session, message_of
 from proxy.memory.weaving import woven
 
@@ -50,7 +50,7 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
 
 
 def asked(held: Session, window: Sequence[Message]) -> Turn | None:
-    """The turn that ``window`` asks to be answered, once it is held; ``None`` when newer words superseded it."""
+    """The turn that ``window`` asks to be answered, once it is held; ``None`` when it is superseded."""
     replay = read(held, window)
     place = None if replay.asked is None or replay.anew else replay.places[replay.asked]
     if place is None or place < 0 or replay.stale:
@@ -84,19 +84,12 @@ def marked(held: Session, window: Sequence[Message]) -> Sequence[Message]:
     An answer that the engine marks itself is left as it is, and so is everything else.
     """
     replay = read(held, window)
-    cut = {}
-    for message, place in zip(replay.spoken, replay.places, strict=True):
-        if place >= 0 and message.role == "assistant" and not message.interrupted:
-            entry = renewed(replay.held[place], message)
-            if entry.interrupted and entry.original:
-                cut[id(message)] = {
-                    **(message.metadata or {}),
-                    "interrupted": True,
-                    "original": entry.original,
-                }
-    if not cut:
-        return window
-    return [msgspec.structs.replace(m, metadata=cut[id(m)]) if id(m) in cut else m for m in window]
+    cut = {
+        id(message): original
+        for message, place in zip(replay.spoken, replay.places, strict=True)
+        if place >= 0 and (original := _unmarked(replay.held[place], message))
+    }
+    return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 
 
 def missing(held: Session, window: Sequence[Message]) -> tuple[Message, ...]:
@@ -105,13 +98,32 @@ def missing(held: Session, window: Sequence[Message]) -> tuple[Message, ...]:
     It is what stands before the window's first line; a turn that the window supersedes is not missing.
     """
     replay = read(held, window)
-    if replay.anew or replay.stale:
-        return ()
-    first = min(replay.matched, default=len(replay.held))
+    first = _first(replay)
     if not first:
         return ()
     lost = gone(replay)
     return tuple(message_of(entry) for h, entry in enumerate(replay.held[:first]) if h not in lost)
+
+
+def _first(replay: Replay) -> int:
+    """Where in ``held`` the window begins."""
+    start = min(replay.matched, default=len(replay.held))
+    return min(start, last_user(replay.held) or 0) if replay.stale else start
+
+
+def _unmarked(entry: Entry, message: Message) -> str | None:
+    """All that was generated, where the message is a part of it and does not say so."""
+    if message.role != "assistant" or message.interrupted:
+        return None
+    if entry.content == message.content and not entry.interrupted:
+        return None
+    entry = renewed(entry, message)
+    return entry.original if entry.interrupted else None
+
+
+def _marked(message: Message, original: str) -> Message:
+    marks = {**(message.metadata or {}), "interrupted": True, "original": original}
+    return msgspec.structs.replace(message, metadata=marks)
 
 
 def _said(answer: Answer, question: Entry, now: float) -> Entry:

@@ -54,7 +54,7 @@ class Replay(msgspec.Struct, frozen=True):
 def read(held: Session, window: Sequence[Message]) -> Replay:
     """The window, laid beside what is held of the life that it belongs to."""
     entries, spoken = of_life(held), speech(window)
-    answering = any((m.role == "assistant" and m.source is None) or m.source == "llm" for m in window)
+    answering = any(m.role == "assistant" and m.source in {None, "llm"} for m in window)
     run = _straight(entries, spoken)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)

@@ -14,9 +14,9 @@ _MARKS = ("source", "user", "interrupt_timestamp", "original")
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message as it was heard.
 
-    ``turn`` counts from 0 within a ``life`` and never goes back; ``engine_turn`` is the number that the engine
-    gave it, where it numbers its turns. ``timestamp`` is as the engine wrote it. ``original`` is all that the
-    model generated where the caller heard less. ``pending`` is an answer that no later request has
+    ``turn`` counts from 0 within a ``life`` and never goes back; ``engine_turn`` is the number that the
+    engine gave it, where it numbers its turns. ``timestamp`` is as the engine wrote it. ``original`` is all
+    that the model generated where the caller heard less. ``pending`` is an answer that no later request has
     confirmed or cut yet: it is held as generated; ``broken``, if its stream ended before the answer did.
     """
 

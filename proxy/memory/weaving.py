@@ -50,9 +50,10 @@ class _Loom:
             return
         following = self._following[position]
         self.pass_to(following)
+        last = following == len(self._replay.held)
         # What stands before the oldest entry of a session that was cut is in its cold part.
-        if following or not self._moved or following == len(self._replay.held):
-            self._add(message, last=following == len(self._replay.held))
+        if following or last or not self._moved:
+            self._add(message, last=last)
 
     def pass_to(self, end: int) -> None:
         """Lays down what is held before ``end``."""
@@ -92,7 +93,7 @@ def _order(replay: Replay) -> list[int]:
     before = -1
     for message, place in zip(replay.spoken, replay.places, strict=True):
         if place >= 0:
-            before = place
+            before = max(before, place)
         elif message.role == "user":
             before = _turn_end(replay, before)
         keys.append((before, place < 0))
@@ -118,6 +119,6 @@ def _unglued(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _goes_on(later: Entry, earlier: Entry) -> bool:
-    if not earlier.role == later.role == "user":
+    if not earlier.role == later.role == "user" or (earlier.user and later.user != earlier.user):
         return False
     return goes_on(later.text, earlier.text)
