@@ -96,7 +96,7 @@ def _order(replay: Replay) -> list[int]:
             before = max(before, place)
         elif message.role == "user":
             before = _turn_end(replay, before)
-        keys.append((before, place < 0))
+        keys.append((before, True) if place < 0 else (place, False))
     positions = [i for i, place in enumerate(replay.places) if place != AGAIN]
     return sorted(positions, key=keys.__getitem__)
 
