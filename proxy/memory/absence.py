@@ -34,8 +34,9 @@ def _unheard(replay: Replay, absent: list[int], matched: set[int], users: set[in
         entry = replay.held[h]
         if entry.role == "user":
             continue
+        taken_back = 0 <= newest < h and any(user > h for user in users)
         shown = h > min(matched) and h < passed and (entry.broken or replay.answering)
-        if _turn(replay, h) in turns or (entry.pending and shown):
+        if taken_back or _turn(replay, h) in turns or (entry.pending and shown):
             lost.add(h)
     return lost
 

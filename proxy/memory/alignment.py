@@ -33,7 +33,7 @@ def align(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     for gap in _gaps(fixed, len(window), len(held)):
         _fill(places, held, window, gap)
     _swapped(places, held, window)
-    _repeated(places, held, window)
+    repeated(places, held, window)
     return places
 
 
@@ -131,8 +131,8 @@ def _near(places: list[int], w: int) -> range:
     return range(max(0, min(around) - 2), max(around) + 3) if around else range(0)
 
 
-def _repeated(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
-    """Marks answers that say once more what an answer close by says."""
+def repeated(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
+    """Marks answers that say once more what an answer close by says as ``AGAIN``, in place."""
     for w, place in enumerate(places):
         if place == NEW and window[w].lane == "assistant" and _said_nearby(places, held, window, w):
             places[w] = AGAIN

@@ -29,7 +29,14 @@ def _goes_back(
     oldest = min(line.number for line in held if line.number is not None)
     if newest < oldest:
         return _time(window) is None or (_time(held) or 0) < (_time(window) or 0)
+    other += not any(
+        _verdict(line, known) != 1 for line in window for known in held if _one_turn(line, known, newest)
+    )
     return (other > 0 and other >= same_) or (moved > 0 and same_ == 0)
+
+
+def _one_turn(replayed: Line, held: Line, number: int) -> bool:
+    return replayed.number == held.number == number and replayed.lane == held.lane == "user"
 
 
 def _evidence(held: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, int]:

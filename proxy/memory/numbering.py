@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from proxy.memory.alignment import NEW
+from proxy.memory.alignment import NEW, repeated
 from proxy.memory.line import Line, kinship
 
 Lane = tuple[int, str, object]
@@ -22,6 +22,7 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
         for w, h in _pairs(held, window, ws, known.get(lane, []), cut=lane[0] == opening):
             places[w] = h
     _unnumbered(places, held, window)
+    repeated(places, held, window)
     return places
 
 

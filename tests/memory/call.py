@@ -37,7 +37,7 @@ class Call:
         self.held = held or Session()
         self.now = NOW
 
-    def ask(self, *lines, answer=None, finished=True, tool_calls=None, reached=True):
+    def ask(self, *lines, answer=None, finished=True, tool_calls=None):
         window = messages(*lines)
         self.now += 10
         self.held = reconcile(self.held, window, now=self.now)
@@ -56,7 +56,7 @@ class Call:
 
     @property
     def memory(self):
-        """What is held, a line each: ``a:heard|generated`` where less was heard, ``a?:`` while that is open."""
+        """What is held, a line each: ``a:heard|generated`` where cut, ``a?:`` while pending."""
         return [shown(entry) for entry in self.held.entries]
 
     @property
