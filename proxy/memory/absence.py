@@ -34,9 +34,10 @@ def _unheard(replay: Replay, absent: list[int], matched: set[int], users: set[in
         entry = replay.held[h]
         if entry.role == "user":
             continue
+        unsaid = replay.revised is not None and entry.pending and h > replay.revised
         taken_back = 0 <= newest < h and any(user > h for user in users)
         shown = h > min(matched) and h < passed and (entry.broken or replay.answering)
-        if taken_back or _turn(replay, h) in turns or (entry.pending and shown):
+        if unsaid or taken_back or _turn(replay, h) in turns or (entry.pending and shown):
             lost.add(h)
     return lost
 

@@ -11,7 +11,7 @@ from proxy.memory.alignment import NEW, align
 from proxy.memory.line import Line, kinship, number_of
 from proxy.memory.session import Entry, Session
 from proxy.memory.speech import speech
-from proxy.memory.wording import goes_on
+from proxy.memory.wording import goes_on, same
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -38,6 +38,15 @@ class Replay(msgspec.Struct, frozen=True):
     def asked(self) -> int | None:
         """The position in ``spoken`` of the newest words of the user."""
         return next((i for i in range(len(self.spoken) - 1, -1, -1) if self.spoken[i].role == "user"), None)
+
+    @property
+    def revised(self) -> int | None:
+        """The position in ``held`` of the newest words of the user, where the window puts them otherwise."""
+        asked = self.asked
+        place = NEW if asked is None else self.places[asked]
+        if asked is None or place < 0 or same(self.held[place].text, self.spoken[asked].text):
+            return None
+        return place
 
     @property
     def stale(self) -> bool:
@@ -115,7 +124,7 @@ def _compared(entries: Sequence[Entry], spoken: Sequence[Message], *, answering:
     if not any(line.number is not None for line in held):
         return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
     if life.begins_anew(held, window):
-        return Replay((), spoken, [NEW] * len(spoken), 0, anew=True, answering=answering)
+        return Replay((), spoken, align((), window), 0, anew=True, answering=answering)
     places = numbering.match(held, window)
     return Replay(entries, spoken, places, _newer(held, window), anew=False, answering=answering)
 

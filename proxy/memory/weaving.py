@@ -1,6 +1,6 @@
 """A session woven anew from what is held and what a window shows."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -12,7 +12,7 @@ from proxy.memory.session import Entry, Session
 from proxy.memory.wording import goes_on
 
 
-def woven(held: Session, replay: Replay, gone: Collection[int], *, now: float) -> Session:
+def woven(held: Session, replay: Replay, gone: set[int], *, now: float) -> Session:
     """The session with the window's lines in their places, and without those that are ``gone``."""
     life = held.life + replay.anew
     loom = _Loom(held, replay, gone, life=life, now=now)
@@ -29,9 +29,7 @@ def woven(held: Session, replay: Replay, gone: Collection[int], *, now: float) -
 class _Loom:
     """Entries as they are laid down, in order, and the number of the next turn."""
 
-    def __init__(
-        self, held: Session, replay: Replay, gone: Collection[int], *, life: int, now: float
-    ) -> None:
+    def __init__(self, held: Session, replay: Replay, gone: set[int], *, life: int, now: float) -> None:
         self.entries: list[Entry] = []
         self.turns = 0 if replay.anew else held.turns
         self._replay, self._gone, self._life, self._now = replay, gone, life, now
@@ -45,8 +43,7 @@ class _Loom:
         message = self._replay.spoken[position]
         if place >= 0:
             self.pass_to(place)
-            self.entries.append(renewed(self._replay.held[place], message))
-            self._done = place + 1
+            self._renew(place, message)
             return
         following = self._following[position]
         self.pass_to(following)
@@ -60,6 +57,15 @@ class _Loom:
         kept = range(self._done, end)
         self.entries += [self._replay.held[h] for h in kept if h not in self._gone]
         self._done = max(self._done, end)
+
+    def _renew(self, place: int, message: Message) -> None:
+        entry = renewed(self._replay.held[place], message)
+        following = range(place + 1, len(self._replay.held))
+        if place == self._replay.revised and self._gone >= set(following):
+            entry = msgspec.structs.replace(entry, turn=self.turns)
+            self.turns += 1
+        self.entries.append(entry)
+        self._done = place + 1
 
     def _add(self, message: Message, *, last: bool) -> None:
         entry = entry_of(message, life=self._life, turn=0, now=self._now)

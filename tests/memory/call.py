@@ -46,9 +46,7 @@ class Call:
         if answer is not None or tool_calls:
             self.held = answered(
                 self.held,
-                Answer(
-                    turn=turn, text=answer or "", tool_calls=tool_calls, finished=finished, reached=reached
-                ),
+                Answer(turn=turn, text=answer or "", tool_calls=tool_calls, finished=finished),
                 now=self.now,
             )
             assert reconcile(self.held, window, now=self.now + 1) == self.held

@@ -287,17 +287,16 @@ class Engine:
         """One turn of the caller's, with all that goes wrong on the way to it."""
         text = self.words()
         if self.joined:
-            for _ in range(self.draw(st.sampled_from([0, 0, 0, 1, 2]))):
-                self.superseded(text)
+            for count in sorted(self.draw(st.sets(st.integers(1, 3), max_size=2))):
+                self.superseded(text, " ".join(text.split()[:count]))
         user = self.line("user", text)
         self.lines.append(user)
         kind = self.draw(st.sampled_from(["plain", "plain", "plain", "failed", "again", "tools", "late"]))
         getattr(self, kind)(user)
         self.number += 1
 
-    def superseded(self, text: str) -> None:
+    def superseded(self, text: str, early: str) -> None:
         """Words that were taken for the caller's for a moment: an early form, others, or none at all."""
-        early = " ".join(text.split()[: self.draw(st.integers(1, 3))])
         other = f"Gone{len(self.requests)} for good"
         begun = sum(x.life == self.life for x in self.lines)
         words = self.draw(st.sampled_from([early, other])) if begun else early
