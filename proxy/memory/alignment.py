@@ -26,6 +26,21 @@ def align(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     Lines that occur once on both sides and are equal to the letter are fixed points; what stands between
     two of them is matched by likeness in order, and what is left then by likeness out of order.
     """
+    once = [w for w in range(len(window)) if not _echoes(window, w)]
+    places = [AGAIN] * len(window)
+    for w, place in zip(once, _aligned(held, [window[w] for w in once]), strict=True):
+        places[w] = place
+    repeated(places, held, window)
+    return places
+
+
+def _echoes(window: Sequence[Line], w: int) -> bool:
+    """Whether an answer says word by word what the line before it says."""
+    line, before = window[w], window[w - 1]
+    return w > 0 and line.lane == before.lane == "assistant" and same(line.text, before.text)
+
+
+def _aligned(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     places = [NEW] * len(window)
     fixed = _fixed_points(held, window)
     for w, h in fixed:
@@ -33,7 +48,6 @@ def align(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     for gap in _gaps(fixed, len(window), len(held)):
         _fill(places, held, window, gap)
     _swapped(places, held, window)
-    repeated(places, held, window)
     return places
 
 
@@ -46,7 +60,7 @@ def _fixed_points(held: Sequence[Line], window: Sequence[Line]) -> list[tuple[in
 def _singles(lines: Sequence[Line]) -> dict[Key, int]:
     keys = [line.key for line in lines]
     count = Counter(keys)
-    return {key: i for i, key in enumerate(keys) if count[key] == 1}
+    return {key: i for i, key in enumerate(keys) if count[key] == 1 and key[0] not in {"call", "tool"}}
 
 
 def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -120,10 +134,18 @@ def _swapped(places: list[int], held: Sequence[Line], window: Sequence[Line]) ->
     left = set(range(len(held))).difference(places)
     for w, place in enumerate(places):
         if place == NEW and left:
-            near = [h for h in _near(places, w) if h in left and kinship(window[w], held[h]) >= CUT]
+            near = [h for h in _near(places, w) if h in left and _movable(held, window[w], h, places[w - 1])]
             if near:
                 places[w] = near[0]
                 left.discard(near[0])
+
+
+def _movable(held: Sequence[Line], line: Line, h: int, before: int) -> bool:
+    """Whether ``line`` can be the one at ``h``; call ids are counted anew, so results keep to their group."""
+    if line.lane == "call" or kinship(line, held[h]) < CUT:
+        return False
+    between = range(min(h, before) + 1, max(h, before))
+    return line.lane != "tool" or all(held[i].lane == "tool" for i in between)
 
 
 def _near(places: list[int], w: int) -> range:

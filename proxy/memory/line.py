@@ -16,7 +16,7 @@ Key = tuple[str, str, tuple[object, ...]]
 class Line:
     """What tells one line from another: who speaks, the words, and the ids of calls."""
 
-    __slots__ = ("calls", "generated", "ids", "lane", "number", "source", "text", "time")
+    __slots__ = ("calls", "generated", "ids", "lane", "number", "pending", "source", "text", "time")
 
     def __init__(self, said: Message | Entry) -> None:
         calls = said.tool_calls or ()
@@ -25,6 +25,7 @@ class Line:
         self.lane = "call" if calls and said.role == "assistant" else said.role
         self.text = said.text
         self.generated = said.generated if isinstance(said, Entry) else said.original or said.text
+        self.pending = isinstance(said, Entry) and said.pending
         self.number = number_of(said)
         self.source = said.source
         self.time = said.timestamp if isinstance(said.timestamp, int | float) else None
@@ -79,4 +80,4 @@ def _of_answers(text: str, held: Line) -> float:
         return WORDS
     if goes_on(held.generated, text) or goes_on(text, held.generated):
         return CUT
-    return KIN if alike(text, held.generated) else 0.0
+    return KIN if held.pending and alike(text, held.generated) else 0.0

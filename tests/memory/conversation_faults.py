@@ -35,14 +35,13 @@ from filters.message import Message
 from filters.unheard import bare
 
 SHORT = ["Yes", "No.", "Okay then", "Hm"]
-FIRST = "amber birch cedar dune ember fjord grove heath islet jetty knoll lagoon marsh nook orchard".split()
-OPENING = "could what please tomorrow where how maybe first again then also never why since under".split()
-WORDS = "the red house, stands by a lake. and you can see it now!".split()
+OPENING = ["could", "what", "please", "tomorrow", "where", "how", "maybe", "first", "again", "never"]
+WORDS = ["the", "red", "house,", "stands", "by", "a", "lake.", "and", "you", "can", "see", "it", "now!"]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the true talk: ``heard`` of what was ``generated``; ``told`` once a window showed how much."""
+    """A line of the true talk: ``heard`` of its text; ``told`` once a window showed how much."""
 
     role: str
     text: str
@@ -154,6 +153,7 @@ class Engine:
         self.life = 0
         self.asked = 0
         self.joined = False
+        self.seen: set[int] = set()
         self.joins_late = draw(st.integers(0, 4)) == 0
 
     def chance(self, one_in: int) -> bool:
@@ -175,7 +175,7 @@ class Engine:
 
     def answer_text(self) -> str:
         rest = self.draw(st.lists(st.sampled_from(WORDS), max_size=7))
-        return " ".join([f"{FIRST[self.asked % len(FIRST)].title()}{self.asked}", *rest])
+        return " ".join([f"Answer{self.asked}", *rest])
 
     def answer(self) -> Line:
         text = self.answer_text()
@@ -262,6 +262,8 @@ class Engine:
                 self.lines += [replace(answer, told=True, foreign=True)] if answer and reached else []
                 return
             self.join()
+        if self.life not in self.seen:
+            self.seen.add(self.life)
             faults = False
         window, cut, faithful = self.window(faults=faults)
         known = [x for x in self.lines if x.life == self.life]
@@ -316,7 +318,7 @@ class Engine:
     def failed(self, user: Line) -> None:
         answer = self.answer()
         self.request(answer, reached=False)
-        before = [line for line in self.lines[-2:-1] if line.role == "user"]
+        before = [line for line in self.lines[:-1] if line.spoken or line.calls][-1:]
         if self.chance(2) and not any(bare(user.text).startswith(bare(x.text)) for x in before):
             self.take_back(user)
             self.number += 1

@@ -97,7 +97,7 @@ def test_what_is_missing_and_the_window_cover_every_turn_once(examples: int):
             if not request.faithful or request.heard is None:
                 continue
             restored = [(m.role, bare(m.text)) for m in missing(before, request.window)]
-            window = [(m.role, bare(m.text)) for m in request.window if not m.source == "silence"]
+            window = [(m.role, bare(m.text)) for m in request.window if m.source != "silence"]
             told = [*restored, *window]
             for line in request.heard:
                 assert told.count(line) >= request.heard.count(line)
