@@ -16,7 +16,7 @@ def cap(held: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, ...]
     if size <= most:
         return held, ()
     barred = _barred(held.entries, strict=size <= 2 * most)
-    cuts = (i for i in range(size - keep, 0, -1) if i not in barred and _begins(held.entries, i))
+    cuts = (i for i in range(size - max(keep, 1), 0, -1) if i not in barred and _begins(held.entries, i))
     cut = next(cuts, 0)
     if not cut:
         return held, ()

@@ -5,7 +5,7 @@ from typing import Any
 from filters.group import call_id
 from filters.message import Message
 from proxy.memory.session import Entry
-from proxy.memory.wording import alike, goes_on, same
+from proxy.memory.wording import alike, goes_on, jumbled, same
 
 # How sure it is that two lines are one. Below KIN only the place can tell.
 EQUAL, WORDS, CUT, KIN = 3.0, 2.5, 2.0, 1.2
@@ -80,4 +80,4 @@ def _of_answers(text: str, held: Line) -> float:
         return WORDS
     if goes_on(held.generated, text) or goes_on(text, held.generated):
         return CUT
-    return KIN if held.pending and alike(text, held.generated) else 0.0
+    return KIN if jumbled(text, held.text) or (held.pending and alike(text, held.generated)) else 0.0
