@@ -10,7 +10,7 @@ from proxy.memory import life, numbering
 from proxy.memory.alignment import NEW, align
 from proxy.memory.line import Line, kinship, number_of
 from proxy.memory.session import Entry, Session
-from proxy.memory.speech import speech
+from proxy.memory.speech import PROMPTS, speech
 from proxy.memory.wording import goes_on, same
 
 
@@ -63,7 +63,7 @@ class Replay(msgspec.Struct, frozen=True):
 def read(held: Session, window: Sequence[Message]) -> Replay:
     """The window, laid beside what is held of the life that it belongs to."""
     entries, spoken = of_life(held), speech(window)
-    answering = any(m.role == "assistant" and m.source in {None, "llm"} for m in window)
+    answering = any(m.role == "assistant" and m.source not in PROMPTS for m in window)
     run = _straight(entries, spoken)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from filters.message import Message
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
-_PROMPTS = frozenset({"silence", "llm_failure"})
+PROMPTS = frozenset({"silence", "llm_failure"})
 _CONTROL = frozenset({"<continue>"})
 
 # Hume ends the user's words with what the voice sounded like: {slightly doubtful, very slightly calm}.
@@ -26,7 +26,7 @@ def is_speech(message: Message) -> bool:
         return False
     if role == "tool" or message.tool_calls:
         return True
-    if role == "assistant" and message.metadata and message.source in _PROMPTS:
+    if role == "assistant" and message.metadata and message.source in PROMPTS:
         return False
     content = message.content
     if isinstance(content, str):

@@ -143,7 +143,7 @@ class Engine:
         self.draw = draw
         self.numbered = draw(st.booleans())
         self.marks = self.numbered and draw(st.booleans())
-        self.size = draw(st.sampled_from([None, None, None, 4, 6, 9]))
+        self.size = draw(st.sampled_from([None, None, None, 1, 4, 6, 9]))
         self.one_sided = draw(st.integers(0, 3)) == 0
         self.repeats = self.numbered or (self.size is None and not self.one_sided)
         self.lines: list[Line] = []
@@ -180,9 +180,10 @@ class Engine:
     def answer(self) -> Line:
         text = self.answer_text()
         count = len(text.split())
-        heard = self.draw(st.sampled_from([count, count, 0, self.draw(st.integers(0, count))]))
-        part = None if heard == count else " ".join(text.split()[:heard])
-        return self.line("assistant", text, heard=part, broken=heard < count and self.chance(2))
+        at_word = " ".join(text.split()[: self.draw(st.integers(0, count))])
+        in_word = text[: self.draw(st.integers(0, len(text)))].rstrip()
+        heard = self.draw(st.sampled_from([None, None, "", at_word, in_word]))
+        return self.line("assistant", text, heard=heard, broken=heard is not None and self.chance(2))
 
     # --- what is replayed
 
@@ -191,7 +192,7 @@ class Engine:
         lines = [line for line in self.lines if line.life == self.life]
         start = 0 if self.size is None else max(0, len(lines) - self.size)
         lines = lines[start:]
-        told = not any(x.calls or (x.broken and not x.told) for x in lines)
+        told = not any(x.calls or ((x.broken or x.foreign) and not x.told) for x in lines)
         silent = faults and self.one_sided and told and self.chance(3)
         shown: list[tuple[Message, bool]] = []
         faithful = not silent
@@ -234,8 +235,10 @@ class Engine:
             return [Message(role="user", content=line.text, **fields)]
         if not line.spoken and self.chance(2):
             return []
+        if self.numbered:
+            fields["metadata"] = {"source": "command" if line.foreign else "llm"}
         if line.cut and self.marks and not line.foreign:
-            fields["metadata"] = {"interrupted": True, "original": line.text, "source": "llm"}
+            fields["metadata"] |= {"interrupted": True, "original": line.text}
         return [Message(role="assistant", content=self.transcribed(line), **fields)]
 
     def transcribed(self, line: Line) -> str:
@@ -264,6 +267,8 @@ class Engine:
             self.join()
         if self.life not in self.seen:
             self.seen.add(self.life)
+            former = [x for x in self.lines if x.life < self.life]
+            self.lines = [*former, *self.lines[len(former) :][-(self.size or 0) :]]
             faults = False
         window, cut, faithful = self.window(faults=faults)
         known = [x for x in self.lines if x.life == self.life]
@@ -277,10 +282,9 @@ class Engine:
     def join(self) -> None:
         """Somebody listens: what was said before is known as the first window shows it."""
         self.joined = True
-        self.lines = self.lines[-self.size :] if self.size else self.lines
 
     def gold(self) -> list[tuple[Any, ...]]:
-        return [x.held for x in self.lines if not x.unheard]
+        return [x.held for x in self.lines if not (x.unheard or (x.foreign and not x.told))]
 
     def take_back(self, *lines: Line) -> None:
         self.lines = [line for line in self.lines if not any(line is x for x in lines)]
@@ -293,20 +297,24 @@ class Engine:
                 self.superseded(text, " ".join(text.split()[:count]))
         user = self.line("user", text)
         self.lines.append(user)
-        kind = self.draw(st.sampled_from(["plain", "plain", "plain", "failed", "again", "tools", "late"]))
+        kinds = ["plain", "plain", "plain", "failed", "again", "late"]
+        kind = self.draw(st.sampled_from(kinds if self.size == 1 else [*kinds, "tools", "abandoned"]))
         getattr(self, kind)(user)
+        if self.joined and self.size != 1 and self.chance(5):
+            self.lines.append(self.line("assistant", f"By the way {self.asked}", foreign=True))
         self.number += 1
 
     def superseded(self, text: str, early: str) -> None:
         """Words that were taken for the caller's for a moment: an early form, others, or none at all."""
         other = f"Gone{len(self.requests)} for good"
         begun = sum(x.life == self.life for x in self.lines)
-        words = self.draw(st.sampled_from([early, other])) if begun else early
+        words = self.draw(st.sampled_from([early, other])) if begun and self.size != 1 else early
         if words == text:
             return
         user = self.line("user", words)
         self.lines.append(user)
         answer = self.draw(st.sampled_from([None, self.answer()]))
+        answer = answer and replace(answer, broken=answer.broken or self.size == 1)
         self.request(answer)
         self.take_back(user, *self.lines[-1:] if self.lines[-1] is answer else [])
         if self.numbered and begun > 2 and self.chance(2):
@@ -342,6 +350,10 @@ class Engine:
         for i in ids:
             self.lines.append(self.line("tool", f"result of {i}", call_id=i))
         self.request(self.answer())
+
+    def abandoned(self, user: Line) -> None:
+        """A call of a tool that no result comes back for."""
+        self.request(self.line("assistant", "", calls=("call_0",), told=True))
 
     def late(self, user: Line) -> None:
         """An early form of the words arrives late."""
