@@ -20,6 +20,7 @@ Kept out, since nobody could tell the truth from what is replayed:
 - words that begin with unanswered words before them without being glued to them: ``yes``, ``yes please``;
 - a failed turn glued behind an equal one that failed: ``yes``, ``yes yes`` may be two turns or three;
 - without the assistant's side, an answer that broke off: it was not heard, or is only not shown;
+- an answer cut so short that it may be the beginning of its neighbour;
 - early words where the window shows no history: the engine may just keep none;
 - a new life whose first words are the former's, or without turn numbers;
 - an order that is swapped in the first window that anybody sees.
@@ -175,13 +176,13 @@ class Engine:
 
     def answer_text(self) -> str:
         rest = self.draw(st.lists(st.sampled_from(WORDS), max_size=7))
-        return " ".join([f"Answer{self.asked}", *rest])
+        return " ".join([f"Answer{self.asked:03}", *rest])
 
     def answer(self) -> Line:
         text = self.answer_text()
         count = len(text.split())
         at_word = " ".join(text.split()[: self.draw(st.integers(0, count))])
-        in_word = text[: self.draw(st.integers(0, len(text)))].rstrip()
+        in_word = text[: self.draw(st.integers(len(text.split()[0]), len(text)))].rstrip()
         heard = self.draw(st.sampled_from([None, None, "", at_word, in_word]))
         return self.line("assistant", text, heard=heard, broken=heard is not None and self.chance(2))
 
@@ -272,7 +273,8 @@ class Engine:
             faults = False
         window, cut, faithful = self.window(faults=faults)
         known = [x for x in self.lines if x.life == self.life]
-        heard = [(x.role, bare(x.spoken)) for x in known if x.role in {"user", "assistant"} and x.spoken]
+        talk = [(x.role, self.remembered(x)) for x in known if x.role in {"user", "assistant"}]
+        heard = [(role, bare(text)) for role, text in talk if text]
         if answer is not None and reached:
             self.lines.append(answer)
         self.requests.append(
@@ -282,6 +284,10 @@ class Engine:
     def join(self) -> None:
         """Somebody listens: what was said before is known as the first window shows it."""
         self.joined = True
+
+    def remembered(self, line: Line) -> str:
+        """What window and memory must make of a line together; without history nobody tells what was heard."""
+        return line.text if self.size == 1 and not line.told else line.spoken
 
     def gold(self) -> list[tuple[Any, ...]]:
         return [x.held for x in self.lines if not (x.unheard or (x.foreign and not x.told))]
