@@ -57,7 +57,8 @@ class Replay(msgspec.Struct, frozen=True):
         others = [h for i, h in enumerate(self.places) if i != asked]
         if NEW in others or any(h >= last for h in others):
             return False
-        return goes_on(self.held[last].text, self.spoken[asked].text)
+        later = (number_of(self.spoken[asked]) or 0) > (self.held[last].engine_turn or 0)
+        return not later and goes_on(self.held[last].text, self.spoken[asked].text)
 
 
 def read(held: Session, window: Sequence[Message]) -> Replay:

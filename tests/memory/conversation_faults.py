@@ -286,7 +286,7 @@ class Engine:
         self.joined = True
 
     def remembered(self, line: Line) -> str:
-        """What window and memory must make of a line together; without history nobody tells what was heard."""
+        """What window and memory make of a line; without history nobody tells how much was heard."""
         return line.text if self.size == 1 and not line.told else line.spoken
 
     def gold(self) -> list[tuple[Any, ...]]:
