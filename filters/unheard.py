@@ -18,9 +18,9 @@ def unheard(heard: str, original: str) -> str:
     Case, accents, punctuation and white space may differ. A word that was cut in the middle counts as
     unheard as a whole, except where words are not told apart by spaces.
     """
-    start = len(heard) if _ends_between_words(heard, original) else _start(_bare(heard), original)
+    start = len(heard) if _ends_between_words(heard, original) else _start(bare(heard), original)
     rest = original[start:]
-    words = next((chunk.start() for chunk in _CHUNK.finditer(rest) if _bare(chunk.group())), len(rest))
+    words = next((chunk.start() for chunk in _CHUNK.finditer(rest) if bare(chunk.group())), len(rest))
     return rest[words:].strip()
 
 
@@ -35,7 +35,7 @@ def _start(heard: str, original: str) -> int:
     """Where the first word stands that was not heard to its end; the very end when there is none."""
     done = 0
     for chunk in _CHUNK.finditer(original):
-        word = _bare(chunk.group())
+        word = bare(chunk.group())
         if not heard.startswith(word, done):
             rest = heard[done:]
             return chunk.start() + _within(chunk.group(), rest) if word.startswith(rest) else len(original)
@@ -47,13 +47,15 @@ def _within(chunk: str, heard: str) -> int:
     """How much of a chunk was heard, in characters, less the word that the cut is in."""
     done = position = 0
     while done < len(heard):
-        done += len(_bare(chunk[position]))
+        done += len(bare(chunk[position]))
         position += 1
     while position and not _UNSPACED.match(chunk[position - 1]):
         position -= 1
     return position
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """Letters and digits alone, in lower case, without accents."""
+    if text.isascii():
+        return _MARKS.sub("", text).lower()
     return _MARKS.sub("", unicodedata.normalize("NFKD", text)).casefold()

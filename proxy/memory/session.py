@@ -3,17 +3,21 @@
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from filters.message import Content, Message
+
+_OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
+_MARKS = ("source", "user", "interrupt_timestamp", "original")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message as it was heard.
 
-    ``turn`` counts from 0 within a ``life`` and never goes back; ``engine_turn`` is the number the engine
-    gave it, where it numbers its turns. ``timestamp`` is as the engine wrote it. ``original`` is all that the
-    model generated where the caller heard less. ``pending`` is an answer that no later request has
-    confirmed or cut yet: it is held as generated.
+    ``turn`` counts from 0 within a ``life`` and never goes back; ``engine_turn`` is the number that the
+    engine gave it, where it numbers its turns. ``timestamp`` is as the engine wrote it. ``original`` is all
+    that the model generated where the caller heard less. ``pending`` is an answer that no later request has
+    confirmed or cut yet: it is held as generated; ``broken``, if its stream ended before the answer did.
     """
 
     role: str
@@ -31,19 +35,32 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     interrupt_timestamp: int | float | None = None
     original: str | None = None
     pending: bool = False
+    broken: bool = False
     recorded: float = 0.0
     """When it was first recorded, in seconds since 1970."""
+
+    @property
+    def text(self) -> str:
+        """What was said: the content, or its text parts joined by a line break."""
+        return self.content if isinstance(self.content, str) else Message(role="", content=self.content).text
+
+    @property
+    def generated(self) -> str:
+        """All that the model said, heard or not."""
+        return self.text if self.original is None else self.original
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is held of one conversation. System messages are never part of it.
 
     ``entries`` are the newest, in order; older ones have moved to the cold part, ``moved`` of them so far.
-    ``user`` is the session's first user. Times are in seconds since 1970.
+    ``turns`` is the number that the next turn of this ``life`` will bear; a turn that is withdrawn takes its
+    number along. ``user`` is the session's first user. Times are in seconds since 1970.
     """
 
     entries: tuple[Entry, ...] = ()
     life: int = 0
+    turns: int = 0
     moved: int = 0
     user: str | None = None
     created: float = 0.0
@@ -53,7 +70,17 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def message_of(entry: Entry) -> Message:
     """An entry in Agora's own shape, as an engine would replay it."""
-    raise NotImplementedError
+    number = entry.turn if entry.engine_turn is None else entry.engine_turn
+    message = Message(
+        role=entry.role, content=entry.content, turn_id=number, metadata=_metadata(entry) or UNSET
+    )
+    optional = {name: value for name in _OPTIONAL if (value := getattr(entry, name)) is not None}
+    return msgspec.structs.replace(message, **optional) if optional else message
+
+
+def _metadata(entry: Entry) -> dict[str, Any]:
+    marks = {name: value for name in _MARKS if (value := getattr(entry, name)) is not None}
+    return {**marks, "interrupted": True} if entry.interrupted else marks
 
 
 def encode(session: Session) -> bytes:

@@ -1,0 +1,178 @@
+"""Which replayed line is which held line, where engines do not number their turns."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from proxy.memory.line import CUT, Key, Line, kinship, says_again
+from proxy.memory.wording import same
+
+NEW: Final = -1
+AGAIN: Final = -2
+
+# What it costs to pass over a line: one that is replayed, one that is held, and both behind the last match,
+# where new lines are to be expected and answers wait for their replay.
+_REPLAYED, _HELD, _NEXT, _WAITING = 0.6, 0.5, 0.2, 0.3
+_SENTENCE = 3
+
+Gap = tuple[range, range]
+
+
+def align(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
+    """For each line of the window its place in ``held``; ``NEW``, or ``AGAIN`` for a second copy.
+
+    Lines that occur once on both sides and are equal to the letter are fixed points; what stands between
+    two of them is matched by likeness in order, and what is left then by likeness out of order.
+    """
+    once = [w for w in range(len(window)) if not _echoes(window, w)]
+    places = [AGAIN] * len(window)
+    for w, place in zip(once, _aligned(held, [window[w] for w in once]), strict=True):
+        places[w] = place
+    repeated(places, held, window)
+    return places
+
+
+def _echoes(window: Sequence[Line], w: int) -> bool:
+    """Whether an answer says word by word what the line before it says."""
+    line, before = window[w], window[w - 1]
+    return w > 0 and line.lane == before.lane == "assistant" and same(line.text, before.text)
+
+
+def _aligned(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
+    places = [NEW] * len(window)
+    fixed = _fixed_points(held, window)
+    for w, h in fixed:
+        places[w] = h
+    for gap in _gaps(fixed, len(window), len(held)):
+        _fill(places, held, window, gap)
+    _swapped(places, held, window)
+    return places
+
+
+def _fixed_points(held: Sequence[Line], window: Sequence[Line]) -> list[tuple[int, int]]:
+    once = _singles(held)
+    pairs = [(w, once[key]) for key, w in _singles(window).items() if key in once]
+    return _rising(pairs)
+
+
+def _singles(lines: Sequence[Line]) -> dict[Key, int]:
+    keys = [line.key for line in lines]
+    count = Counter(keys)
+    return {key: i for i, key in enumerate(keys) if count[key] == 1 and key[0] not in {"call", "tool"}}
+
+
+def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest run of pairs that rises on both sides (patience sorting)."""
+    tops: list[int] = []
+    piles: list[int] = []
+    before: list[int | None] = []
+    for i, (_, h) in enumerate(pairs):
+        pile = bisect_left(tops, h)
+        tops[pile:] = [h, *tops[pile + 1 :]]
+        piles[pile:] = [i, *piles[pile + 1 :]]
+        before.append(piles[pile - 1] if pile else None)
+    run: list[tuple[int, int]] = []
+    last = piles[-1] if piles else None
+    while last is not None:
+        run.append(pairs[last])
+        last = before[last]
+    return run[::-1]
+
+
+def _gaps(fixed: list[tuple[int, int]], replayed: int, held: int) -> list[Gap]:
+    ends = [(-1, -1), *fixed, (replayed, held)]
+    spans = [(range(w + 1, to_w), range(h + 1, to_h)) for (w, h), (to_w, to_h) in pairwise(ends)]
+    return [(ws, hs) for ws, hs in spans if ws and hs]
+
+
+def _fill(places: list[int], held: Sequence[Line], window: Sequence[Line], gap: Gap) -> None:
+    ws, hs = gap
+    kin = [[kinship(window[w], held[h]) for h in hs] for w in ws]
+    score = _scores(kin, len(hs), open_end=ws.stop == len(window))
+    i, j = 0, _start(score[0], open_start=ws.start == 0)
+    while i < len(ws) and j < len(hs):
+        best = score[i][j]
+        if kin[i][j] and best == kin[i][j] + score[i + 1][j + 1]:
+            places[ws[i]] = hs[j]
+            i, j = i + 1, j + 1
+        elif best == score[i][j + 1] - _HELD:
+            j += 1
+        elif best == score[i + 1][j] - _REPLAYED:
+            i += 1
+        else:
+            return
+
+
+def _start(scores: list[float], *, open_start: bool) -> int:
+    """Where matching begins: windows slide, so what is held before it costs nothing, and the last is best."""
+    if not open_start:
+        return 0
+    return max(range(len(scores)), key=lambda j: (scores[j], j))
+
+
+def _scores(kin: list[list[float]], width: int, *, open_end: bool) -> list[list[float]]:
+    """The best that can be made of the rest, from each pair of positions on."""
+    height = len(kin)
+    end = (_NEXT, _WAITING) if open_end else (_REPLAYED, _HELD)
+    score = [
+        [-end[0] * (height - i) - end[1] * (width - j) for j in range(width + 1)] for i in range(height + 1)
+    ]
+    for i in range(height - 1, -1, -1):
+        row, below, likeness = score[i], score[i + 1], kin[i]
+        for j in range(width - 1, -1, -1):
+            best = max(row[j], row[j + 1] - _HELD, below[j] - _REPLAYED)
+            if likeness[j]:
+                best = max(best, likeness[j] + below[j + 1])
+            row[j] = best
+    return score
+
+
+def _swapped(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
+    """Matches what stands close by but out of order."""
+    left = set(range(len(held))).difference(places)
+    for w, place in enumerate(places):
+        if place == NEW and left:
+            near = [h for h in _near(places, w) if h in left and _movable(held, window[w], h, places[w - 1])]
+            if near:
+                places[w] = near[0]
+                left.discard(near[0])
+
+
+def _movable(held: Sequence[Line], line: Line, h: int, before: int) -> bool:
+    """Whether ``line`` can be the one at ``h``; call ids are counted anew, so results keep to their group."""
+    if line.lane == "call" or kinship(line, held[h]) < CUT:
+        return False
+    between = range(min(h, before) + 1, max(h, before))
+    return line.lane != "tool" or all(held[i].lane == "tool" for i in between)
+
+
+def _near(places: list[int], w: int) -> range:
+    around = [h for h in places[max(0, w - 2) : w + 3] if h >= 0]
+    return range(max(0, min(around) - 2), max(around) + 3) if around else range(0)
+
+
+def repeated(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
+    """Marks answers that say once more what an answer close by says as ``AGAIN``, in place."""
+    for w, place in enumerate(places):
+        if place == NEW and window[w].lane == "assistant" and _said_nearby(places, held, window, w):
+            places[w] = AGAIN
+
+
+def _said_nearby(places: list[int], held: Sequence[Line], window: Sequence[Line], w: int) -> bool:
+    return any(
+        _repeats(places, held, window, (w, other))
+        for other in (w - 1, w + 1, w - 2, w + 2)
+        if 0 <= other < len(window) and window[other].lane in {"assistant", "call"}
+    )
+
+
+def _repeats(places: list[int], held: Sequence[Line], window: Sequence[Line], pair: tuple[int, int]) -> bool:
+    """Whether the first of the pair is a copy of the second; of two that are both new, the first stays."""
+    copy, other = pair
+    if places[other] < 0:
+        return other == copy - 1 and places[other] == NEW and same(window[copy].text, window[other].text)
+    if abs(other - copy) > 1 and len(window[copy].text.split()) < _SENTENCE:
+        return False
+    return says_again(window[copy].text, held[places[other]])

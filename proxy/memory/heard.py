@@ -1,0 +1,94 @@
+"""Entries as a window shows them: new ones, and held ones that it confirms, cuts or rewords."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from filters.message import Message
+from proxy.memory.line import number_of
+from proxy.memory.session import Entry
+from proxy.memory.wording import goes_on, jumbled, same
+
+
+def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
+    """A message that nobody has recorded yet; ``now`` in seconds since 1970."""
+    return Entry(
+        role=message.role,
+        turn=turn,
+        life=life,
+        engine_turn=number_of(message),
+        content=_given(message.content),
+        name=_given(message.name),
+        tool_calls=_given(message.tool_calls) or None,
+        tool_call_id=_given(message.tool_call_id),
+        timestamp=_given(message.timestamp),
+        source=message.source,
+        user=message.user,
+        recorded=now,
+        **_cut_by_engine(message, message.text),
+    )
+
+
+def renewed(entry: Entry, message: Message) -> Entry:
+    """A held entry as a later window shows it: what was heard is what the window shows."""
+    changes = _learned(message)
+    if entry.role == "assistant":
+        changes |= _answer(entry, message)
+    elif entry.role != "user" or not same(entry.text, message.text):
+        changes |= {"content": _given(message.content)}
+    changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
+    return msgspec.structs.replace(entry, **changed) if changed else entry
+
+
+def _learned(message: Message) -> dict[str, Any]:
+    """What the engine tells beside the words, and what it told before where it tells it no more."""
+    told = {
+        "engine_turn": number_of(message),
+        "timestamp": _given(message.timestamp),
+        "source": message.source,
+        "user": message.user,
+        "name": _given(message.name),
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _answer(entry: Entry, message: Message) -> dict[str, Any]:
+    confirmed: dict[str, Any] = {"pending": False, "broken": False}
+    if message.tool_calls:
+        confirmed["tool_calls"] = message.tool_calls
+        if not message.text.strip():
+            return confirmed
+    return confirmed | (_cut_by_engine(message, entry.generated) or _cut_by_comparison(entry, message))
+
+
+def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
+    """How much was heard, where the engine says so."""
+    if not message.interrupted:
+        return {}
+    longer = generated if goes_on(generated, message.text) else None
+    return {
+        "content": _given(message.content),
+        "interrupted": True,
+        "interrupt_timestamp": (message.metadata or {}).get("interrupt_timestamp"),
+        "original": message.original or longer,
+    }
+
+
+def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
+    """How much was heard, told from how much of what was generated is replayed."""
+    text, generated = message.text, entry.generated
+    if same(text, entry.text) or jumbled(text, entry.text):
+        return {}
+    if same(text, generated) or jumbled(text, generated):
+        return {"content": generated, **_WHOLE}
+    cut = goes_on(generated, text) or len(text.split()) < len(generated.split())
+    marks = {"interrupted": True, "original": generated} if cut else _WHOLE
+    return {"content": _given(message.content), **marks}
+
+
+_WHOLE: dict[str, Any] = {"interrupted": False, "interrupt_timestamp": None, "original": None}
+
+
+def _given(value: Any) -> Any:
+    return None if value is UNSET else value

@@ -1,0 +1,74 @@
+"""When an engine begins to count its turns anew: the same channel, another conversation."""
+
+from collections.abc import Sequence
+
+from filters.message import epoch_seconds
+from proxy.memory.line import Line
+from proxy.memory.wording import goes_on, same
+
+
+def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
+    """Whether the window's turn numbers are those of another life than the held ones.
+
+    One revised text is no new life. A number that goes back is, with other words at another time; so are
+    several turns that say something else, more of them than say the same.
+    """
+    newest, last = _newest(window), _newest(held)
+    if newest is None or last is None:
+        return False
+    same_, other, moved = _evidence(held, window)
+    if newest < last:
+        return _goes_back(held, window, newest, (same_, other, moved))
+    return other > max(1, same_) or bool(other and moved and not same_)
+
+
+def _goes_back(
+    held: Sequence[Line], window: Sequence[Line], newest: int, evidence: tuple[int, int, int]
+) -> bool:
+    same_, other, moved = evidence
+    oldest = min(line.number for line in held if line.number is not None)
+    if newest < oldest:
+        return _time(window) is None or (_time(held) or 0) < (_time(window) or 0)
+    other += not any(
+        _verdict(line, known) != 1 for line in window for known in held if _one_turn(line, known, newest)
+    )
+    return (other > 0 and other >= same_) or (moved > 0 and same_ == 0)
+
+
+def _one_turn(replayed: Line, held: Line, number: int) -> bool:
+    return replayed.number == held.number == number and replayed.lane == held.lane == "user"
+
+
+def _evidence(held: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, int]:
+    """How many lines are as they were, how many have other words and time, how many the time alone."""
+    known: dict[tuple[int, str], list[Line]] = {}
+    for line in held:
+        if line.number is not None:
+            known.setdefault((line.number, line.lane), []).append(line)
+    found = [0, 0, 0]
+    for line in window:
+        if line.number is not None and (lines := known.get((line.number, line.lane))):
+            found[min(_verdict(line, other) for other in lines)] += 1
+    return found[0], found[1], found[2]
+
+
+def _verdict(replayed: Line, held: Line) -> int:
+    timed = replayed.time is not None and held.time is not None
+    if timed and replayed.time == held.time:
+        return 0
+    agrees = (
+        same(replayed.text, held.generated)
+        or goes_on(held.generated, replayed.text)
+        or goes_on(replayed.text, held.generated)
+    )
+    if not agrees:
+        return 1
+    return 2 if timed else 0
+
+
+def _newest(lines: Sequence[Line]) -> int | None:
+    return max((line.number for line in lines if line.number is not None), default=None)
+
+
+def _time(lines: Sequence[Line]) -> float | None:
+    return max((t for line in lines if (t := epoch_seconds(line.time)) is not None), default=None)

@@ -1,0 +1,83 @@
+"""One line of the talk, replayed or held, as it is compared."""
+
+from typing import Any
+
+from filters.group import call_id
+from filters.message import Message
+from proxy.memory.session import Entry
+from proxy.memory.wording import alike, goes_on, jumbled, same
+
+# How sure it is that two lines are one. Below KIN only the place can tell.
+EQUAL, WORDS, CUT, KIN = 3.0, 2.5, 2.0, 1.2
+
+Key = tuple[str, str, tuple[object, ...]]
+
+
+class Line:
+    """What tells one line from another: who speaks, the words, and the ids of calls."""
+
+    __slots__ = ("calls", "generated", "ids", "lane", "number", "pending", "source", "text", "time")
+
+    def __init__(self, said: Message | Entry) -> None:
+        calls = said.tool_calls or ()
+        self.ids = (*map(call_id, calls), said.tool_call_id or "")
+        self.calls: tuple[object, ...] = (*map(called, calls), said.tool_call_id or "")
+        self.lane = "call" if calls and said.role == "assistant" else said.role
+        self.text = said.text
+        self.generated = said.generated if isinstance(said, Entry) else said.original or said.text
+        self.pending = isinstance(said, Entry) and said.pending
+        self.number = number_of(said)
+        self.source = said.source
+        self.time = said.timestamp if isinstance(said.timestamp, int | float) else None
+
+    @property
+    def key(self) -> Key:
+        """Equal for lines that are equal to the letter; a call is known by what it calls."""
+        return (self.lane, "" if self.lane == "call" else self.text, self.calls)
+
+
+def called(call: dict[str, Any]) -> tuple[object, ...]:
+    """What is called: id, name and arguments."""
+    function = call.get("function")
+    named = function if isinstance(function, dict) else {}
+    return call_id(call), str(named.get("name")), str(named.get("arguments"))
+
+
+def number_of(said: Message | Entry) -> int | None:
+    """The number that the engine gave the turn; ``None`` where it gave none."""
+    number = said.engine_turn if isinstance(said, Entry) else said.turn_id
+    return number if isinstance(number, int) else None
+
+
+def kinship(replayed: Line, held: Line) -> float:
+    """How sure it is that a replayed line is the one that is held; 0 where it cannot be."""
+    if replayed.lane != held.lane:
+        return 0.0
+    if held.lane == "call":
+        return _of_calls(replayed, held)
+    if replayed.calls != held.calls:
+        return 0.0
+    if replayed.text == held.text:
+        return EQUAL
+    if held.lane == "assistant":
+        return _of_answers(replayed.text, held)
+    return WORDS if held.lane != "user" or same(replayed.text, held.text) else 0.0
+
+
+def says_again(text: str, held: Line) -> bool:
+    """Whether ``text`` is the held answer, whole or cut."""
+    return same(text, held.generated) or goes_on(held.generated, text)
+
+
+def _of_calls(replayed: Line, held: Line) -> float:
+    if replayed.calls == held.calls:
+        return EQUAL
+    return WORDS if replayed.ids == held.ids and None not in held.ids else 0.0
+
+
+def _of_answers(text: str, held: Line) -> float:
+    if same(text, held.generated) or same(text, held.text):
+        return WORDS
+    if goes_on(held.generated, text) or goes_on(text, held.generated):
+        return CUT
+    return KIN if jumbled(text, held.text) or (held.pending and alike(text, held.generated)) else 0.0

@@ -1,0 +1,142 @@
+"""What an engine replays, laid beside what is held."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from filters.message import Message
+from proxy.memory import life, numbering
+from proxy.memory.alignment import NEW, align
+from proxy.memory.line import Line, kinship, number_of
+from proxy.memory.session import Entry, Session
+from proxy.memory.speech import PROMPTS, speech
+from proxy.memory.wording import goes_on, same
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """The speech of a window, in the order in which it was said, and where each line of it is held.
+
+    ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
+    ``places`` are positions in ``held``, ``NEW`` or ``AGAIN``. ``end`` is the position from which on entries
+    are newer than the window. ``answering`` is whether the window shows what the assistant said at all.
+    """
+
+    held: Sequence[Entry]
+    spoken: Sequence[Message]
+    places: Sequence[int]
+    end: int
+    anew: bool
+    answering: bool
+
+    @property
+    def matched(self) -> list[int]:
+        """The positions of the held entries that the window shows."""
+        return [h for h in self.places if h >= 0]
+
+    @property
+    def asked(self) -> int | None:
+        """The position in ``spoken`` of the newest words of the user."""
+        return next((i for i in range(len(self.spoken) - 1, -1, -1) if self.spoken[i].role == "user"), None)
+
+    @property
+    def revised(self) -> int | None:
+        """The position in ``held`` of the newest words of the user, where the window puts them otherwise."""
+        asked = self.asked
+        place = NEW if asked is None else self.places[asked]
+        if asked is None or place < 0 or same(self.held[place].text, self.spoken[asked].text):
+            return None
+        return place
+
+    @property
+    def stale(self) -> bool:
+        """Whether the newest words are an early form of words that are held, over an equal history."""
+        asked, last = self.asked, last_user(self.held)
+        if asked is None or last is None or self.places[asked] not in {NEW, last}:
+            return False
+        others = [h for i, h in enumerate(self.places) if i != asked]
+        if NEW in others or any(h >= last for h in others):
+            return False
+        later = (number_of(self.spoken[asked]) or 0) > (self.held[last].engine_turn or 0)
+        return not later and goes_on(self.held[last].text, self.spoken[asked].text)
+
+
+def read(held: Session, window: Sequence[Message]) -> Replay:
+    """The window, laid beside what is held of the life that it belongs to."""
+    entries, spoken = of_life(held), speech(window)
+    answering = any(m.role == "assistant" and m.source not in PROMPTS for m in window)
+    run = _straight(entries, spoken)
+    if run is not None:
+        end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
+        return Replay(entries, spoken, run, end, anew=False, answering=answering)
+    return _compared(entries, spoken, answering=answering)
+
+
+def of_life(held: Session) -> Sequence[Entry]:
+    """The entries of the life that goes on."""
+    entries = held.entries
+    if not entries or entries[0].life == held.life:
+        return entries
+    return tuple(entry for entry in entries if entry.life == held.life)
+
+
+def last_user(entries: Sequence[Entry]) -> int | None:
+    """Where the newest words of the user are held."""
+    return next((i for i in range(len(entries) - 1, -1, -1) if entries[i].role == "user"), None)
+
+
+def _straight(entries: Sequence[Entry], spoken: Sequence[Message]) -> list[int] | None:
+    """The places of a window that shows, line by line, the newest that is held, and perhaps one line more.
+
+    Only the last that is held may differ: it may be an answer of which less was heard.
+    """
+    count, size = len(spoken), len(entries)
+    if not spoken or not entries or spoken[-1].role != "user":
+        return None
+    for start in (size - count, size - count - 1, size - count + 1):
+        shown = min(count, size - start)
+        if 0 <= start < size and shown and _runs(entries[start : start + shown], spoken):
+            return [*range(start, start + shown), *[NEW] * (count - shown)]
+    return None
+
+
+def _runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
+    last = len(entries) - 1
+    for i, entry in enumerate(entries):
+        message = spoken[i]
+        if entry.role != message.role or entry.engine_turn != number_of(message):
+            return False
+        if entry.content != message.content or entry.tool_calls or message.tool_calls or entry.tool_call_id:
+            return i == last > 0 and kinship(Line(message), Line(entry)) > 0
+    return True
+
+
+def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> int:
+    """Nothing that is held is newer than what an engine without numbers shows."""
+    return max(places) + 1 if numbered and places[-1] >= 0 else len(entries)
+
+
+def _compared(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:
+    held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
+    if not any(line.number is not None for line in window):
+        return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
+    order = _by_number(window)
+    spoken, window = [spoken[i] for i in order], [window[i] for i in order]
+    if not any(line.number is not None for line in held):
+        return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
+    if life.begins_anew(held, window):
+        return Replay((), spoken, align((), window), 0, anew=True, answering=answering)
+    places = numbering.match(held, window)
+    return Replay(entries, spoken, places, _newer(held, window), anew=False, answering=answering)
+
+
+def _by_number(window: Sequence[Line]) -> list[int]:
+    numbers = numbering.numbers(window)
+    return sorted(range(len(window)), key=numbers.__getitem__)
+
+
+def _newer(held: Sequence[Line], window: Sequence[Line]) -> int:
+    """Where in ``held`` begins what is newer than the window's newest turn."""
+    newest = max(numbering.numbers(window), default=0)
+    numbers: Any = enumerate(numbering.numbers(held))
+    return next((i for i, number in numbers if number > newest), len(held))

@@ -1,0 +1,50 @@
+"""What of a replayed window is speech at all: the rest is never remembered."""
+
+import re
+from collections.abc import Sequence
+
+from filters.message import Message
+
+_ROLES = frozenset({"user", "assistant", "tool", "function"})
+PROMPTS = frozenset({"silence", "llm_failure"})
+_CONTROL = frozenset({"<continue>"})
+
+# Hume ends the user's words with what the voice sounded like: {slightly doubtful, very slightly calm}.
+_EXPRESSION = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairly |a bit )+[\w-]+"
+_TAIL = re.compile(rf"\{{{_EXPRESSION}(?:, {_EXPRESSION})*\}}")
+
+
+def speech(window: Sequence[Message]) -> list[Message]:
+    """The messages that were spoken, typed, called or returned by a tool, without expression tails."""
+    return [_without_tail(message) for message in window if is_speech(message)]
+
+
+def is_speech(message: Message) -> bool:
+    """Whether this is part of the talk: not an instruction, a prompt of the engine's, a sign or nothing."""
+    role = message.role
+    if role not in _ROLES:
+        return False
+    if role == "tool" or message.tool_calls:
+        return True
+    if role == "assistant" and message.metadata and message.source in PROMPTS:
+        return False
+    content = message.content
+    if isinstance(content, str):
+        words = content.strip()
+        return bool(words) and words not in _CONTROL and not (role == "user" and _TAIL.fullmatch(words))
+    return bool(content) and (bool(message.text.strip()) or _more_than_text(message))
+
+
+def _more_than_text(message: Message) -> bool:
+    return isinstance(message.content, list) and any(p.get("type") != "text" for p in message.content)
+
+
+def _without_tail(message: Message) -> Message:
+    if message.role != "user":
+        return message
+    text = message.content if isinstance(message.content, str) else message.text
+    if not text.rstrip().endswith("}"):
+        return message
+    start = text.rfind("{")
+    said = text[:start].rstrip()
+    return message.saying(said) if said and _TAIL.fullmatch(text[start:].rstrip()) else message

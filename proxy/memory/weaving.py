@@ -1,0 +1,130 @@
+"""A session woven anew from what is held and what a window shows."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from filters.message import Message
+from proxy.memory.alignment import AGAIN
+from proxy.memory.heard import entry_of, renewed
+from proxy.memory.replay import Replay
+from proxy.memory.session import Entry, Session
+from proxy.memory.wording import goes_on
+
+
+def woven(held: Session, replay: Replay, gone: set[int], *, now: float) -> Session:
+    """The session with the window's lines in their places, and without those that are ``gone``."""
+    life = held.life + replay.anew
+    loom = _Loom(held, replay, gone, life=life, now=now)
+    for position in _order(replay):
+        loom.take(position)
+    loom.pass_to(len(replay.held))
+    entries = _unglued(loom.entries)
+    before = len(held.entries) - len(replay.held)
+    return msgspec.structs.replace(
+        held, entries=(*held.entries[:before], *entries), life=life, turns=loom.turns
+    )
+
+
+class _Loom:
+    """Entries as they are laid down, in order, and the number of the next turn."""
+
+    def __init__(self, held: Session, replay: Replay, gone: set[int], *, life: int, now: float) -> None:
+        self.entries: list[Entry] = []
+        self.turns = 0 if replay.anew else held.turns
+        self._replay, self._gone, self._life, self._now = replay, gone, life, now
+        self._moved = bool(held.moved) and not replay.anew
+        self._done = 0
+        self._following = _following(replay)
+
+    def take(self, position: int) -> None:
+        """Lays down a line of the window, and before it what is held before it."""
+        place = self._replay.places[position]
+        message = self._replay.spoken[position]
+        if place >= 0:
+            self.pass_to(place)
+            self._renew(place, message)
+            return
+        following = self._following[position]
+        self.pass_to(following)
+        last = following == len(self._replay.held)
+        # What stands before the oldest entry of a session that was cut is in its cold part.
+        if following or last or not self._moved:
+            self._add(message, last=last)
+
+    def pass_to(self, end: int) -> None:
+        """Lays down what is held before ``end``."""
+        kept = range(self._done, end)
+        self.entries += [self._replay.held[h] for h in kept if h not in self._gone]
+        self._done = max(self._done, end)
+
+    def _renew(self, place: int, message: Message) -> None:
+        entry = renewed(self._replay.held[place], message)
+        following = range(place + 1, len(self._replay.held))
+        if place == self._replay.revised and self._gone >= set(following):
+            entry = msgspec.structs.replace(entry, turn=self.turns)
+            self.turns += 1
+        self.entries.append(entry)
+        self._done = place + 1
+
+    def _add(self, message: Message, *, last: bool) -> None:
+        entry = entry_of(message, life=self._life, turn=0, now=self._now)
+        turn = self._turn(entry, last=last)
+        self.turns = max(self.turns, turn + 1)
+        self.entries.append(msgspec.structs.replace(entry, turn=turn))
+
+    def _turn(self, entry: Entry, *, last: bool) -> int:
+        before = self.entries[-1] if self.entries else None
+        if before is None:
+            return self.turns if last else self._replay.held[0].turn
+        numbered = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
+        return self.turns if last and entry.role == "user" and not numbered else before.turn
+
+
+def _following(replay: Replay) -> dict[int, int]:
+    """For each line of the window, where in ``held`` the next line stands that the window shows."""
+    following, found = replay.end, {}
+    for position in reversed(_order(replay)):
+        found[position] = following
+        following = replay.places[position] if replay.places[position] >= 0 else following
+    return found
+
+
+def _order(replay: Replay) -> list[int]:
+    """The window's lines in the order in which they were said, as far as what is held tells it.
+
+    Words of the user that stand between a question and its answer were said when the answer was.
+    """
+    keys: list[tuple[int, bool]] = []
+    before = -1
+    for message, place in zip(replay.spoken, replay.places, strict=True):
+        if place >= 0:
+            before = max(before, place)
+        elif message.role == "user":
+            before = _turn_end(replay, before)
+        keys.append((before, True) if place < 0 else (place, False))
+    positions = [i for i, place in enumerate(replay.places) if place != AGAIN]
+    return sorted(positions, key=keys.__getitem__)
+
+
+def _turn_end(replay: Replay, place: int) -> int:
+    """The last line that the window shows of a held turn that a user began."""
+    if place < 0 or replay.held[place].role != "user":
+        return place
+    turn = replay.held[place].turn
+    return max(h for h in replay.matched if replay.held[h].turn == turn)
+
+
+def _unglued(entries: Sequence[Entry]) -> list[Entry]:
+    """Unanswered words that the next words repeat and go on from count once, under the newer turn."""
+    return [
+        entry
+        for entry, after in zip(entries, [*entries[1:], None], strict=True)
+        if not (after and _goes_on(after, entry))
+    ]
+
+
+def _goes_on(later: Entry, earlier: Entry) -> bool:
+    if not earlier.role == later.role == "user" or (earlier.user and later.user != earlier.user):
+        return False
+    return goes_on(later.text, earlier.text)

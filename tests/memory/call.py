@@ -1,0 +1,71 @@
+"""A call as the proxy sees it: windows come in, answers go out, and memory follows."""
+
+from filters.message import Message
+from proxy.memory.reconcile import Answer, answered, asked, reconcile
+from proxy.memory.session import Session
+
+ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
+NOW = 1_700_000_000.0
+
+
+def message(line, **fields):
+    """``u:text``, ``a:text``, ``s:text``; with a turn number ``3u:text``."""
+    head, _, text = line.partition(":")
+    number, role = head[:-1], head[-1]
+    if number:
+        fields["turn_id"] = int(number)
+    return Message(role=ROLES[role], content=text, **fields)
+
+
+def messages(*lines):
+    return [message(line) if isinstance(line, str) else line for line in lines]
+
+
+def calling(*ids):
+    calls = [{"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in ids]
+    return Message(role="assistant", content=None, tool_calls=calls)
+
+
+def result(call_id, text="found"):
+    return Message(role="tool", tool_call_id=call_id, content=text)
+
+
+class Call:
+    """What is held while a call goes on; each request is seen twice, which must change nothing."""
+
+    def __init__(self, held=None):
+        self.held = held or Session()
+        self.now = NOW
+
+    def ask(self, *lines, answer=None, finished=True, tool_calls=None):
+        window = messages(*lines)
+        self.now += 10
+        self.held = reconcile(self.held, window, now=self.now)
+        assert reconcile(self.held, window, now=self.now + 1) == self.held
+        turn = asked(self.held, window)
+        if answer is not None or tool_calls:
+            self.held = answered(
+                self.held,
+                Answer(turn=turn, text=answer or "", tool_calls=tool_calls, finished=finished),
+                now=self.now,
+            )
+            assert reconcile(self.held, window, now=self.now + 1) == self.held
+        return turn
+
+    @property
+    def memory(self):
+        """What is held, a line each: ``a:heard|generated`` where cut, ``a?:`` while pending."""
+        return [shown(entry) for entry in self.held.entries]
+
+    @property
+    def turns(self):
+        return [(entry.life, entry.turn) for entry in self.held.entries]
+
+
+def shown(entry):
+    if entry.tool_calls:
+        return f"calls {' '.join(call['id'] for call in entry.tool_calls)}"
+    if entry.role == "tool":
+        return f"result {entry.tool_call_id}"
+    text = entry.text if entry.original is None else f"{entry.text}|{entry.original}"
+    return f"{entry.role[0]}{'?' * entry.pending}:{text}"

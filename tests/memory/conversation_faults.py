@@ -1,0 +1,401 @@
+"""Calls whose truth is known, and the faulty requests in which an engine replays them.
+
+Each request comes with what memory must hold once it was seen and answered. The truth of a fault:
+
+- a window that slides, inside a turn or a tool group too: what stands before it is still held;
+- an answer cut at a word, with other case and punctuation, with dots, doubled, or swapped with the words that
+  cut it: it is held as heard, beside what was generated. Told by a window that shows it;
+- an answer of which nothing was heard, left out or replayed without words: it is not held. Told by a window
+  that shows its question, and that shows any answer at all, or else the answer's stream broke off;
+- a window without the assistant's side: tells nothing, and all is held as before;
+- a failed turn: its question stands alone, or is glued to the next one and counts once;
+- an early or another form of words, and words withdrawn: neither they nor their answers are held;
+- an engine that counts anew: a new life, and nothing of the former is changed;
+- a call that is joined late: held as the first window shows it.
+
+Kept out, since nobody could tell the truth from what is replayed:
+
+- without turn numbers, equal answers, and equal words in windows that slide or show one side alone:
+  a window of ``yes``, ``okay``, ``yes`` stands for any of several places;
+- words that begin with unanswered words before them without being glued to them: ``yes``, ``yes please``;
+- a failed turn glued behind an equal one that failed: ``yes``, ``yes yes`` may be two turns or three;
+- without the assistant's side, an answer that broke off: it was not heard, or is only not shown;
+- an answer cut so short that it may be the beginning of its neighbour;
+- early words where the window shows no history: the engine may just keep none;
+- a new life whose first words are the former's, or without turn numbers;
+- an order that is swapped in the first window that anybody sees.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from filters.message import Message
+from filters.unheard import bare
+
+SHORT = ["Yes", "No.", "Okay then", "Hm"]
+OPENING = ["could", "what", "please", "tomorrow", "where", "how", "maybe", "first", "again", "never"]
+WORDS = ["the", "red", "house,", "stands", "by", "a", "lake.", "and", "you", "can", "see", "it", "now!"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the true talk: ``heard`` of its text; ``told`` once a window showed how much."""
+
+    role: str
+    text: str
+    number: int | None = None
+    time: int | None = None
+    heard: str | None = None
+    told: bool = False
+    broken: bool = False
+    foreign: bool = False
+    calls: tuple[str, ...] = ()
+    call_id: str | None = None
+    life: int = 0
+
+    @property
+    def spoken(self) -> str:
+        return self.text if self.heard is None else self.heard
+
+    @property
+    def cut(self) -> bool:
+        return self.heard is not None and bare(self.heard) != bare(self.text)
+
+    @property
+    def unheard(self) -> bool:
+        return self.role == "assistant" and self.told and not self.spoken and not self.calls
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """As memory must hold it; of words that were cut, the letters count."""
+        if self.calls or self.role == "tool":
+            return (self.life, self.role, self.calls or self.call_id)
+        if self.role == "user" or not self.told:
+            return (self.life, self.role, self.text, None, self.role == "assistant")
+        if self.foreign:
+            return (self.life, self.role, self.spoken, None, False)
+        if self.cut:
+            return (self.life, self.role, bare(self.spoken), self.text, False)
+        return (self.life, self.role, self.text, None, False)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: the window, the answer, and the truth before and after."""
+
+    window: list[Message]
+    answer: dict[str, Any] | None
+    gold: list[tuple[Any, ...]]
+    cut: list[bool]
+    faithful: bool
+    heard: list[tuple[str, str]] | None
+
+    def __repr__(self) -> str:
+        """What matters of a request when a test fails."""
+        window = [(m.turn_id or 0, m.role, m.text, m.tool_calls and "calls") for m in self.window]
+        return "\n".join(map(str, ["", *window, self.answer, "gold:", *self.gold]))
+
+
+def held(session: Any) -> list[tuple[Any, ...]]:
+    """A session as the truth is written down."""
+    return [_held(entry) for entry in session.entries]
+
+
+def _held(entry: Any) -> tuple[Any, ...]:
+    if entry.tool_calls or entry.role == "tool":
+        ids = tuple(call["id"] for call in entry.tool_calls or ())
+        return (entry.life, entry.role, ids or entry.tool_call_id)
+    text = bare(entry.text) if entry.original is not None else entry.text
+    return (entry.life, entry.role, text, entry.original, entry.pending)
+
+
+NOISE = [
+    Message(role="user", content="<continue>"),
+    Message(role="user", content=" "),
+    Message(role="assistant", content="Still there?", metadata={"source": "silence"}),
+    Message(role="assistant", content="Sorry, once more?", metadata={"source": "llm_failure"}),
+    Message(role="developer", content="Be kind."),
+]
+
+
+def calls(ids: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in ids]
+
+
+def _unpunctuated(text: str) -> str:
+    return re.sub(r"[.,!?]", "", text)
+
+
+def _answered(line: Line | None, *, reached: bool) -> dict[str, Any] | None:
+    """What the proxy knows of an answer."""
+    if line is None:
+        return None
+    tools = calls(line.calls) if line.calls else None
+    return {"text": line.text, "tool_calls": tools, "finished": not line.broken, "reached": reached}
+
+
+class Engine:
+    """The truth of a call, and the windows in which it is replayed."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+        self.numbered = draw(st.booleans())
+        self.marks = self.numbered and draw(st.booleans())
+        self.size = draw(st.sampled_from([None, None, None, 1, 4, 6, 9]))
+        self.one_sided = draw(st.integers(0, 3)) == 0
+        self.repeats = self.numbered or (self.size is None and not self.one_sided)
+        self.lines: list[Line] = []
+        self.requests: list[Request] = []
+        self.number = draw(st.integers(0, 1))
+        self.time = 1_700_000_000
+        self.life = 0
+        self.asked = 0
+        self.joined = False
+        self.seen: set[int] = set()
+        self.joins_late = draw(st.integers(0, 4)) == 0
+
+    def chance(self, one_in: int) -> bool:
+        return self.draw(st.integers(1, one_in)) == one_in
+
+    # --- what is said
+
+    def line(self, role: str, text: str, **fields: Any) -> Line:
+        self.time += self.draw(st.integers(1, 9))
+        told = {"number": self.number, "time": self.time} if self.numbered else {}
+        return Line(role, text, life=self.life, **told, **fields)
+
+    def words(self) -> str:
+        self.asked += 1
+        if self.repeats and self.chance(2):
+            return self.draw(st.sampled_from(SHORT))
+        rest = self.draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4))
+        return " ".join([f"{OPENING[self.asked % len(OPENING)]}{self.asked}", *rest])
+
+    def answer_text(self) -> str:
+        rest = self.draw(st.lists(st.sampled_from(WORDS), max_size=7))
+        return " ".join([f"Answer{self.asked:03}", *rest])
+
+    def answer(self) -> Line:
+        text = self.answer_text()
+        count = len(text.split())
+        at_word = " ".join(text.split()[: self.draw(st.integers(0, count))])
+        in_word = text[: self.draw(st.integers(len(text.split()[0]), len(text)))].rstrip()
+        heard = self.draw(st.sampled_from([None, None, "", at_word, in_word]))
+        return self.line("assistant", text, heard=heard, broken=heard is not None and self.chance(2))
+
+    # --- what is replayed
+
+    def window(self, *, faults: bool = True) -> tuple[list[Message], list[bool], bool]:
+        """The messages, which of them were cut short and do not say so, and whether all is in its place."""
+        lines = [line for line in self.lines if line.life == self.life]
+        start = 0 if self.size is None else max(0, len(lines) - self.size)
+        lines = lines[start:]
+        told = not any(x.calls or ((x.broken or x.foreign) and not x.told) for x in lines)
+        silent = faults and self.one_sided and told and self.chance(3)
+        shown: list[tuple[Message, bool]] = []
+        faithful = not silent
+        for line in lines:
+            said = [] if silent and line.role == "assistant" else self.replayed(line)
+            if said and line.role == "assistant" and line.spoken and faults and self.chance(6):
+                said *= 2
+                faithful = False
+            unmarked = line.cut and not self.marks and not line.foreign and bool(line.spoken)
+            shown += [(message, unmarked) for message in said]
+        if not silent:
+            self.tell(lines, answers=any(m.role == "assistant" for m, _ in shown))
+        if self.swaps(lines) and faithful and faults and self.chance(3):
+            shown[-1], shown[-2] = shown[-2], shown[-1]
+            faithful = False
+        self.strew(shown)
+        return [m for m, _ in shown], [cut for _, cut in shown], faithful
+
+    def swaps(self, lines: list[Line]) -> bool:
+        """Whether the newest words cut the answer before them, which the engine may show behind them."""
+        if len(lines) < 3 or lines[-1].role != "user" or lines[-3].role != "user":
+            return False
+        return lines[-2].cut and bool(lines[-2].heard) and not lines[-2].foreign
+
+    def tell(self, lines: list[Line], *, answers: bool) -> None:
+        newest = max(i for i, line in enumerate(lines) if line.role == "user")
+        for i, line in enumerate(lines):
+            if line.role == "assistant" and not line.told:
+                spanned = i < newest and any(x.spoken or x.calls for x in lines[:i])
+                if line.spoken or (spanned and (answers or line.broken)):
+                    self.lines[self.lines.index(line)] = replace(line, told=True)
+
+    def replayed(self, line: Line) -> list[Message]:
+        fields: dict[str, Any] = {"turn_id": line.number, "timestamp": line.time} if self.numbered else {}
+        if line.calls:
+            return [Message(role="assistant", content=None, tool_calls=calls(line.calls), **fields)]
+        if line.role == "tool":
+            return [Message(role="tool", content=line.text, tool_call_id=line.call_id, **fields)]
+        if line.role == "user":
+            return [Message(role="user", content=line.text, **fields)]
+        if not line.spoken and self.chance(2):
+            return []
+        if self.numbered:
+            fields["metadata"] = {"source": "command" if line.foreign else "llm"}
+        if line.cut and self.marks and not line.foreign:
+            fields["metadata"] |= {"interrupted": True, "original": line.text}
+        return [Message(role="assistant", content=self.transcribed(line), **fields)]
+
+    def transcribed(self, line: Line) -> str:
+        """The words as a transcript spells them."""
+        if line.foreign or not line.spoken:
+            return line.spoken
+        dots = self.draw(st.sampled_from(["", "", "...", "…"])) if line.cut else ""
+        spelt = self.draw(st.sampled_from([str, str, str.lower, str.upper, _unpunctuated]))
+        return spelt(line.spoken) + dots
+
+    def strew(self, shown: list[tuple[Message, bool]]) -> None:
+        """Puts what is no speech among the messages."""
+        if self.chance(3):
+            noise = self.draw(st.sampled_from(NOISE))
+            shown.insert(self.draw(st.integers(0, len(shown))), (noise, False))
+        if self.chance(2):
+            shown.insert(0, (Message(role="system", content="Be brief."), False))
+
+    # --- a request
+
+    def request(self, answer: Line | None = None, *, faults: bool = True, reached: bool = True) -> None:
+        if not self.joined:
+            if self.joins_late and self.asked < 3:
+                self.lines += [replace(answer, told=True, foreign=True)] if answer and reached else []
+                return
+            self.join()
+        if self.life not in self.seen:
+            self.seen.add(self.life)
+            former = [x for x in self.lines if x.life < self.life]
+            self.lines = [*former, *self.lines[len(former) :][-(self.size or 0) :]]
+            faults = False
+        window, cut, faithful = self.window(faults=faults)
+        known = [x for x in self.lines if x.life == self.life]
+        talk = [(x.role, self.remembered(x)) for x in known if x.role in {"user", "assistant"}]
+        heard = [(role, bare(text)) for role, text in talk if text]
+        if answer is not None and reached:
+            self.lines.append(answer)
+        self.requests.append(
+            Request(window, _answered(answer, reached=reached), self.gold(), cut, faithful, heard)
+        )
+
+    def join(self) -> None:
+        """Somebody listens: what was said before is known as the first window shows it."""
+        self.joined = True
+
+    def remembered(self, line: Line) -> str:
+        """What window and memory make of a line; without history nobody tells how much was heard."""
+        return line.text if self.size == 1 and not line.told else line.spoken
+
+    def gold(self) -> list[tuple[Any, ...]]:
+        return [x.held for x in self.lines if not (x.unheard or (x.foreign and not x.told))]
+
+    def take_back(self, *lines: Line) -> None:
+        self.lines = [line for line in self.lines if not any(line is x for x in lines)]
+
+    def turn(self) -> None:
+        """One turn of the caller's, with all that goes wrong on the way to it."""
+        text = self.words()
+        if self.joined:
+            for count in sorted(self.draw(st.sets(st.integers(1, 3), max_size=2))):
+                self.superseded(text, " ".join(text.split()[:count]))
+        user = self.line("user", text)
+        self.lines.append(user)
+        kinds = ["plain", "plain", "plain", "failed", "again", "late"]
+        kind = self.draw(st.sampled_from(kinds if self.size == 1 else [*kinds, "tools", "abandoned"]))
+        getattr(self, kind)(user)
+        if self.joined and self.size != 1 and self.chance(5):
+            self.lines.append(self.line("assistant", f"By the way {self.asked}", foreign=True))
+        self.number += 1
+
+    def superseded(self, text: str, early: str) -> None:
+        """Words that were taken for the caller's for a moment: an early form, others, or none at all."""
+        other = f"Gone{len(self.requests)} for good"
+        begun = sum(x.life == self.life for x in self.lines)
+        words = self.draw(st.sampled_from([early, other])) if begun and self.size != 1 else early
+        if words == text:
+            return
+        user = self.line("user", words)
+        self.lines.append(user)
+        answer = self.draw(st.sampled_from([None, self.answer()]))
+        answer = answer and replace(answer, broken=answer.broken or self.size == 1)
+        self.request(answer)
+        self.take_back(user, *self.lines[-1:] if self.lines[-1] is answer else [])
+        if self.numbered and begun > 2 and self.chance(2):
+            self.number += 1
+
+    def plain(self, user: Line) -> None:
+        self.request(self.answer())
+
+    def failed(self, user: Line) -> None:
+        answer = self.answer()
+        self.request(answer, reached=False)
+        before = [line for line in self.lines[:-1] if line.spoken or line.calls][-1:]
+        if self.chance(2) and not any(bare(user.text).startswith(bare(x.text)) for x in before):
+            self.take_back(user)
+            self.number += 1
+            glued = self.line("user", f"{user.text} {self.words()}")
+            self.lines.append(glued)
+            self.request(self.answer())
+
+    def again(self, user: Line) -> None:
+        answer = self.answer()
+        self.request(answer)
+        if self.joined and self.lines[-1] is answer:
+            self.lines.pop()
+            self.request(self.draw(st.sampled_from([answer, self.answer()])))
+
+    def tools(self, user: Line) -> None:
+        ids = ("call_0", "call_1")[: self.draw(st.integers(1, 2))]
+        call = self.line("assistant", "", calls=ids, told=True)
+        self.request(call)
+        if self.lines[-1] is not call:
+            self.lines.append(call)
+        for i in ids:
+            self.lines.append(self.line("tool", f"result of {i}", call_id=i))
+        self.request(self.answer())
+
+    def abandoned(self, user: Line) -> None:
+        """A call of a tool that no result comes back for."""
+        self.request(self.line("assistant", "", calls=("call_0",), told=True))
+
+    def late(self, user: Line) -> None:
+        """An early form of the words arrives late."""
+        answer = self.answer()
+        self.request(answer)
+        if not self.joined or self.lines[-1] is not answer or len(user.text.split()) < 2:
+            return
+        self.lines.pop()
+        truth = [*self.lines, answer]
+        self.lines[-1] = replace(user, text=user.text.split()[0])
+        window, cut, exact = self.window(faults=False)
+        self.lines = truth
+        self.requests.append(Request(window, None, self.gold(), cut, exact, None))
+
+    def anew(self) -> None:
+        """The channel returns, and the engine counts from the start."""
+        self.life += 1
+        self.number = self.draw(st.integers(0, 1))
+        self.time += 1000
+        self.greet()
+
+    def greet(self) -> None:
+        if self.chance(2):
+            self.lines.append(self.line("assistant", "Hello there!", told=True, foreign=True))
+            self.number += 1
+
+
+@st.composite
+def talks(draw: Any, max_turns: int = 6) -> list[Request]:
+    """A call's requests in order, with the truth of each."""
+    engine = Engine(draw)
+    engine.greet()
+    lives = draw(st.sampled_from([1, 1, 2])) if engine.numbered else 1
+    for life in range(lives):
+        if life:
+            engine.anew()
+        for _ in range(draw(st.integers(4 if lives > 1 and not life else 1, max_turns))):
+            engine.turn()
+    return engine.requests
