@@ -1,7 +1,7 @@
 """What is held and was not heard, or was taken back: a window that spans its place does not show it."""
 
 from proxy.memory.replay import Replay, last_user
-from proxy.memory.wording import alike, goes_on
+from proxy.memory.wording import goes_on
 
 
 def gone(replay: Replay) -> set[int]:
@@ -59,6 +59,6 @@ def _superseded(replay: Replay) -> set[int]:
     unheard = all(entry.pending and entry.broken for entry in answers)
     first = last_user(replay.held[:last]) is None and all(entry.pending for entry in answers)
     words, earlier = replay.spoken[asked].text, replay.held[last].text
-    if (unheard or first) and (goes_on(words, earlier) or (first and alike(earlier, words))):
+    if (unheard or first) and goes_on(words, earlier):
         return set(range(last, len(replay.held)))
     return set()

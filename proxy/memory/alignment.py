@@ -47,6 +47,7 @@ def _aligned(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
         places[w] = h
     for gap in _gaps(fixed, len(window), len(held)):
         _fill(places, held, window, gap)
+    _earliest(places, window)
     _swapped(places, held, window)
     return places
 
@@ -127,6 +128,14 @@ def _scores(kin: list[list[float]], width: int, *, open_end: bool) -> list[list[
                 best = max(best, likeness[j] + below[j + 1])
             row[j] = best
     return score
+
+
+def _earliest(places: list[int], window: Sequence[Line]) -> None:
+    """Of equal words of the user in a row, the first are the ones that are held: the last are new."""
+    for w in range(len(window) - 1, 0, -1):
+        words = window[w - 1].lane == "user" and window[w - 1].key == window[w].key
+        if words and places[w] >= 0 and places[w - 1] == NEW:
+            places[w - 1], places[w] = places[w], NEW
 
 
 def _swapped(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:

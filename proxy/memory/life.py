@@ -6,6 +6,8 @@ from filters.message import epoch_seconds
 from proxy.memory.line import Line
 from proxy.memory.wording import goes_on, same
 
+_AGREEING = (0, 2, 1)
+
 
 def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
     """Whether the window's turn numbers are those of another life than the held ones.
@@ -40,16 +42,31 @@ def _one_turn(replayed: Line, held: Line, number: int) -> bool:
 
 
 def _evidence(held: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, int]:
-    """How many lines are as they were, how many have other words and time, how many the time alone."""
-    known: dict[tuple[int, str], list[Line]] = {}
-    for line in held:
-        if line.number is not None:
-            known.setdefault((line.number, line.lane), []).append(line)
+    """How many lines are as they were, how many have other words and time, how many the time alone.
+
+    Several lines of one turn and speaker count once, as what agrees best; a line that came about in another
+    way than the one that is held says nothing.
+    """
+    known = _by_turn(held)
     found = [0, 0, 0]
-    for line in window:
-        if line.number is not None and (lines := known.get((line.number, line.lane))):
-            found[min(_verdict(line, other) for other in lines)] += 1
+    for lane, lines in _by_turn(window).items():
+        pairs = [
+            (a, b)
+            for a in lines
+            for b in known.get(lane, ())
+            if None in {a.source, b.source} or a.source == b.source
+        ]
+        if pairs:
+            found[min((_verdict(*pair) for pair in pairs), key=_AGREEING.index)] += 1
     return found[0], found[1], found[2]
+
+
+def _by_turn(lines: Sequence[Line]) -> dict[tuple[int, str], list[Line]]:
+    turns: dict[tuple[int, str], list[Line]] = {}
+    for line in lines:
+        if line.number is not None:
+            turns.setdefault((line.number, line.lane), []).append(line)
+    return turns
 
 
 def _verdict(replayed: Line, held: Line) -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 from filters.group import call_id
 from filters.message import Message
+from filters.unheard import bare
 from proxy.memory.session import Entry
 from proxy.memory.wording import alike, goes_on, jumbled, same
 
@@ -16,12 +17,24 @@ Key = tuple[str, str, tuple[object, ...]]
 class Line:
     """What tells one line from another: who speaks, the words, and the ids of calls."""
 
-    __slots__ = ("calls", "generated", "ids", "lane", "number", "pending", "source", "text", "time")
+    __slots__ = (
+        "_letters",
+        "calls",
+        "generated",
+        "ids",
+        "lane",
+        "number",
+        "pending",
+        "source",
+        "text",
+        "time",
+    )
 
     def __init__(self, said: Message | Entry) -> None:
         calls = said.tool_calls or ()
         self.ids = (*map(call_id, calls), said.tool_call_id or "")
         self.calls: tuple[object, ...] = (*map(called, calls), said.tool_call_id or "")
+        self._letters: dict[str, str] = {}
         self.lane = "call" if calls and said.role == "assistant" else said.role
         self.text = said.text
         self.generated = said.generated if isinstance(said, Entry) else said.original or said.text
@@ -29,6 +42,12 @@ class Line:
         self.number = number_of(said)
         self.source = said.source
         self.time = said.timestamp if isinstance(said.timestamp, int | float) else None
+
+    def letters(self, text: str) -> str:
+        """The letters of one of the line's own texts, worked out once."""
+        if text not in self._letters:
+            self._letters[text] = bare(text)
+        return self._letters[text]
 
     @property
     def key(self) -> Key:
@@ -60,8 +79,8 @@ def kinship(replayed: Line, held: Line) -> float:
     if replayed.text == held.text:
         return EQUAL
     if held.lane == "assistant":
-        return _of_answers(replayed.text, held)
-    return WORDS if held.lane != "user" or same(replayed.text, held.text) else 0.0
+        return _of_answers(replayed, held)
+    return WORDS if held.lane != "user" or _same(replayed, held, held.text) else 0.0
 
 
 def says_again(text: str, held: Line) -> bool:
@@ -75,9 +94,20 @@ def _of_calls(replayed: Line, held: Line) -> float:
     return WORDS if replayed.ids == held.ids and None not in held.ids else 0.0
 
 
-def _of_answers(text: str, held: Line) -> float:
-    if same(text, held.generated) or same(text, held.text):
+def _of_answers(replayed: Line, held: Line) -> float:
+    if _same(replayed, held, held.generated) or _same(replayed, held, held.text):
         return WORDS
-    if goes_on(held.generated, text) or goes_on(text, held.generated):
+    heard, generated = replayed.letters(replayed.text), held.letters(held.generated)
+    if heard and generated and (generated.startswith(heard) or heard.startswith(generated)):
         return CUT
-    return KIN if jumbled(text, held.text) or (held.pending and alike(text, held.generated)) else 0.0
+    likely = held.pending and alike(replayed.text, held.generated)
+    return (
+        KIN
+        if likely or (len(heard) == len(held.letters(held.text)) and jumbled(replayed.text, held.text))
+        else 0.0
+    )
+
+
+def _same(replayed: Line, held: Line, text: str) -> bool:
+    letters = replayed.letters(replayed.text)
+    return replayed.text == text or bool(letters and letters == held.letters(text))

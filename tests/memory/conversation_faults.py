@@ -20,6 +20,7 @@ Kept out, since nobody could tell the truth from what is replayed:
 - words that begin with unanswered words before them without being glued to them: ``yes``, ``yes please``;
 - a failed turn glued behind an equal one that failed: ``yes``, ``yes yes`` may be two turns or three;
 - without the assistant's side, an answer that broke off: it was not heard, or is only not shown;
+- an early form that arrives late behind equal words without an answer: it may follow the one or the other;
 - an answer cut so short that it may be the beginning of its neighbour;
 - early words where the window shows no history: the engine may just keep none;
 - a new life whose first words are the former's, or without turn numbers;
@@ -368,6 +369,10 @@ class Engine:
         if not self.joined or self.lines[-1] is not answer or len(user.text.split()) < 2:
             return
         self.lines.pop()
+        before = [line for line in self.lines[:-1] if line.spoken or line.calls][-1:]
+        if any(line.text == user.text for line in before):
+            self.lines.append(answer)
+            return
         truth = [*self.lines, answer]
         self.lines[-1] = replace(user, text=user.text.split()[0])
         window, cut, exact = self.window(faults=False)

@@ -367,3 +367,27 @@ def test_a_session_survives_its_store():
     call = Call()
     call.ask(Message(role="user", content=[{"type": "text", "text": "Look!"}], timestamp=1.5), answer="Hm.")
     assert decode(encode(call.held)) == call.held
+
+
+def test_a_doubled_answer_is_not_taken_for_one_that_is_like_it():
+    call = Call()
+    call.ask("u:One.", answer="The red house stands by a lake.")
+    call.ask("u:One.", "u:Two.", answer="The red house stands by a hill.")
+    call.ask("a:The red house stands by a hill.", "a:The red house stands by a hill.", "u:Three.")
+    assert call.memory == [
+        "u:One.",
+        "a?:The red house stands by a lake.",
+        "u:Two.",
+        "a:The red house stands by a hill.",
+        "u:Three.",
+    ]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="one line of words alone tells no revision from an engine without history"
+)
+def test_a_first_text_that_is_put_in_other_words_without_any_history():
+    call = Call()
+    call.ask("u:Call Ann.", answer="Calling.")
+    call.ask("u:Tall man.", answer="Who?")
+    assert call.memory == ["u:Tall man.", "a?:Who?"]
