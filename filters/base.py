@@ -16,9 +16,14 @@ Delta = Mapping[str, Any]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What memory holds of a session at the moment of a turn; empty where nothing is remembered."""
+    """What memory holds of a session at the moment of a turn; empty where nothing is remembered.
+
+    ``turns`` is what was heard in this life of the session, ``dropped`` the part of it that stands before
+    the window that the client replays.
+    """
 
     turns: tuple[Message, ...] = ()
+    dropped: tuple[Message, ...] = ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

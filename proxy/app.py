@@ -16,7 +16,7 @@ from proxy import body, turn
 from proxy.era import Era, Parts
 from proxy.errors import MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.hangup import ClientGone, until_gone
-from proxy.pipeline import Pipeline
+from proxy.pipeline import Memory, Pipeline
 from proxy.reply import Reply
 from proxy.site import Site
 from proxy.trial import explain
@@ -50,6 +50,11 @@ class App:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         self._era = Era(parts)
+
+    @property
+    def memory(self) -> Memory | None:
+        """What is remembered with, if anything."""
+        return self._era.parts.memory
 
     def drain(self) -> None:
         """From now on the server says that it is going away."""

@@ -5,14 +5,19 @@ from collections.abc import Iterator, Mapping
 
 from proxy.app import App
 from proxy.configuration.settings import Identity, Settings
+from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
 from proxy.kinds import KINDS
-from proxy.pipeline import Pipeline, Target
+from proxy.memory import codec
+from proxy.memory.guard import Guard
+from proxy.memory.open import open_store
+from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place
 from proxy.practice import Practice
+from proxy.record import Recorder, Window
 from proxy.session import SESSION_PLACES, USER_PLACES, Places
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
@@ -28,8 +33,10 @@ def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
 def parts(settings: Settings, environ: Mapping[str, str]) -> Parts:
     """What an application is made of."""
     targets = _targets(settings, environ)
+    memory = _memory(settings.memory) if settings.memory else None
     return Parts(
-        pipelines=_pipelines(settings, targets),
+        pipelines=_pipelines(settings, targets, memory),
+        memory=memory,
         upstreams=tuple(target.upstream for target in targets.values()),
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
@@ -45,17 +52,31 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
     return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
 
 
-def _pipelines(settings: Settings, targets: Mapping[str, Target]) -> Mapping[str, Pipeline]:
-    return {name: _pipeline(name, pipeline, targets) for name, pipeline in settings.pipelines.items()}
+def _memory(settings: MemorySettings) -> Memory:
+    opened = open_store(
+        settings.sessions.get_secret_value(), deadline=settings.deadline, codec=codec.Identity()
+    )
+    store = Guard(opened, patience=settings.deadline / 4)
+    window = settings.window
+    return Memory(store, Recorder(store, Window(window.max_messages, window.keep_messages, window.ttl)))
 
 
-def _pipeline(name: str, settings: PipelineSettings, targets: Mapping[str, Target]) -> Pipeline:
+def _pipelines(
+    settings: Settings, targets: Mapping[str, Target], memory: Memory | None = None
+) -> Mapping[str, Pipeline]:
+    return {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
+
+
+def _pipeline(
+    name: str, settings: PipelineSettings, targets: Mapping[str, Target], memory: Memory | None
+) -> Pipeline:
     return Pipeline(
         name=name,
         targets=tuple(targets[upstream] for upstream in settings.upstreams),
         filters=settings.request,
         answer=settings.answer,
         places=_places(settings.identity),
+        memory=memory,
         model=settings.model or None,
     )
 

@@ -7,7 +7,7 @@ from types import TracebackType
 import msgspec
 
 from proxy.gate import Gate
-from proxy.pipeline import Pipeline
+from proxy.pipeline import Memory, Pipeline
 from proxy.upstream import Upstream
 
 
@@ -16,6 +16,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
     pipelines: Mapping[str, Pipeline]
     upstreams: tuple[Upstream, ...]
+    memory: Memory | None
     gate: Gate
     max_body: int
 
@@ -42,7 +43,9 @@ class Era:
             self._empty.set()
 
     async def end(self) -> None:
-        """Closes the ways to the models once the last call has left."""
+        """Closes memory and the ways to the models once the last call has left."""
         await self._empty.wait()
+        if self.parts.memory:
+            await self.parts.memory.aclose()
         for upstream in self.parts.upstreams:
             await upstream.aclose()

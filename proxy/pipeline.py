@@ -6,6 +6,8 @@ import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
 from proxy.kinds import Kind
+from proxy.memory.store import Store
+from proxy.record import Recorder
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream
 
@@ -26,6 +28,23 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     total: float
 
 
+class Memory(msgspec.Struct, frozen=True):
+    """Where sessions are kept, and who writes them down."""
+
+    store: Store
+    recorder: Recorder
+
+    @property
+    def degraded(self) -> bool:
+        """Whether turns wait for a store that does not take them."""
+        return self.recorder.failing
+
+    async def aclose(self) -> None:
+        """Writes down what is left, and closes the store."""
+        await self.recorder.drain()
+        await self.store.aclose()
+
+
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """One named way from a client's messages to a model."""
 
@@ -34,4 +53,5 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     filters: Sequence[RequestFilter]
     answer: Sequence[AnswerFilter] = ()
     places: Places
+    memory: Memory | None = None
     model: str | None = None

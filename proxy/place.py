@@ -3,7 +3,7 @@
 import ast
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, Self
 
@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
         return self.spelling
 
 
-def newest_user(messages: list[Message]) -> Mapping[str, Any]:
+def newest_user(messages: Sequence[Message]) -> Mapping[str, Any]:
     """What the newest user message says beside its words."""
     for message in reversed(messages):
         if message.role == "user":

@@ -19,6 +19,7 @@ class Reply:
         self._send = send
         self._headers = list(headers)
         self._clock: Clock | None = None
+        self._tape: list[bytes] | None = None
         self.started = False
 
     def add(self, name: str, value: str) -> None:
@@ -28,6 +29,11 @@ class Reply:
     def timed_by(self, clock: Clock) -> None:
         """The answer will say how long it took to begin."""
         self._clock = clock
+
+    def taped(self) -> list[bytes]:
+        """A list to which everything is appended that goes to the client from now on."""
+        self._tape = []
+        return self._tape
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """An ASGI message of an application behind us, with our headers added to its own."""
@@ -46,10 +52,14 @@ class Reply:
 
     async def write(self, data: bytes) -> None:
         """Bytes of the body, on their way at once."""
+        if self._tape is not None:
+            self._tape.append(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         """The last bytes of the body."""
+        if self._tape is not None:
+            self._tape.append(data)
         await self._send({"type": "http.response.body", "body": data})
 
     async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:

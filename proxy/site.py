@@ -51,10 +51,12 @@ class Site:
     async def _alive(self, _: Request) -> Response:
         return _json({"status": "alive"})
 
-    async def _ready(self, _: Request) -> Response:
+    async def _ready(self, request: Request) -> Response:
+        parts: Parts = request.scope["parts"]
+        degraded = ["memory"] if parts.memory and parts.memory.degraded else []
         if self._health.phase != "ready":
-            return _json({"status": self._health.phase, "degraded": []}, status=503)
-        return _json({"status": "ready", "degraded": []})
+            return _json({"status": self._health.phase, "degraded": degraded}, status=503)
+        return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
 
     async def _models(self, request: Request) -> Response:
         return _json({"object": "list", "data": await catalogue.models(_pipelines(request))})

@@ -11,8 +11,11 @@ from filters.base import Context, Fields, Snapshot
 from proxy import chain, kinds, relay, session, wire
 from proxy.clock import Clock
 from proxy.errors import RequestError, UpstreamBroken
+from proxy.memory import recall
+from proxy.memory.store import Key, StoreError
 from proxy.pipeline import Pipeline, Target
 from proxy.place import decoded
+from proxy.record import Said
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
 from proxy.session import Identity
@@ -46,18 +49,47 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
         _log.info("Extension fields that could not be used: %s", ", ".join(call.ignored[:_MOST_NAMED]))
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, reply)
-    context = _context(who, Snapshot())
+    call, known = await _recalled(call, pipeline, who, reply)
+    context = _context(who, known)
     clock.begin("filters")
     target = pipeline.targets[0]
     question = _question(call, pipeline, target, context)
     clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
     silence = Silence(pipeline.answer if question.streaming else (), context, answer, reply)
+    tape = reply.taped()
     try:
         async with silence:
             await _ask(target, question, answer, reply)
     finally:
         answer.close()
+        _record(call, pipeline, who, tape)
+
+
+async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Call, Snapshot]:
+    """What is remembered, and the call with its interrupted answers marked; a dead memory costs neither."""
+    key = _key(who)
+    if pipeline.memory is None or key is None:
+        return call, Snapshot()
+    try:
+        session = await recall.recall(pipeline.memory.store, key)
+    except StoreError:
+        reply.add("x-turnkeeper-degraded", "memory")
+        return call, Snapshot()
+    known = recall.snapshot(session, call.messages)
+    heard = recall.heard(session, call.messages)
+    return (call if heard is call.messages else msgspec.structs.replace(call, messages=heard)), known
+
+
+def _record(call: Call, pipeline: Pipeline, who: Identity, tape: list[bytes]) -> None:
+    key = _key(who)
+    if pipeline.memory and key and tape:
+        said = Said(key=key, window=call.messages, answer=b"".join(tape), at=time.time())
+        pipeline.memory.recorder.put(said)
+
+
+def _key(who: Identity) -> Key | None:
+    return None if who.session is None or who.background else Key(who.tenant, who.session)
 
 
 class Question(msgspec.Struct, frozen=True):

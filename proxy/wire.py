@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     query: Mapping[str, str]
     fields: dict[str, Raw]
-    messages: list[Message]
+    messages: Sequence[Message]
     ignored: tuple[str, ...] = ()
 
     def field(self, name: str) -> Any:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,6 +52,10 @@ class ProxyServer:
     def tasks(self) -> int:
         """How many tasks the server has."""
         return len(asyncio.all_tasks(self._loop))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What comes of some work on the server's own loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     def __exit__(self, *_: object) -> None:
         self.client.close()

@@ -28,6 +28,8 @@ from proxy.configuration.step import step
 from proxy.configuration.word import alternatives, is_word, quoted
 from proxy.keys import Keys
 from proxy.loopback import is_loopback_address
+from proxy.memory import codec
+from proxy.memory.open import open_store
 
 Given = TypeVar("Given")
 Key = TypeVar("Key")
@@ -97,6 +99,11 @@ def _upstream(given: str, info: ValidationInfo) -> str:
 def _some(given: Given) -> Given:
     if not given:
         raise ValueError("name at least one upstream here")
+    return given
+
+
+def _store(given: SecretStr) -> SecretStr:
+    open_store(given.get_secret_value(), deadline=1.0, codec=codec.Identity())  # connects nothing
     return given
 
 
@@ -225,6 +232,28 @@ class Pipeline(Part):
     """What must become of some requests; ``turnkeeper test`` tries it, and serving does not look at it."""
 
 
+class Window(Part):
+    """How much of a session is held ready, and for how long."""
+
+    max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
+    """A session with more messages than this is cut down, by whole turns."""
+    keep_messages: Annotated[Whole, Field(ge=1, le=1000)] = 20
+    """How many messages are left then, at the least."""
+    ttl: Duration = 1800.0
+    """How long a session is kept after its last turn; in seconds once loaded."""
+
+
+class Memory(Part):
+    """What is remembered of conversations; left out, nothing is."""
+
+    sessions: Annotated[SecretStr, AfterValidator(advising(_store))]
+    """Where sessions are kept: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
+    deadline: Duration = 0.05
+    """What a slow or dead memory may cost a call; in seconds once loaded."""
+    window: Window = Window()
+    """How much of a session is held ready."""
+
+
 class Settings(Part):
     """All that a configuration says."""
 
@@ -234,6 +263,8 @@ class Settings(Part):
     """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
     filters: tuple[str, ...] = ()
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
+    memory: Memory | None = None
+    """What is remembered of conversations; left out, nothing is."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(_some))] = Field(
         json_schema_extra={"minProperties": 1}
     )

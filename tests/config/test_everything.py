@@ -32,6 +32,8 @@ def test_it_is_without_fault_and_needs_no_environment():
     [
         ("Settings", WRITTEN),
         ("Listen", WRITTEN["listen"]),
+        ("Memory", WRITTEN["memory"]),
+        ("Window", WRITTEN["memory"]["window"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -44,7 +46,17 @@ def test_every_key_of_every_section_is_there(model, written):
 
 
 def test_no_section_is_forgotten():
-    known = {"Listen", "Upstream", "Pipeline", "Identity", "RequestFilter", "AnswerFilter", "Case"}
+    known = {
+        "Listen",
+        "Upstream",
+        "Pipeline",
+        "Identity",
+        "RequestFilter",
+        "AnswerFilter",
+        "Case",
+        "Memory",
+        "Window",
+    }
     assert set(of_model(Settings)["$defs"]) == known
 
 

@@ -1,0 +1,124 @@
+"""What was said is written down after the call, in its order, and again until it is written."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from filters.message import Message
+from proxy.memory.cap import cap
+from proxy.memory.reconcile import Answer, answered, asked, reconcile
+from proxy.memory.session import Session, decode, encode
+from proxy.memory.store import Key, Store, StoreError
+from proxy.transcript import transcript
+
+_log = logging.getLogger("turnkeeper")
+_SHORTEST, _LONGEST = 0.1, 2.0
+_MOST_WAITING = 10_000
+_DRAINED_WITHIN = 5.0
+
+
+class Window(msgspec.Struct, frozen=True):
+    """When a session is cut down, to what, and when it expires. ``ttl`` is in seconds."""
+
+    max_messages: int = 60
+    keep_messages: int = 20
+    ttl: float = 1800.0
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn as it went by: the client's window, and the answer's bytes. ``at`` is since 1970."""
+
+    key: Key
+    window: Sequence[Message]
+    answer: bytes
+    at: float
+
+
+class Recorder:
+    """Writes turns down in the background, those of one session one after the other."""
+
+    def __init__(self, store: Store, window: Window) -> None:
+        self.lost_turns = 0
+        self.failing = False
+        self._store = store
+        self._window = window
+        self._waiting: dict[Key, deque[Said]] = {}
+        self._count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, said: Said) -> None:
+        """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
+        if self._count >= _MOST_WAITING:
+            self.lost_turns += 1
+            return
+        self._count += 1
+        if said.key in self._waiting:
+            self._waiting[said.key].append(said)
+            return
+        self._waiting[said.key] = deque([said])
+        task = asyncio.get_running_loop().create_task(self._write(said.key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drain(self) -> None:
+        """Waits until everything is written, for five seconds at most; what is left then is lost."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_DRAINED_WITHIN)
+            for task in late:
+                task.cancel()
+        self.lost_turns += self._count
+        if self.lost_turns:
+            _log.error("%d turns could not be written to memory.", self.lost_turns)
+
+    async def _write(self, key: Key) -> None:
+        turns = self._waiting[key]
+        while turns:
+            await self._until_written(turns[0])
+            turns.popleft()
+            self._count -= 1
+        del self._waiting[key]
+
+    async def _until_written(self, said: Said) -> None:
+        pause = _SHORTEST
+        while True:
+            try:
+                if await self._attempt(said):
+                    self.failing = False
+                    return
+            except StoreError as error:
+                if not self.failing:
+                    _log.warning("Memory cannot be written: %s", error)
+                self.failing = True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
+
+    async def _attempt(self, said: Said) -> bool:
+        held = await self._store.read(said.key)
+        session = decode(held.blob) if held else Session()
+        kept, moved = cap(after(session, said), self._window.max_messages, self._window.keep_messages)
+        return await self._store.write(
+            said.key,
+            encode(kept),
+            version=held.version if held else 0,
+            ttl=self._window.ttl,
+            cold=[msgspec.msgpack.encode(entry) for entry in moved],
+        )
+
+
+def after(session: Session, said: Said) -> Session:
+    """What is held after a turn; the same turn again changes nothing, and a failed one neither."""
+    told = transcript(said.answer)
+    if not told.reached:
+        return session
+    known = reconcile(session, said.window, now=said.at)
+    answer = Answer(
+        turn=asked(known, said.window),
+        text=told.text,
+        tool_calls=told.tool_calls,
+        finished=told.finished,
+        reached=told.reached,
+    )
+    return answered(known, answer, now=said.at)

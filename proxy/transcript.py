@@ -1,0 +1,91 @@
+"""What an answer said, read back from the bytes that went to the client."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from proxy.framing import data_of, events
+
+
+class Transcript(msgspec.Struct, frozen=True):
+    """The first choice of an answer; ``finished`` is false where it broke off before its end."""
+
+    text: str = ""
+    tool_calls: list[dict[str, Any]] | None = None
+    finished: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether anything that could be heard, or carried out, went to the client."""
+        return bool(self.text.strip() or self.tool_calls)
+
+
+def transcript(sent: bytes) -> Transcript:
+    """What was said in the bytes of an answer, a stream's or a whole one's."""
+    return _of_whole(sent) if sent.lstrip()[:1] == b"{" else _of_stream(sent)
+
+
+def _of_stream(sent: bytes) -> Transcript:
+    deltas, finished = [], False
+    for chunk in filter(None, map(_decoded, map(data_of, events(sent)))):
+        for choice in _first(chunk):
+            deltas.append(choice.get("delta"))
+            finished = finished or bool(choice.get("finish_reason"))
+    said = [delta for delta in deltas if isinstance(delta, dict)]
+    return Transcript(_text(said), _calls(said), finished)
+
+
+def _of_whole(sent: bytes) -> Transcript:
+    messages = [choice.get("message") for choice in _first(_decoded(sent) or {})]
+    said = [message for message in messages if isinstance(message, dict)]
+    return Transcript(_text(said), _calls(said), finished=bool(said))
+
+
+def _decoded(data: bytes) -> dict[str, Any] | None:
+    try:
+        chunk = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _first(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = chunk.get("choices")
+    if not isinstance(choices, list):
+        return []
+    return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
+
+
+def _text(said: Iterable[dict[str, Any]]) -> str:
+    spoken = []
+    for delta in said:
+        audio = delta.get("audio")
+        words = delta.get("content") or delta.get("refusal")
+        if not words and isinstance(audio, dict):
+            words = audio.get("transcript")
+        if isinstance(words, str):
+            spoken.append(words)
+    return "".join(spoken)
+
+
+def _calls(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in said:
+        pieces = delta.get("tool_calls")
+        for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
+            if isinstance(piece, dict):
+                _add(calls.setdefault(piece.get("index", place), {}), piece)
+    return [calls[index] for index in sorted(calls)] or None
+
+
+def _add(call: dict[str, Any], piece: dict[str, Any]) -> None:
+    for name, value in piece.items():
+        if name == "index":
+            continue
+        if isinstance(value, dict):
+            _add(call.setdefault(name, {}), value)
+        elif name == "arguments" and isinstance(value, str):
+            call[name] = call.get(name, "") + value
+        else:
+            call[name] = value

@@ -1,0 +1,255 @@
+"""Memory from outside: calls over HTTP, a model that remembers what it was shown, real stores."""
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.memory.session import Entry, decode
+from proxy.memory.store import Key
+from tests.fake_upstream import (
+    HANG,
+    HEAD,
+    ROLE,
+    FakeUpstream,
+    answer,
+    chunk,
+    completion,
+    delta,
+    sse,
+    stream_of,
+)
+from tests.memory.redis_server import RedisServer
+from tests.proxy_server import ProxyServer
+
+CONFIG = """
+memory: {sessions: "${MEMORY_URL}"}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines:
+  default: {upstreams: [main], request: [repair_history, restore_history, restore_interrupted]}
+"""
+Serve = Callable[..., ProxyServer]
+
+
+@pytest.fixture(params=["sqlite", "redis", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "redis":
+        with contextlib.closing(RedisServer(tmp_path)) as server:
+            yield server.url
+    else:
+        yield f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+
+
+@pytest.fixture
+def remembering(serve: Serve, url: str) -> ProxyServer:
+    return serve(CONFIG, MEMORY_URL=url)
+
+
+def user(text: str, turn: int | None = None) -> dict[str, Any]:
+    return {"role": "user", "content": text} | (
+        {} if turn is None else {"turn_id": turn, "timestamp": turn + 1}
+    )
+
+
+def said(text: str, turn: int | None = None) -> dict[str, Any]:
+    return {"role": "assistant", "content": text} | (
+        {} if turn is None else {"turn_id": turn, "timestamp": turn + 1}
+    )
+
+
+def call(proxy: ProxyServer, *messages: dict[str, Any], session: str = "s1", **fields: Any) -> Any:
+    return proxy.chat(list(messages), headers={"X-Session-Id": session}, **fields)
+
+
+def held(proxy: ProxyServer, session: str = "s1", tenant: str = "default") -> list[Entry]:
+    """What memory holds once all that was said is written."""
+    memory = proxy.app.memory
+    assert memory
+    time.sleep(0.1)  # the last byte of an answer overtakes what is written down of it
+    end = time.monotonic() + 3
+    while proxy.run(_waiting(memory)) and time.monotonic() < end:
+        time.sleep(0.01)
+    blob = proxy.run(memory.store.read(Key(tenant, session)))
+    return list(decode(blob.blob).entries) if blob else []
+
+
+async def _waiting(memory: Any) -> int:
+    return len(memory.recorder._waiting)
+
+
+def texts(entries: list[Entry]) -> list[tuple[str, Any]]:
+    return [(entry.role, entry.content) for entry in entries]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_turn_and_its_answer_are_remembered(
+    remembering: ProxyServer, upstream: FakeUpstream, stream: bool
+) -> None:
+    call(remembering, {"role": "system", "content": "Be brief."}, user("Hi"), stream=stream)
+    assert texts(held(remembering)) == [("user", "Hi"), ("assistant", "Hello there.")]
+
+
+def test_what_the_engine_dropped_comes_back(remembering: ProxyServer, upstream: FakeUpstream) -> None:
+    call(remembering, user("I am Ann.", 0))
+    held(remembering)
+    call(remembering, user("I am Ann.", 0), said("Hello there.", 0), user("I like tea.", 1))
+    held(remembering)
+    call(remembering, {"role": "system", "content": "Be brief."}, user("Who am I?", 2))
+    assert upstream.last.json["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "I am Ann."},
+        {"role": "assistant", "content": "Hello there."},
+        {"role": "user", "content": "I like tea."},
+        {"role": "assistant", "content": "Hello there."},
+        {"role": "user", "content": "Who am I?"},
+    ]
+
+
+def test_an_interruption_is_found_where_the_engine_does_not_mark_it(
+    remembering: ProxyServer, upstream: FakeUpstream
+) -> None:
+    upstream.says(*sse(stream_of("Why did the scarecrow", " win an award?")))
+    call(remembering, user("A joke!"), stream=True)
+    held(remembering)
+    call(remembering, user("A joke!"), said("why did the scarecrow..."), user("Stop."))
+    shown = upstream.last.json["messages"][1]["content"]
+    assert "win an award?" in shown
+    assert "did not hear" in shown
+    entry = held(remembering)[1]
+    assert entry.interrupted
+    assert entry.original == "Why did the scarecrow win an award?"
+
+
+def test_the_same_request_again_leaves_the_same_memory(remembering: ProxyServer) -> None:
+    for _ in range(3):
+        call(remembering, user("Hi", 0))
+    assert texts(held(remembering)) == [("user", "Hi"), ("assistant", "Hello there.")]
+
+
+def test_a_failed_turn_leaves_memory_as_it_was(remembering: ProxyServer, upstream: FakeUpstream) -> None:
+    call(remembering, user("Hi", 0))
+    before = held(remembering)
+    upstream.says(*answer({"error": {"message": "Busy"}}, 503))
+    call(remembering, user("Hi", 0), said("Hello there.", 0), user("More", 1))
+    upstream.says(HEAD, chunk(ROLE), "reset")
+    call(remembering, user("Hi", 0), said("Hello there.", 0), user("More", 1), stream=True)
+    assert held(remembering) == before
+
+
+def test_a_turn_that_broke_is_recorded_as_far_as_it_was_relayed(
+    remembering: ProxyServer, upstream: FakeUpstream
+) -> None:
+    upstream.says(HEAD, chunk(ROLE + delta(content="Half a ")), 0.05, "reset")
+    call(remembering, user("Hi"), stream=True)
+    assert texts(held(remembering)) == [("user", "Hi"), ("assistant", "Half a ")]
+
+
+def test_a_caller_who_hung_up_is_remembered_as_far_as_it_was_relayed(
+    remembering: ProxyServer, upstream: FakeUpstream
+) -> None:
+    upstream.says(HEAD, chunk(ROLE + delta(content="Half a ")), HANG)
+    body = {"model": "m", "stream": True, "messages": [user("Hi")]}
+    path, headers = "/v1/chat/completions", {"X-Session-Id": "s1"}
+    with remembering.client.stream("POST", path, json=body, headers=headers) as got:
+        next(got.iter_raw())
+    assert upstream.last.closed.wait(1)
+    assert texts(held(remembering)) == [("user", "Hi"), ("assistant", "Half a ")]
+
+
+def test_tool_calls_are_remembered_with_their_results(
+    remembering: ProxyServer, upstream: FakeUpstream
+) -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    choice = {"type": "function", "function": {"name": "weather"}}
+    call(remembering, user("Weather?"), tools=[tool], tool_choice=choice, stream=True)
+    calls = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
+    asked: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": calls}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "Mild."}
+    call(remembering, user("Weather?"), asked, result, tools=[tool])
+    entries = held(remembering)
+    assert [entry.role for entry in entries] == ["user", "assistant", "tool", "assistant"]
+    assert entries[1].tool_calls == calls
+    assert entries[2].content == "Mild."
+
+
+def test_background_work_sees_and_leaves_nothing(remembering: ProxyServer, upstream: FakeUpstream) -> None:
+    call(remembering, user("I am Ann.", 0))
+    before = held(remembering)
+    remembering.chat([user("Sum up.", 9)], headers={"X-Session-Id": "s1", "X-Background": "true"})
+    assert upstream.last.json["messages"] == [{"role": "user", "content": "Sum up."}]
+    assert held(remembering) == before
+
+
+def test_calls_without_a_session_are_not_remembered(remembering: ProxyServer, upstream: FakeUpstream) -> None:
+    remembering.chat([user("I am Ann.")])
+    remembering.chat([user("Who am I?")])
+    assert upstream.last.json["messages"] == [{"role": "user", "content": "Who am I?"}]
+
+
+KEYED = "keys: 'one:secret-1,two:secret-2'\n" + CONFIG
+
+
+def test_tenants_never_meet(serve: Serve, upstream: FakeUpstream, url: str) -> None:
+    proxy = serve(KEYED, MEMORY_URL=url)
+    for key, name in (("secret-1", "Ann"), ("secret-2", "Bob")):
+        headers = {"X-Session-Id": "s1", "Authorization": f"Bearer {key}"}
+        proxy.chat([user(f"I am {name}.", 0)], headers=headers)
+    assert texts(held(proxy, tenant="one"))[0] == ("user", "I am Ann.")
+    assert texts(held(proxy, tenant="two"))[0] == ("user", "I am Bob.")
+
+
+def test_what_was_said_survives_a_restart(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'kept.db'}"
+    with ProxyServer(_written(tmp_path), {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}) as first:
+        call(first, user("I am Ann.", 0))
+    call(serve(CONFIG, MEMORY_URL=url), user("Who am I?", 1))
+    assert upstream.last.json["messages"][0] == {"role": "user", "content": "I am Ann."}
+
+
+def _written(folder: Path) -> Path:
+    path = folder / "first.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_a_dead_redis_costs_a_call_nothing_but_its_memory(
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with contextlib.closing(RedisServer(tmp_path)) as server:
+        proxy = serve(CONFIG, MEMORY_URL=server.url)
+        call(proxy, user("I am Ann.", 0))
+        held(proxy)
+        server.kill()
+        upstream.says(*answer(completion("Still here.")))
+        began = time.monotonic()
+        got = call(proxy, user("Who am I?", 1))
+        assert time.monotonic() - began < 0.3
+        assert got.status_code == 200
+        assert got.headers["x-turnkeeper-degraded"] == "memory"
+        end = time.monotonic() + 2
+        while proxy.client.get("/readyz").json()["status"] != "degraded" and time.monotonic() < end:
+            time.sleep(0.02)
+        assert proxy.client.get("/readyz").json() == {"status": "degraded", "degraded": ["memory"]}
+        server.start()
+        assert ("user", "Who am I?") in texts(held(proxy))
+        assert proxy.client.get("/readyz").json()["status"] == "ready"
+
+
+def test_a_locked_file_costs_a_call_its_deadline_at_most(
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    path = tmp_path / "locked.db"
+    proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{path}")
+    call(proxy, user("I am Ann.", 0))
+    held(proxy)
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        assert call(proxy, user("Who am I?", 1)).status_code == 200
+        assert time.monotonic() - began < 0.5
+        other.rollback()
+    assert ("user", "Who am I?") in texts(held(proxy))

@@ -1,0 +1,53 @@
+"""What was said, read back from the bytes of an answer."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.transcript import transcript
+from tests.fake_upstream import DONE, ROLE, USAGE, completion, delta, stream_of
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Rome"}'}}
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+def test_a_stream_says_what_its_first_choice_says(newline: bytes) -> None:
+    told = transcript((stream_of("Hello", " there.") + delta(index=1, content="no")).replace(b"\n", newline))
+    assert (told.text, told.finished, told.reached) == ("Hello there.", True, True)
+
+
+def test_a_whole_answer_says_what_its_message_says() -> None:
+    told = transcript(json.dumps(completion("Hello there."), indent=2).encode())
+    assert (told.text, told.finished) == ("Hello there.", True)
+
+
+def test_a_stream_that_broke_off_is_not_finished() -> None:
+    told = transcript(ROLE + delta(content="Half a ") + b'data: {"error": {"message": "x"}}\n\n')
+    assert (told.text, told.finished) == ("Half a ", False)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", ROLE, ROLE + USAGE + DONE, b"data: x\n\n", b"{", b"[]", delta(content=" ")]
+)
+def test_what_says_nothing_has_not_reached_anyone(body: bytes) -> None:
+    assert not transcript(body).reached
+
+
+def test_tool_calls_are_put_together() -> None:
+    name = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+    pieces = [{"index": 0, "function": {"arguments": part}} for part in ('{"town"', ': "Rome"}')]
+    second = {"index": 1, "id": "call_2", "type": "function", "function": {"name": "time", "arguments": "{}"}}
+    body = b"".join(delta(tool_calls=[piece]) for piece in [name, *pieces, second])
+    assert transcript(body).tool_calls == [CALL, {name: second[name] for name in second if name != "index"}]
+
+
+def test_sound_says_its_transcript() -> None:
+    body = delta(audio={"id": "a", "transcript": "Hello "}) + delta(audio={"id": "a", "transcript": "there."})
+    assert transcript(body).text == "Hello there."
+
+
+@given(body=st.binary(max_size=80))
+def test_any_bytes_are_read(body: bytes) -> None:
+    assert isinstance(transcript(body + ROLE).text, str)
