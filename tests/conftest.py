@@ -12,6 +12,8 @@ from tests.proxy_server import CONFIG, ProxyServer
 settings.register_profile("turnkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("turnkeeper")
 
+# A test's memory is its own, and gone with it.
+OWN = {"MEMORY_URL": "memory:"}
 AGORA = Path(__file__).parent.parent / "config" / "agora.yaml"
 
 
@@ -32,7 +34,9 @@ def serve(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Callable[..., Prox
                 path.write_text(config)
             else:
                 path = config
-            return stack.enter_context(ProxyServer(path, {"UPSTREAM_BASE_URL": upstream.url, **environ}))
+            return stack.enter_context(
+                ProxyServer(path, {**OWN, "UPSTREAM_BASE_URL": upstream.url, **environ})
+            )
 
         yield start
 

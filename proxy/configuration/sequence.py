@@ -1,6 +1,7 @@
 """Steps of a pipeline that defeat one another, or can do nothing: rules as data."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
 import msgspec
@@ -103,10 +104,20 @@ NEEDS: Final = (
 )
 
 
-def findings(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
-    """What the rules find in the steps between a client's request and the model: where, and what to do."""
+def is_shipped(name: str) -> bool:
+    """Whether there is a filter of this name among ours."""
+    return find_spec(f"filters.{name}") is not None
+
+
+def findings(
+    steps: Sequence[Filter], is_there: Callable[[str], bool] = is_shipped
+) -> Iterator[tuple[int, str]]:
+    """What the rules find in the steps between a client's request and the model: where, and what to do.
+
+    Nobody is told to add a filter of which ``is_there`` says that there is none.
+    """
     yield from _misordered(steps)
-    yield from _needy(steps)
+    yield from _needy(steps, is_there)
     yield from _idle(steps)
 
 
@@ -124,10 +135,10 @@ def _misordered(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
             yield then, f"put this behind {rule.first}: {rule.why}"
 
 
-def _needy(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
+def _needy(steps: Sequence[Filter], is_there: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
     places = _first_places(steps)
     for need in NEEDS:
-        if need.name in places and need.needs not in places:
+        if need.name in places and need.needs not in places and is_there(need.needs):
             yield places[need.name], f"add {need.needs}: {need.why}"
 
 

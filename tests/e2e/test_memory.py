@@ -1,12 +1,17 @@
 """Memory from outside: calls over HTTP, a model that remembers what it was shown, real stores."""
 
 import contextlib
+import os
+import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from proxy.memory.session import Entry, decode
@@ -253,3 +258,35 @@ def test_a_locked_file_costs_a_call_its_deadline_at_most(
         assert time.monotonic() - began < 0.5
         other.rollback()
     assert ("user", "Who am I?") in texts(held(proxy))
+
+
+def test_a_kill_loses_no_turn_that_had_ended_a_moment_before(
+    upstream: FakeUpstream, serve: Serve, tmp_path: Path
+) -> None:
+    url = f"sqlite:{tmp_path / 'killed.db'}"
+    environ = {**os.environ, "MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = tmp_path / "killed.yaml"
+    config.write_text(f"listen: {{port: {port}}}\n{CONFIG}")
+    process = subprocess.Popen([sys.executable, "-m", "proxy", "serve", str(config)], env=environ)
+    try:
+        _post(port, [user("I am Ann.", 0)])
+        time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    call(serve(CONFIG, MEMORY_URL=url), user("Who am I?", 1))
+    assert upstream.last.json["messages"][0] == {"role": "user", "content": "I am Ann."}
+
+
+def _post(port: int, messages: list[dict[str, Any]]) -> None:
+    body = {"model": "m", "messages": messages}
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        with contextlib.suppress(httpx2.TransportError):
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            assert httpx2.post(url, json=body, headers={"X-Session-Id": "s1"}).status_code == 200
+            return
+        time.sleep(0.02)
+    pytest.fail("the server did not come up")

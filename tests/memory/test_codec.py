@@ -10,7 +10,8 @@ OLD, NEW, OTHER = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))
 KEY = Key("acme", "call-1")
 TEXTS = st.text(st.characters(codec=None), max_size=8)
 KEYS = st.builds(Key, TEXTS, TEXTS)
-BLOBS = st.binary(max_size=40) | st.binary(max_size=5).map(lambda rest: b"\xc1TK" + rest)
+MARKS = st.sampled_from([b"\xc1TK0", b"\xc1TK1"])
+BLOBS = st.binary(max_size=40) | st.builds(bytes.__add__, MARKS, st.binary(max_size=5))
 
 
 @given(key=KEYS, blob=BLOBS)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import asyncpg
@@ -28,11 +28,24 @@ async def url(postgres: PostgresServer) -> str:
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[PostgresStore]:
-    opened = PostgresStore(url, timeout=TIMEOUT)
-    await ready(opened)
-    yield opened
-    await opened.aclose()
+async def opened() -> AsyncIterator[Callable[[str], PostgresStore]]:
+    """Opens stores, and closes them whatever happens: uvloop's close waits for connections left open."""
+    stores: list[PostgresStore] = []
+
+    def open_store(url: str) -> PostgresStore:
+        stores.append(PostgresStore(url, timeout=TIMEOUT))
+        return stores[-1]
+
+    yield open_store
+    for one in stores:
+        await one.aclose()
+
+
+@pytest.fixture
+async def store(opened: Callable[[str], PostgresStore], url: str) -> PostgresStore:
+    first = opened(url)
+    await ready(first)
+    return first
 
 
 async def ready(store: PostgresStore) -> None:
@@ -81,29 +94,25 @@ async def test_a_server_that_does_not_answer_costs_the_timeout(
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(store.read(KEY), 0.05)  # a call's own deadline is kept to
-        assert time.monotonic() - began < TIMEOUT
+        assert time.monotonic() - began < TIMEOUT / 2
     await ready(store)
     assert (await store.read(KEY) or Held(b"", 0)).blob == b"1"
 
 
-async def test_a_server_that_is_not_there_yet_is_waited_for():
+async def test_a_server_that_never_speaks_costs_the_timeout(opened: Callable[[str], PostgresStore]):
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        store = PostgresStore(
-            f"postgresql://me:s3cret@127.0.0.1:{silent.getsockname()[1]}/x", timeout=TIMEOUT
-        )
+        store = opened(f"postgresql://me:s3cret@127.0.0.1:{silent.getsockname()[1]}/x")
         began = time.monotonic()
         with pytest.raises(StoreError, match="too slow"):
             await store.read(KEY)
         assert time.monotonic() - began < TIMEOUT + SLACK
-        await store.aclose()
 
 
-async def test_no_error_shows_the_password(store: PostgresStore):
-    refusing = PostgresStore("postgresql://me:s3cret@127.0.0.1:1/x", timeout=TIMEOUT)
+async def test_no_error_shows_the_password(opened: Callable[[str], PostgresStore]):
+    refusing = opened("postgresql://me:s3cret@127.0.0.1:1/x")
     with pytest.raises(StoreError) as raised:
         await refusing.ping()
     assert "s3cret" not in str(raised.value)
-    await refusing.aclose()
 
 
 async def test_a_row_that_is_locked_costs_the_timeout(store: PostgresStore, url: str):
@@ -122,34 +131,30 @@ async def test_a_row_that_is_locked_costs_the_timeout(store: PostgresStore, url:
     assert await store.write(KEY, b"3", version=held.version, ttl=60)
 
 
-async def test_a_newer_database_is_refused_and_not_touched(url: str, store: PostgresStore):
+async def test_a_newer_database_is_refused_and_not_touched(
+    opened: Callable[[str], PostgresStore], url: str, store: PostgresStore
+):
     await store.write(KEY, b"1", version=0, ttl=60)
     await sql(url, "INSERT INTO turnkeeper_migrations VALUES ('m900_the_future')")
-    older = PostgresStore(url, timeout=TIMEOUT)
+    older = opened(url)
     for use in (older.read(KEY), older.write(KEY, b"2", version=0, ttl=60), older.ping()):
         with pytest.raises(StoreError, match=r"newer Turnkeeper \(m900_the_future"):
             await use
-    await older.aclose()
     ((row,),) = await sql(url, "SELECT blob FROM turnkeeper_sessions")
     assert row["blob"] == b"1"
 
 
-async def test_processes_that_start_together_migrate_once(url: str):
-    stores = [PostgresStore(url, timeout=2.0) for _ in range(6)]
-    await asyncio.gather(*[store.ping() for store in stores])
+async def test_processes_that_start_together_migrate_once(opened: Callable[[str], PostgresStore], url: str):
+    await asyncio.gather(*[opened(url).ping() for _ in range(6)])
     (rows,) = await sql(url, migrations.TAKEN)
     assert [row["name"] for row in rows] == ["m001_sessions"]
-    await asyncio.gather(*[store.aclose() for store in stores])
 
 
-async def test_a_server_that_takes_no_writes_is_not_ready(url: str):
-    store = PostgresStore(url, timeout=TIMEOUT)
-    await ready(store)
-    await store.aclose()
-    standby = PostgresStore(f"{url}&default_transaction_read_only=on", timeout=TIMEOUT)
-    with pytest.raises(StoreError):
-        await standby.ping()
-    await standby.aclose()
+async def test_a_server_that_takes_no_writes_is_not_ready(
+    opened: Callable[[str], PostgresStore], url: str, store: PostgresStore
+):
+    with pytest.raises(StoreError, match="memory database"):
+        await opened(f"{url}&default_transaction_read_only=on").ping()
 
 
 async def test_what_has_expired_leaves_the_tables(store: PostgresStore, url: str):

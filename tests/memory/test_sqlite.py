@@ -338,6 +338,34 @@ async def test_one_bad_job_spoils_no_other_of_its_batch(store: SqliteStore):
         await wrong
 
 
+async def test_what_a_failed_batch_began_is_undone(store: SqliteStore, path: Path):
+    await store.ping()
+
+    def half(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE turnkeeper_migrations SET name = 'half'")
+        connection.execute("SELECT ?", (object(),))
+
+    with pytest.raises(StoreError):
+        await store._writer.submit(half)
+    with other_program(path, "BEGIN IMMEDIATE", "ROLLBACK") as other:  # no lock is left behind
+        assert other.execute(migrations.TAKEN).fetchall() == [("m001_sessions",)]
+    await written(store)  # nor does the next job pay for it
+
+
+async def test_commits_keep_their_distance(store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
+    await store.ping()
+    batches: list[int] = []
+    commit = store._writer._commit
+    monkeypatch.setattr(store._writer, "_commit", lambda jobs: (batches.append(len(jobs)), commit(jobs))[1])
+    writing = []
+    for n in range(20):
+        writing.append(asyncio.ensure_future(store.write(Key("acme", str(n)), b"1", version=0, ttl=60)))
+        await asyncio.sleep(0.005)
+    assert all(await asyncio.gather(*writing))
+    assert sum(batches) == 20
+    assert len(batches) <= 8
+
+
 async def test_a_batch_is_one_transaction(store: SqliteStore, path: Path):
     await store.ping()
     with other_program(path) as other:
@@ -499,7 +527,7 @@ store = SqliteStore(pathlib.Path({str(path)!r}), deadline={DEADLINE})
         assert held is not None
         kept = int(held.blob)
         assert kept >= turn
-        assert await store.cold(key) == [b"%d" % n for n in range(kept + 1)]
+        assert await store.cold(key, limit=kept + 2) == [b"%d" % n for n in range(kept + 1)]
     await store.aclose()
 
 

@@ -242,10 +242,16 @@ def test_each_order_is_told_of_filters_that_do_not_exist_yet(rule):
 
 
 def test_a_filter_that_does_harm_alone_is_told():
-    alone = list(sequence.findings(pretending("restore_history")))
+    alone = list(sequence.findings(pretending("restore_history"), lambda _: True))
     assert [i for i, _ in alone] == [0]
     assert alone[0][1].startswith("add inject_summaries: ")
-    assert not list(sequence.findings(pretending("restore_history", "inject_summaries")))
+    assert not list(sequence.findings(pretending("restore_history", "inject_summaries"), lambda _: True))
+
+
+def test_nobody_is_told_to_add_a_filter_that_there_is_not():
+    assert not list(sequence.findings(pretending("restore_history"), lambda _: False))
+    assert sequence.is_shipped("restore_history")
+    assert not sequence.is_shipped("nonesuch")
 
 
 def test_rules_name_filters_that_exist_or_are_planned():
