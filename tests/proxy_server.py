@@ -53,6 +53,11 @@ class ProxyServer:
         """How many tasks the server has."""
         return len(asyncio.all_tasks(self._loop))
 
+    def end_within(self, seconds: float) -> None:
+        """The server ends, and lets calls last for so long."""
+        self._server.config.timeout_graceful_shutdown = seconds
+        self._server.should_exit = True
+
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self._server.should_exit = True
