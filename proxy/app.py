@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import body, turn
 from proxy.era import Era, Parts
-from proxy.errors import MethodNotAllowed, NotFound, RequestError, TurnkeeperError
+from proxy.errors import MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
 from proxy.hangup import ClientGone, until_gone
 from proxy.pipeline import Memory, Pipeline
 from proxy.reply import Reply
@@ -79,6 +79,10 @@ class App:
             await reply.fail(error)
         except ClientGone:
             pass
+        except asyncio.CancelledError:
+            if self.phase != "draining":
+                raise
+            await reply.fail(ShuttingDown("Turnkeeper is going away; ask again."))
         except Exception as error:  # noqa: BLE001
             # The message of a stray exception may quote the caller: the log gets only where it came from.
             _log.error(

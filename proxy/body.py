@@ -1,5 +1,7 @@
 """A request's body, read whole and no further than the limit."""
 
+import asyncio
+import contextlib
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
@@ -9,17 +11,20 @@ from proxy.hangup import ClientGone
 
 # zlib's own names for "gzip" and "zlib or gzip, as the header says" (RFC 9110 calls zlib's format deflate).
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
+_LINGER = 2.0
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-async def read(
-    receive: Callable[[], Awaitable[MutableMapping[str, Any]]], headers: Mapping[str, str], most: int
-) -> bytes:
+async def read(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
     """The body, unpacked where it is compressed.
 
     Raises TooLarge for more than ``most`` bytes, packed or unpacked, UnsupportedEncoding for a compression
     that is not gzip or deflate, and ClientGone where the client leaves before it has said everything.
     """
     if int(headers.get("content-length", "0")) > most:
+        if "expect" not in headers:
+            await _let_go(receive)
         raise _too_large(most)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
@@ -27,16 +32,27 @@ async def read(
     return _unpacked(await _collect(message, receive, most), headers, most)
 
 
-async def _collect(message: MutableMapping[str, Any], receive: Callable[[], Any], most: int) -> bytes:
+async def _collect(message: MutableMapping[str, Any], receive: Receive, most: int) -> bytes:
     body = bytearray()
     while message["type"] == "http.request":
         body += message.get("body", b"")
         if len(body) > most:
+            if message.get("more_body"):
+                await _let_go(receive)
             raise _too_large(most)
         if not message.get("more_body"):
             return bytes(body)
         message = await receive()
     raise ClientGone
+
+
+async def _let_go(receive: Receive) -> None:
+    """Reads on for a while, keeping nothing."""
+    # Many clients read no answer before they have said everything, and lose it when we close on them first.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER):
+            while (await receive()).get("more_body"):
+                pass
 
 
 def _unpacked(body: bytes, headers: Mapping[str, str], most: int) -> bytes:

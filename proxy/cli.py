@@ -26,7 +26,9 @@ app.command("test", epilog=codes(good="all cases hold", bad="one does not, or a 
     try_cases
 )
 app.command(epilog=codes(good="shown", bad="the configuration is wrong"))(filters)
-app.command(epilog=codes(good="printed", bad="the configuration is wrong"))(schema)
+app.command(epilog=codes(good="printed", bad="the configuration is wrong, or the file cannot be written"))(
+    schema
+)
 
 
 def main() -> None:

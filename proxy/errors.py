@@ -8,6 +8,7 @@ TurnkeeperError
 │   ├── MethodNotAllowed        405
 │   ├── TooLarge                413
 │   └── UnsupportedEncoding     415
+├── ShuttingDown                503  the server ends before the answer does
 ├── UpstreamError               502  the model cannot be reached, or talks nonsense
 │   ├── UpstreamUnreachable     502  no connection
 │   ├── UpstreamBroken          502  the answer broke off, or is no HTTP
@@ -103,6 +104,13 @@ class UnsupportedEncoding(RequestError):
     """The body is compressed in a way that is not understood."""
 
     status = 415
+
+
+class ShuttingDown(TurnkeeperError):
+    """The server ends before the answer does."""
+
+    status = 503
+    code = "shutting_down"
 
 
 class UpstreamError(TurnkeeperError):

@@ -30,11 +30,9 @@ class Reload:
         """Reads the file again; what is wrong with it is reported, and then nothing changes."""
         async with self._one_at_a_time:
             try:
-                settings = await asyncio.to_thread(load, self._path, self._environ)
+                self._take_over(await asyncio.to_thread(load, self._path, self._environ))
             except ConfigError as error:
                 _log.error("The configuration stays as it was:\n%s", error.message)
-                return
-            self._take_over(settings)
 
     async def whenever_it_changes(self) -> None:
         """Reads the file again after every change to it, or to a filter that it names, until cancelled.
@@ -56,9 +54,9 @@ class Reload:
         return [self._path, *(file for file in named if file.parent.is_dir())]
 
     def _take_over(self, settings: Settings) -> None:
+        self._app.swap(assembly.parts(settings, self._environ))
         before, after = self._settings.listen, settings.listen
         if (before.host, before.port) != (after.host, after.port):
             _log.warning("%s: 'listen' has changed; a new address wants a restart.", self._path)
-        self._app.swap(assembly.parts(settings, self._environ))
         self._settings = settings
         _log.info("The configuration was read again: %s", self._path)

@@ -15,6 +15,8 @@ from proxy.reload import Reload
 
 # A turn's values die young; what lives longer is the program itself, and need not be looked at again.
 _COLLECT_AFTER = (50_000, 50, 100)
+_FAREWELL = 5.0
+_GRACE = 25
 
 
 def uvicorn_config(app: App, *, host: str, port: int) -> uvicorn.Config:
@@ -31,7 +33,7 @@ def uvicorn_config(app: App, *, host: str, port: int) -> uvicorn.Config:
         server_header=False,
         backlog=2048,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=30,
+        timeout_graceful_shutdown=_GRACE,
     )
 
 
@@ -58,7 +60,15 @@ class Server(uvicorn.Server):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._say_farewell()
         await super().shutdown(sockets)
+
+    async def _say_farewell(self) -> None:
+        # Whoever spreads calls over several servers must be able to read in /readyz that this one ends.
+        clock = asyncio.get_running_loop().time
+        end = clock() + _FAREWELL
+        while self.server_state.tasks and not self.force_exit and clock() < end:  # noqa: ASYNC110 - as uvicorn waits
+            await asyncio.sleep(0.05)
 
     def _do(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         task = asyncio.get_running_loop().create_task(work())
@@ -66,7 +76,7 @@ class Server(uvicorn.Server):
         task.add_done_callback(self._tasks.discard)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM and SIGINT: no new calls; those in flight may end."""
+        """SIGTERM and SIGINT: /readyz says so while calls last, then no new ones; those in flight may end."""
         self._app.drain()
         super().handle_exit(sig, frame)
 

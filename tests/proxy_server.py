@@ -57,6 +57,11 @@ class ProxyServer:
         """What comes of some work on the server's own loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
+    def end_within(self, seconds: float) -> None:
+        """The server ends, and lets calls last for so long."""
+        self._server.config.timeout_graceful_shutdown = seconds
+        self._server.should_exit = True
+
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self._server.should_exit = True

@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from proxy.commands.filters import shelf
-from proxy.commands.terminal import Own
+from proxy.commands.terminal import Own, told
 from proxy.describe import editor
+from proxy.errors import TurnkeeperError
 
 
 def schema(
@@ -18,4 +19,13 @@ def schema(
     if out is None:
         typer.echo(text, nl=False)
     else:
+        with told():
+            _write(out, text)
+
+
+def _write(out: Path, text: str) -> None:
+    try:
         out.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no file"
+        raise TurnkeeperError(f"{out}: cannot be written: {why}") from None

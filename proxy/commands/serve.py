@@ -20,8 +20,8 @@ def serve(
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     with told():
         settings = load(config, os.environ)
+        app = assembly.app(settings, os.environ)
     typer.echo(_greeting(settings))
-    app = assembly.app(settings, os.environ)
     again = Reload(app, settings, config, os.environ)
     server.serve(app, again, host=settings.listen.host, port=settings.listen.port, watch=reload)
 

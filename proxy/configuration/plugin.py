@@ -20,7 +20,9 @@ class Broken(ValueError):
 
 def from_file(path: Path) -> ModuleType:
     """What a file defines now, whatever it defined before. Raises Broken."""
-    name = f"turnkeeper_filter_{sha256(str(path).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    # The last part is the filter's name, as with those that are shipped: explanations show it.
+    folder = sha256(str(path.parent).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    name = f"turnkeeper_filters_{folder}.{path.stem}"
     spec = spec_from_file_location(name, path, loader=_Fresh(name, str(path)))
     if spec is None or spec.loader is None:  # pragma: no cover - a loader was given
         raise Broken("this is no Python file")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from proxy.errors import ConfigError
 from proxy.http1.origin import Origin, ascii_host, bracketed, port_of
 
 _ENTRY = re.compile(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d+))?")
@@ -32,11 +33,20 @@ class Proxy:
 
     @classmethod
     def between(cls, origin: Origin, environ: Mapping[str, str]) -> "Proxy | None":
-        """The proxy that `environ` asks for on the way to `origin`, if any."""
-        url = _value(environ, f"{origin.scheme}_proxy") or _value(environ, "all_proxy")
+        """The proxy that `environ` asks for on the way to `origin`, if any.
+
+        Raises ConfigError, which names the variable, where that is no proxy's URL.
+        """
+        own = f"{origin.scheme}_proxy"
+        name = own if _value(environ, own) else "all_proxy"
+        url = _value(environ, name)
         if not url or _bypassed(origin, _value(environ, "no_proxy")):
             return None
-        return cls.of(url)
+        try:
+            return cls.of(url)
+        except ValueError:
+            # What is wrong may be a piece of a password: it is not shown.
+            raise ConfigError(f"{name.upper()} in the environment: write http://HOST:PORT") from None
 
     def __str__(self) -> str:
         return f"{self.scheme}://{bracketed(self.host)}:{self.port}"

@@ -155,6 +155,7 @@ def _step(
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
         raise _failed(each, error) from None
     microseconds = (time.perf_counter_ns() - started) // 1000
+    _check(each, shown)
     differs = shown is not messages and list(shown) != list(messages)
     changes = tuple(_changes(fields, kept))
     step = Step(
@@ -178,6 +179,13 @@ def _failed(each: RequestFilter, error: Exception) -> TurnkeeperError:
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{PurePath(where.filename).name}:{where.lineno}"
     return TurnkeeperError(f"The filter '{_module(each)}' failed with {type(error).__name__} at {place}.")
+
+
+def _check(each: RequestFilter, shown: object) -> None:
+    if not isinstance(shown, Sequence) or not all(isinstance(message, Message) for message in shown):
+        raise TurnkeeperError(
+            f"The filter '{_module(each)}' returned something else than a list of messages."
+        )
 
 
 def _changes(before: Fields, after: Fields) -> list[Change]:

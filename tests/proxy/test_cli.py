@@ -58,6 +58,14 @@ def test_wrong_usage_is_exit_code_2(turnkeeper, arguments):
     assert "Traceback" not in done.stderr
 
 
+def test_a_malformed_proxy_in_the_environment_is_told(turnkeeper, tmp_path, monkeypatch):
+    (tmp_path / "a.yaml").write_text(GOOD.replace("practice:", "http://model.test/v1"))
+    monkeypatch.setenv("http_proxy", "http://[")
+    done = turnkeeper("serve", "a.yaml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "HTTP_PROXY in the environment: write http://HOST:PORT\n"
+
+
 def test_the_version_is_told(turnkeeper):
     done = turnkeeper("--version")
     assert (done.returncode, done.stdout.split()[0]) == (0, "turnkeeper")

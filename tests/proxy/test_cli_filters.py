@@ -80,6 +80,12 @@ def test_the_schema_is_printed_or_written(tmp_path):
     assert "RequestFilter.glossary" in json.loads(own)["$defs"]
 
 
+def test_a_schema_that_cannot_be_written_is_told(tmp_path):
+    done = turnkeeper("schema", "--out", tmp_path / "none" / "s.json")
+    assert done.returncode == 1
+    assert done.stderr == f"{tmp_path}/none/s.json: cannot be written: No such file or directory\n"
+
+
 @pytest.mark.parametrize("command", ["filters", "schema"])
 @pytest.mark.parametrize(
     ("text", "said"),

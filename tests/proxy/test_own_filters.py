@@ -1,5 +1,6 @@
 """Filters that users bring as a file: found, loaded anew, and told about when they cannot be."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,8 +8,11 @@ import sys
 import pytest
 
 from filters.base import AnswerFilter, Context, RequestFilter
+from proxy import assembly
 from proxy.configuration.load import faults, load
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, TurnkeeperError
+from proxy.trial import explain
+from proxy.turn import Request
 from tests.conversations import messages_of
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -244,3 +248,24 @@ def test_a_check_shows_nothing_that_came_from_the_environment(told):
     (fault,) = told({"S": "s3cret"}, polite=PICKY, step="polite: {word: '${S}'}")
     assert "s3cret" not in fault
     assert "a value from the environment" in fault
+
+
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Wait"}]}
+
+
+def explained(config):
+    pipeline = assembly.pipelines(load(config, {}), {})["default"]
+    request = Request(headers={}, query={}, body=json.dumps(ASKED).encode(), tenant="default")
+    return explain.of(request, pipeline, 0)
+
+
+def test_an_explanation_calls_it_by_the_name_that_the_configuration_uses(write):
+    (step,) = explained(write(polite=POLITE)).steps
+    assert (step.filter, step.changed) == ("polite", True)
+
+
+@pytest.mark.parametrize("returned", ["None", "[{'role': 'user'}]", "5", "(m for m in messages)"])
+def test_an_explanation_says_so_when_it_returns_no_messages(write, returned):
+    source = f"{POLITE.partition('        return')[0]}        return {returned}\n"
+    with pytest.raises(TurnkeeperError, match="The filter 'polite' returned something else"):
+        explained(write(polite=source))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trustme
 
-from proxy.errors import UpstreamTimeout, UpstreamUnreachable
+from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
 from proxy.http1.origin import Origin
 from proxy.http1.proxies import Proxy
 from tests.contract_upstream import Make, ask, server_context, trusting, whole
@@ -111,10 +111,23 @@ async def test_no_proxy(client: Make, no_proxy: str, direct: bool, name: str) ->
         assert await whole(client(peer.url, environ=environ)) == (b"direct" if direct else b"forwarded")
 
 
-@pytest.mark.parametrize("url", ["socks5://u:pw@h:1", "http://u:pw/x@h:1", "u:pw@h:port", "http://u:pw@"])
-async def test_other_proxies_are_refused_without_naming_secrets(client: Make, url: str) -> None:
-    with pytest.raises(ValueError, match="prox") as caught:
-        client("https://h", environ={"all_proxy": url})
+@pytest.mark.parametrize(
+    "url",
+    [
+        "socks5://u:pw@h:1",
+        "http://u:pw/x@h:1",
+        "u:pw@h:port",
+        "u:pw@h:99999",
+        "http://u:pw@",
+        "http://[u:pw@",
+    ],
+)
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "all_proxy"])
+async def test_other_proxies_are_refused_by_name_without_their_secrets(
+    client: Make, name: str, url: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{name.upper()} ") as caught:
+        client("https://h", environ={name: url})
     assert "pw" not in str(caught.value)
 
 

@@ -1,0 +1,79 @@
+"""The end of the server, as callers and those who send them see it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.proxy_server import CONFIG, ProxyServer
+
+CALL = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+
+
+@pytest.fixture
+def client(tmp_path: Path, upstream: FakeUpstream) -> Iterator[tuple[subprocess.Popen[bytes], httpx2.Client]]:
+    """``turnkeeper serve`` as a process, and a client of it."""
+    (tmp_path / "config.yaml").write_text(CONFIG + 'listen: {port: "${PORT}"}\n')
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environ = {**os.environ, "PORT": str(port), "UPSTREAM_BASE_URL": upstream.url}
+    command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml")]
+    with (
+        subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as process,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client,
+    ):
+        assert _until(lambda: _readiness(client) == 200)
+        yield process, client
+        process.kill()
+
+
+def _readiness(client: httpx2.Client) -> int | None:
+    try:
+        return client.get("/readyz").status_code
+    except httpx2.TransportError:
+        return None
+
+
+def _until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_while_a_call_lasts_the_server_says_that_it_is_going_away(
+    client: tuple[subprocess.Popen[bytes], httpx2.Client], upstream: FakeUpstream
+) -> None:
+    process, http = client
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 1.0, chunk(DONE), END)
+    with http.stream("POST", "/v1/chat/completions", json=CALL) as got:
+        process.send_signal(signal.SIGTERM)
+        assert _until(lambda: _readiness(http) == 503)
+        assert got.read().endswith(DONE)
+    assert process.wait(3) == 0
+
+
+def test_a_stream_that_outlasts_the_server_ends_with_an_error_event(
+    proxy: ProxyServer, upstream: FakeUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), HANG)
+    with proxy.client.stream("POST", "/v1/chat/completions", json=CALL) as got:
+        proxy.app.drain()
+        proxy.end_within(0.2)
+        told = json.loads(got.read().split(b"data: ")[-1])
+    assert told["error"] | {"message": ""} == {
+        "message": "",
+        "type": "server_error",
+        "param": None,
+        "code": "shutting_down",
+    }
+    assert "Traceback" not in caplog.text

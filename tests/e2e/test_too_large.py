@@ -1,0 +1,41 @@
+"""A body over the limit is refused, and whoever sent it gets to know."""
+
+import http.client
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from tests.proxy_server import ProxyServer
+
+Serve = Callable[..., ProxyServer]
+PIECE, PIECES = b"x" * 65536, 300
+SMALL = """
+listen: {max_body: 2KB}
+upstreams: {main: {base_url: "practice:"}}
+pipelines: {default: {upstreams: [main]}}
+"""
+
+
+@pytest.mark.parametrize("framing", [{"Content-Length": str(len(PIECE) * PIECES)}, {}])
+def test_a_client_that_reads_only_after_it_has_said_all_is_told(
+    serve: Serve, framing: dict[str, str]
+) -> None:
+    client = http.client.HTTPConnection("127.0.0.1", serve(SMALL).port, timeout=10)
+    headers = {"Connection": "close", **framing}  # without a length, http.client sends it chunked
+    client.request("POST", "/v1/chat/completions", iter([PIECE] * PIECES), headers)
+    assert client.getresponse().status == 413
+
+
+def test_a_client_that_asks_first_is_told_at_once(serve: Serve) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n"
+    with socket.create_connection(("127.0.0.1", serve(SMALL).port), timeout=1) as client:
+        client.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_client_that_never_says_it_all_is_told(serve: Serve) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", serve(SMALL).port), timeout=8) as client:
+        client.sendall(head)
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
