@@ -41,7 +41,7 @@ def _goes_on(newer: Sequence[Message], older: Sequence[Message]) -> bool:
     text, start = newer[new].text, older[old].text
     if len(text) > _LONGEST_SPOKEN or len(start) > _LONGEST_SPOKEN:
         return False
-    return _equal(_spoken(newer[:new]), _spoken(older[:old])) and goes_on(text, start)
+    return goes_on(text, start) and _equal(_spoken(newer[:new]), _spoken(older[:old]))
 
 
 def _one_speaker(one: Message, other: Message) -> bool:
