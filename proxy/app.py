@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import body, turn
 from proxy.era import Era, Parts
 from proxy.errors import MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
+from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
 from proxy.pipeline import Memory, Pipeline
 from proxy.reply import Reply
@@ -34,6 +35,7 @@ class App:
     def __init__(self, parts: Parts) -> None:
         self._era = Era(parts)
         self._site = Site(self)
+        self._in_flight = InFlight()
         self._ending: set[asyncio.Task[None]] = set()
         self.phase = "starting"
 
@@ -107,8 +109,10 @@ class App:
         pipeline = _pipeline(parts, (chat["pipeline"] if chat else query.get("pipeline")) or "default")
         content = await body.read(receive, headers, parts.max_body)
         request = turn.Request(headers=headers, query=query, body=content, tenant=tenant)
-        answering = turn.take if chat else _explain
-        await until_gone(receive, answering(request, pipeline, reply))
+        if chat:
+            await until_gone(receive, turn.take(request, pipeline, reply, self._in_flight))
+        else:
+            await until_gone(receive, _explain(request, pipeline, reply))
 
 
 def _pipeline(parts: Parts, name: str) -> Pipeline:

@@ -6,6 +6,7 @@ TurnkeeperError
 │   ├── Forbidden               403  a key, or a host name, that may not do this
 │   ├── NotFound                404  no such path, pipeline or model
 │   ├── MethodNotAllowed        405
+│   ├── Superseded              409  a newer request asks for the same turn
 │   ├── TooLarge                413
 │   └── UnsupportedEncoding     415
 ├── ShuttingDown                503  the server ends before the answer does
@@ -40,6 +41,10 @@ class TurnkeeperError(Exception):
         """The error as OpenAI words it; all four keys are always there."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
+
+    def event(self) -> bytes:
+        """What a stream that has begun ends with; there is no ``[DONE]`` after an error."""
+        return b"data: " + self.body() + b"\n\n"
 
     def headers(self) -> Mapping[str, str]:
         """Headers that belong to this answer."""
@@ -91,6 +96,21 @@ class MethodNotAllowed(RequestError):
     def headers(self) -> Mapping[str, str]:
         """Which methods there are (RFC 9110, 15.5.6)."""
         return {"allow": self.allow}
+
+
+class Superseded(RequestError):
+    """A newer request for the same turn is answered in this one's place."""
+
+    status = 409
+    code = "superseded"
+
+    def event(self) -> bytes:
+        """A stream that nobody waits for any more ends as if it were whole."""
+        return b"data: [DONE]\n\n"
+
+    def headers(self) -> Mapping[str, str]:
+        """OpenAI's clients send again after a 409, which would take the place back."""
+        return {"x-should-retry": "false"}
 
 
 class TooLarge(RequestError):

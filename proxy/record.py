@@ -94,6 +94,10 @@ class Recorder:
                 self.failing = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST)
+            except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
+                _log.error("A turn cannot be written: %s", type(error).__name__)
+                self.lost_turns += 1
+                return
 
     async def _attempt(self, said: Said) -> bool:
         held = await self._store.read(said.key)

@@ -21,6 +21,7 @@ class Reply:
         self._clock: Clock | None = None
         self._tape: list[bytes] | None = None
         self.started = False
+        self.ending = False
 
     def add(self, name: str, value: str) -> None:
         """A header for the answer, whichever it will be. The value is visible ASCII."""
@@ -58,19 +59,21 @@ class Reply:
 
     async def end(self, data: bytes = b"") -> None:
         """The last bytes of the body."""
+        self.ending = True
         if self._tape is not None:
             self._tape.append(data)
         await self._send({"type": "http.response.body", "body": data})
 
     async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """An answer in one piece."""
+        self.ending = True
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.end(body)
 
     async def fail(self, error: TurnkeeperError) -> None:
-        """The error as a status; as an event once the answer has started, and then no ``[DONE]``."""
+        """The error as a status; as an event once the answer has started."""
         if self.started:
-            await self.end(b"data: " + error.body() + b"\n\n")
+            await self.end(error.event())
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
         await self.whole(error.status, [_JSON, *own], error.body())

@@ -11,6 +11,7 @@ from filters.base import Context, Fields, Snapshot
 from proxy import chain, kinds, relay, session, wire
 from proxy.clock import Clock
 from proxy.errors import RequestError, UpstreamBroken
+from proxy.flight import InFlight
 from proxy.memory import recall
 from proxy.memory.store import Key, StoreError
 from proxy.pipeline import Pipeline, Target
@@ -37,10 +38,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
 
 
-async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
+async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: InFlight) -> None:
     """Takes one turn: reads it, filters it, asks the model and passes the answer on.
 
-    Raises TurnkeeperError where nothing has been answered yet.
+    Raises TurnkeeperError where nothing has been answered yet, and Superseded at any time.
     """
     clock = Clock("recall")
     reply.timed_by(clock)
@@ -49,6 +50,11 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply) -> None:
         _log.info("Extension fields that could not be used: %s", ", ".join(call.ignored[:_MOST_NAMED]))
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, reply)
+    with in_flight.turn(_key(who), call, reply):
+        await _answer(call, pipeline, who, reply, clock)
+
+
+async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply, clock: Clock) -> None:
     call, known = await _recalled(call, pipeline, who, reply)
     context = _context(who, known)
     clock.begin("filters")
@@ -73,11 +79,13 @@ async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply)
         return call, Snapshot()
     try:
         session = await recall.recall(pipeline.memory.store, key)
-    except StoreError:
+        known = recall.snapshot(session, call.messages)
+        heard = recall.heard(session, call.messages)
+    except Exception as error:  # noqa: BLE001 - whatever ails memory, the caller gets an answer
+        if not isinstance(error, StoreError):
+            _log.error("A session cannot be read: %s", type(error).__name__)
         reply.add("x-turnkeeper-degraded", "memory")
         return call, Snapshot()
-    known = recall.snapshot(session, call.messages)
-    heard = recall.heard(session, call.messages)
     return (call if heard is call.messages else msgspec.structs.replace(call, messages=heard)), known
 
 

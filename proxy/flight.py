@@ -1,0 +1,80 @@
+"""The turns that are being answered, and what becomes of one whose place a newer one takes."""
+
+import asyncio
+from types import TracebackType
+
+from proxy.errors import Superseded
+from proxy.memory.store import Key
+from proxy.reply import Reply
+from proxy.supersession import supersedes
+from proxy.wire import Call
+
+
+class InFlight:
+    """One process's turns by session; what has no session is never among them."""
+
+    def __init__(self) -> None:
+        self._flights: dict[Key, list[Flight]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._flights.values()))
+
+    def turn(self, key: Key | None, call: Call, reply: Reply) -> "Flight":
+        """A turn of the current task, in flight while it is entered."""
+        return Flight(self, key, call, reply)
+
+    def enter(self, key: Key, flight: "Flight") -> None:
+        """Takes a turn in; those that it supersedes are cancelled."""
+        others = self._flights.setdefault(key, [])
+        for other in others:
+            if other.open and supersedes(flight.call, other.call):
+                other.cancel()
+        others.append(flight)
+
+    def leave(self, key: Key, flight: "Flight") -> None:
+        """Lets a turn go."""
+        left = self._flights[key]
+        left.remove(flight)
+        if not left:
+            del self._flights[key]
+
+
+class Flight:
+    """One turn, from when it was read until it is answered. Leaving it raises Superseded where it was."""
+
+    def __init__(self, among: InFlight, key: Key | None, call: Call, reply: Reply) -> None:
+        self.call = call
+        self._among = among
+        self._key = key
+        self._reply = reply
+        self._superseded = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        self._task = task
+        self._cancelled_before = task.cancelling()
+        if self._key is not None:
+            self._among.enter(self._key, self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if self._key is not None:
+            self._among.leave(self._key, self)
+        if self._superseded and self._alone() and kind is asyncio.CancelledError:
+            raise Superseded("A newer request for the same turn has taken this one's place.") from None
+
+    @property
+    def open(self) -> bool:
+        """Whether it may still be cancelled; not so once its last bytes are on their way."""
+        return not (self._superseded or self._reply.ending)
+
+    def cancel(self) -> None:
+        """Ends the turn in favour of a newer one."""
+        self._superseded = True
+        self._task.cancel()
+
+    def _alone(self) -> bool:
+        """Takes our own cancellation back; whether no other is left, of a hang-up or of the server's end."""
+        return self._task.uncancel() <= self._cancelled_before

@@ -1,0 +1,64 @@
+"""When a newer call takes an older one's place: both ask for an answer to one turn."""
+
+from collections.abc import Sequence
+
+from filters.message import Message
+from proxy.memory.wording import goes_on, same
+from proxy.wire import Call
+
+_INSTRUCTIONS = frozenset({"system", "developer"})
+# Nobody speaks as long as this in one breath: what is longer is no transcript, and takes long to compare.
+_LONGEST_SPOKEN = 20_000
+
+
+def supersedes(newer: Call, older: Call) -> bool:
+    """Whether ``newer`` asks for an answer to the turn of ``older``, and shows it otherwise than that did.
+
+    Engines' turn numbers decide where both have one; else the newest words of the user do, which go on from
+    the older's after an equal history.
+    """
+    number, other = _number(newer), _number(older)
+    if number is not None and other is not None:
+        return number == other and newer.messages != older.messages
+    return _goes_on(newer.messages, older.messages)
+
+
+def _number(call: Call) -> int | None:
+    newest = _newest(call.messages)
+    shown = call.messages[newest].turn_id if newest >= 0 else None
+    return next((number for number in (call.field("turn_id"), shown) if type(number) is int), None)
+
+
+def _newest(messages: Sequence[Message]) -> int:
+    """Where the user's newest words stand; -1 where there are none."""
+    return next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "user"), -1)
+
+
+def _goes_on(newer: Sequence[Message], older: Sequence[Message]) -> bool:
+    new, old = _newest(newer), _newest(older)
+    if new < 0 or old < 0 or not _one_speaker(newer[new], older[old]):
+        return False
+    text, start = newer[new].text, older[old].text
+    if len(text) > _LONGEST_SPOKEN or len(start) > _LONGEST_SPOKEN:
+        return False
+    return goes_on(text, start) and _equal(_spoken(newer[:new]), _spoken(older[:old]))
+
+
+def _one_speaker(one: Message, other: Message) -> bool:
+    return one.name == other.name and one.user == other.user
+
+
+def _spoken(messages: Sequence[Message]) -> list[Message]:
+    """The talk without instructions, which may tell the time and so differ from call to call."""
+    return [message for message in messages if message.role not in _INSTRUCTIONS]
+
+
+def _equal(talk: Sequence[Message], other: Sequence[Message]) -> bool:
+    return len(talk) == len(other) and all(map(_alike, talk, other))
+
+
+def _alike(one: Message, other: Message) -> bool:
+    if one.role != other.role or (one.tool_calls or None) != (other.tool_calls or None):
+        return False
+    text, words = one.text, other.text
+    return text == words or (max(len(text), len(words)) <= _LONGEST_SPOKEN and same(text, words))

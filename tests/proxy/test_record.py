@@ -1,0 +1,110 @@
+"""Turns are written in order, again until they are, and none holds up another."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from filters.message import Message
+from proxy.memory import codec
+from proxy.memory.open import open_store
+from proxy.memory.session import decode
+from proxy.memory.store import Key, Store, StoreError
+from proxy.record import Recorder, Said, Window
+from tests.fake_upstream import stream_of
+
+KEY = Key("default", "s1")
+
+
+def said(number: int, key: Key = KEY, answer: bytes | None = None) -> Said:
+    window = [Message(role="user", content=f"question {number}", turn_id=number, timestamp=number + 1)]
+    return Said(key=key, window=window, answer=answer or stream_of(f"answer {number}"), at=float(number))
+
+
+class Sick:
+    """A store that fails as often as it is told to."""
+
+    def __init__(self, store: Store, failures: int) -> None:
+        self.store, self.failures = store, failures
+
+    async def read(self, key: Key) -> Any:
+        return await self.store.read(key)
+
+    async def write(self, *given: Any, **named: Any) -> bool:
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("full")
+        return await self.store.write(*given, **named)
+
+
+async def texts(store: Store, key: Key = KEY) -> list[Any]:
+    held = await store.read(key)
+    return [entry.content for entry in decode(held.blob).entries] if held else []
+
+
+def memory() -> Store:
+    return open_store("memory:", deadline=1, codec=codec.Identity())
+
+
+def test_turns_are_written_in_their_order() -> None:
+    async def run() -> list[Any]:
+        store = memory()
+        recorder = Recorder(store, Window())
+        for number in range(3):
+            recorder.put(said(number))
+        await recorder.drain()
+        return await texts(store)
+
+    expected = [f"{kind} {number}" for number in range(3) for kind in ("question", "answer")]
+    assert asyncio.run(run()) == expected
+
+
+def test_what_was_not_written_is_written_when_the_store_is_back() -> None:
+    async def run() -> tuple[list[Any], bool, bool]:
+        store = Sick(memory(), failures=2)
+        recorder = Recorder(store, Window())  # type: ignore[arg-type]
+        recorder.put(said(0))
+        await asyncio.sleep(0.05)
+        failing = recorder.failing
+        await recorder.drain()
+        return await texts(store.store), failing, recorder.failing
+
+    assert asyncio.run(run()) == (["question 0", "answer 0"], True, False)
+
+
+def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> tuple[list[Any], int]:
+        store = memory()
+        await store.write(KEY, b"no session", version=0, ttl=60)
+        recorder = Recorder(store, Window())
+        other = Key("default", "s2")
+        for key in (KEY, other):
+            recorder.put(said(0, key))
+        await recorder.drain()
+        return await texts(store, other), recorder.lost_turns
+
+    assert asyncio.run(run()) == (["question 0", "answer 0"], 1)
+
+
+def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
+    async def run() -> int:
+        recorder = Recorder(Sick(memory(), failures=10**6), Window())  # type: ignore[arg-type]
+        for number in range(10_003):
+            recorder.put(said(number, answer=b""))
+        return recorder.lost_turns
+
+    assert asyncio.run(run()) == 3
+
+
+def test_a_long_session_moves_its_oldest_turns_out() -> None:
+    async def run() -> tuple[int, int]:
+        store = memory()
+        recorder = Recorder(store, Window(max_messages=10, keep_messages=4))
+        for number in range(8):
+            recorder.put(said(number))
+        await recorder.drain()
+        return len(await texts(store)), len(await store.cold(KEY))
+
+    kept, moved = asyncio.run(run())
+    assert kept <= 10
+    assert kept + moved == 16
