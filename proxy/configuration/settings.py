@@ -30,6 +30,7 @@ from proxy.keys import Keys
 from proxy.loopback import is_loopback_address
 from proxy.memory import codec
 from proxy.memory.open import open_store
+from proxy.memory.sealing import codec_of
 
 Given = TypeVar("Given")
 Key = TypeVar("Key")
@@ -104,6 +105,11 @@ def _some(given: Given) -> Given:
 
 def _store(given: SecretStr) -> SecretStr:
     open_store(given.get_secret_value(), deadline=1.0, codec=codec.Identity())  # connects nothing
+    return given
+
+
+def _encryption(given: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    codec_of([key.get_secret_value() for key in given])
     return given
 
 
@@ -248,6 +254,8 @@ class Memory(Part):
 
     sessions: Annotated[SecretStr, AfterValidator(advising(_store))]
     """Where sessions are kept: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
+    encryption: Annotated[tuple[SecretStr, ...], AfterValidator(advising(_encryption))] = ()
+    """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt; empty ones do not count."""
     deadline: Duration = 0.05
     """What a slow or dead memory may cost a call; in seconds once loaded."""
     window: Window = Window()
