@@ -101,7 +101,7 @@ class App:
         tenant = parts.gate.admit(headers, path)
         chat = _CHAT.fullmatch(path)
         if chat is None and path != _EXPLAIN:
-            await self._site.answer(scope, parts, receive, reply.send)
+            await self._site.answer(scope, parts, tenant, receive, reply.send)
             return
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{path} takes POST.", allow="POST")

@@ -11,9 +11,9 @@ from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
 from proxy.kinds import KINDS
-from proxy.memory import codec
 from proxy.memory.guard import Guard
 from proxy.memory.open import open_store
+from proxy.memory.sealing import codec_of
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place
 from proxy.practice import Practice
@@ -54,7 +54,9 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
 
 def _memory(settings: MemorySettings) -> Memory:
     opened = open_store(
-        settings.sessions.get_secret_value(), deadline=settings.deadline, codec=codec.Identity()
+        settings.sessions.get_secret_value(),
+        deadline=settings.deadline,
+        codec=codec_of([key.get_secret_value() for key in settings.encryption]),
     )
     store = Guard(opened, patience=settings.deadline / 4)
     window = settings.window

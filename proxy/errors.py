@@ -4,12 +4,15 @@ TurnkeeperError
 ├── RequestError                400  the request cannot be read
 │   ├── Unauthorized            401  no key, or one that we do not know
 │   ├── Forbidden               403  a key, or a host name, that may not do this
-│   ├── NotFound                404  no such path, pipeline or model
+│   ├── NotFound                404  no such path, pipeline, model or memory
 │   ├── MethodNotAllowed        405
+│   ├── Conflict                409  it exists already, or others are writing it
 │   ├── Superseded              409  a newer request asks for the same turn
 │   ├── TooLarge                413
-│   └── UnsupportedEncoding     415
+│   ├── UnsupportedEncoding     415
+│   └── UnsupportedMediaType    415
 ├── ShuttingDown                503  the server ends before the answer does
+├── MemoryUnavailable           503  the store does not answer
 ├── UpstreamError               502  the model cannot be reached, or talks nonsense
 │   ├── UpstreamUnreachable     502  no connection
 │   ├── UpstreamBroken          502  the answer broke off, or is no HTTP
@@ -78,7 +81,7 @@ class Forbidden(RequestError):
 
 
 class NotFound(RequestError):
-    """There is no such path, pipeline or model."""
+    """There is no such path, pipeline, model or memory."""
 
     status = 404
     code = "not_found"
@@ -113,6 +116,13 @@ class Superseded(RequestError):
         return {"x-should-retry": "false"}
 
 
+class Conflict(RequestError):
+    """What is asked for is at odds with what is there."""
+
+    status = 409
+    code = "conflict"
+
+
 class TooLarge(RequestError):
     """The body is larger than the configuration allows."""
 
@@ -131,6 +141,20 @@ class ShuttingDown(TurnkeeperError):
 
     status = 503
     code = "shutting_down"
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not said to be JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class MemoryUnavailable(TurnkeeperError):
+    """The store does not answer, is full, or cannot read what it holds."""
+
+    status = 503
+    code = "memory_unavailable"
 
 
 class UpstreamError(TurnkeeperError):

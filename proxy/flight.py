@@ -9,21 +9,24 @@ from proxy.reply import Reply
 from proxy.supersession import supersedes
 from proxy.wire import Call
 
+Line = tuple[Key, str]
+"""A session, and the pipeline that it talks through."""
+
 
 class InFlight:
-    """One process's turns by session; what has no session is never among them."""
+    """One process's turns by session and pipeline; what has no session is never among them."""
 
     def __init__(self) -> None:
-        self._flights: dict[Key, list[Flight]] = {}
+        self._flights: dict[Line, list[Flight]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._flights.values()))
 
-    def turn(self, key: Key | None, call: Call, reply: Reply) -> "Flight":
+    def turn(self, key: Line | None, call: Call, reply: Reply) -> "Flight":
         """A turn of the current task, in flight while it is entered."""
         return Flight(self, key, call, reply)
 
-    def enter(self, key: Key, flight: "Flight") -> None:
+    def enter(self, key: Line, flight: "Flight") -> None:
         """Takes a turn in; those that it supersedes are cancelled."""
         others = self._flights.setdefault(key, [])
         for other in others:
@@ -31,7 +34,7 @@ class InFlight:
                 other.cancel()
         others.append(flight)
 
-    def leave(self, key: Key, flight: "Flight") -> None:
+    def leave(self, key: Line, flight: "Flight") -> None:
         """Lets a turn go."""
         left = self._flights[key]
         left.remove(flight)
@@ -42,7 +45,7 @@ class InFlight:
 class Flight:
     """One turn, from when it was read until it is answered. Leaving it raises Superseded where it was."""
 
-    def __init__(self, among: InFlight, key: Key | None, call: Call, reply: Reply) -> None:
+    def __init__(self, among: InFlight, key: Line | None, call: Call, reply: Reply) -> None:
         self.call = call
         self._among = among
         self._key = key

@@ -44,7 +44,7 @@ class Recorder:
         self.lost_turns = 0
         self.failing = False
         self._store = store
-        self._window = window
+        self.window = window
         self._waiting: dict[Key, deque[Said]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,12 +102,12 @@ class Recorder:
     async def _attempt(self, said: Said) -> bool:
         held = await self._store.read(said.key)
         session = decode(held.blob) if held else Session()
-        kept, moved = cap(after(session, said), self._window.max_messages, self._window.keep_messages)
+        kept, moved = cap(after(session, said), self.window.max_messages, self.window.keep_messages)
         return await self._store.write(
             said.key,
             encode(kept),
             version=held.version if held else 0,
-            ttl=self._window.ttl,
+            ttl=self.window.ttl,
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
         )
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from proxy import catalogue
+from proxy import catalogue, sessions
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.pipeline import Pipeline
@@ -23,7 +23,7 @@ class Health(Protocol):
 
 
 class Site:
-    """The models and the server's health.
+    """The models, the server's health and what is remembered.
 
     Raises NotFound and MethodNotAllowed for what is not there.
     """
@@ -36,15 +36,17 @@ class Site:
                 Route("/readyz", self._ready),
                 Route("/v1/models", self._models),
                 Route("/v1/models/{model:path}", self._model),
+                *sessions.routes(),
             ],
             redirect_slashes=False,
             default=_missing,
         )
 
-    async def answer(self, scope: Scope, parts: Parts, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, parts: Parts, tenant: str, receive: Receive, send: Send) -> None:
         """One request that is no completion."""
+        known = {"app": self, "parts": parts, "tenant": tenant, "path": _path(scope)}
         try:
-            await self._router({**scope, "app": self, "parts": parts}, receive, send)
+            await self._router({**scope, **known}, receive, send)
         except HTTPException as error:
             raise _method_missing(scope, error) from None
 
@@ -67,6 +69,12 @@ class Site:
             if model["id"] == wanted:
                 return _json(model)
         raise NotFound(f"No pipeline offers the model '{wanted}'.", param="model", code="model_not_found")
+
+
+def _path(scope: Scope) -> str:
+    """The path to route by: under memory as it was sent, or an id with a slash would be two steps."""
+    path: str = scope["path"]
+    return scope["raw_path"].decode("latin-1") if path.startswith(sessions.ROOT) else path
 
 
 def _pipelines(request: Request) -> Iterable[Pipeline]:

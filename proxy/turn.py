@@ -11,7 +11,7 @@ from filters.base import Context, Fields, Snapshot
 from proxy import chain, kinds, relay, session, wire
 from proxy.clock import Clock
 from proxy.errors import RequestError, UpstreamBroken
-from proxy.flight import InFlight
+from proxy.flight import InFlight, Line
 from proxy.memory import recall
 from proxy.memory.store import Key, StoreError
 from proxy.pipeline import Pipeline, Target
@@ -50,7 +50,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
         _log.info("Extension fields that could not be used: %s", ", ".join(call.ignored[:_MOST_NAMED]))
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, reply)
-    with in_flight.turn(_key(who), call, reply):
+    with in_flight.turn(_line(who, pipeline), call, reply):
         await _answer(call, pipeline, who, reply, clock)
 
 
@@ -98,6 +98,12 @@ def _record(call: Call, pipeline: Pipeline, who: Identity, tape: list[bytes]) ->
 
 def _key(who: Identity) -> Key | None:
     return None if who.session is None or who.background else Key(who.tenant, who.session)
+
+
+def _line(who: Identity, pipeline: Pipeline) -> Line | None:
+    key = _key(who)
+    # Whoever names no session may be anyone: strangers take nobody's place.
+    return (key, pipeline.name) if key and who.session != pipeline.places.default_session else None
 
 
 class Question(msgspec.Struct, frozen=True):

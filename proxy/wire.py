@@ -40,11 +40,11 @@ def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> C
     Raises RequestError, naming the field and what was expected, where OpenAI's own fields are wrong. A
     wrong *extension* field (``turn_id``, ``timestamp``, ``metadata``) is left out and named in ``ignored``.
     """
-    fields = _fields(body)
+    fields = top_level(body)
     raw = fields.pop("messages", None)
     if raw is None:
         raise RequestError("'messages' is missing; send an array of messages.", param="messages")
-    messages, ignored = _messages(raw)
+    messages, ignored = read_messages(raw)
     return Call(headers=headers, query=query, fields=fields, messages=messages, ignored=ignored)
 
 
@@ -52,12 +52,13 @@ _top_level = msgspec.json.Decoder(dict[str, Raw])
 _strict = msgspec.json.Decoder(list[Message])
 
 
-def _fields(body: bytes) -> dict[str, Raw]:
+def top_level(body: bytes, example: str = '{"messages": [...]}') -> dict[str, Raw]:
+    """A body's fields as raw JSON; raises RequestError, which shows ``example``."""
     try:
         body.decode()  # raw fields are sent on unread, and must not carry broken text
         return _top_level.decode(body)
     except msgspec.ValidationError:
-        raise RequestError('The body is JSON, but no object; send {"messages": [...]}.') from None
+        raise RequestError(f"The body is JSON, but no object; send {example}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return _mended(body, str(error))
     except RecursionError:
@@ -80,28 +81,32 @@ def _too_deep() -> RequestError:
     return RequestError("The body is nested too deeply.")
 
 
-def _messages(raw: Raw) -> tuple[list[Message], tuple[str, ...]]:
+def read_messages(raw: Raw, field: str = "messages") -> tuple[list[Message], tuple[str, ...]]:
+    """The messages that stand in a field, and the extension fields that could not be used, by their paths.
+
+    Raises RequestError, naming what is wrong and what was expected.
+    """
     try:
         return _strict.decode(raw), ()
     except (msgspec.ValidationError, RecursionError):
-        return _read_patiently(_decoded(raw))
+        return _read_patiently(_decoded(raw, field), field)
 
 
-def _decoded(raw: Raw) -> Any:
+def _decoded(raw: Raw, field: str) -> Any:
     try:
         return json.loads(bytes(raw))  # takes any number of up to 4300 digits
     except RecursionError:
         raise _too_deep() from None
     except ValueError:
-        raise RequestError("A number in 'messages' has too many digits.", param="messages") from None
+        raise RequestError(f"A number in '{field}' has too many digits.", param=field) from None
 
 
-def _read_patiently(items: Any) -> tuple[list[Message], tuple[str, ...]]:
+def _read_patiently(items: Any, field: str) -> tuple[list[Message], tuple[str, ...]]:
     """Messages as they are, less bad extensions; unknown fields are kept, other faults named."""
     if not isinstance(items, list):
-        raise RequestError("'messages' must be an array of objects.", param="messages")
+        raise RequestError(f"'{field}' must be an array of objects.", param=field)
     ignored: list[str] = []
-    messages = [_message(item, f"messages[{i}]", ignored) for i, item in enumerate(items)]
+    messages = [_message(item, f"{field}[{i}]", ignored) for i, item in enumerate(items)]
     return messages, tuple(ignored)
 
 

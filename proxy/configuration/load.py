@@ -12,8 +12,9 @@ from proxy.configuration.crosscheck import findings
 from proxy.configuration.document import MAX_BYTES, Document, Flaw, NotADocument, decode, parse
 from proxy.configuration.fault import Fault, Place, dotted
 from proxy.configuration.interpolation import fill, is_private
-from proxy.configuration.settings import Settings, Surroundings
+from proxy.configuration.settings import Settings
 from proxy.configuration.shelf import Shelf
+from proxy.configuration.value import Surroundings
 from proxy.errors import ConfigError
 
 _SHIPPED = Shelf()

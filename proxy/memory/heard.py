@@ -13,12 +13,12 @@ from proxy.memory.wording import goes_on, jumbled, same
 
 def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
     """A message that nobody has recorded yet; ``now`` in seconds since 1970."""
+    said = {"content": _given(message.content)} | _cut_by_engine(message, message.text)
     return Entry(
         role=message.role,
         turn=turn,
         life=life,
         engine_turn=number_of(message),
-        content=_given(message.content),
         name=_given(message.name),
         tool_calls=_given(message.tool_calls) or None,
         tool_call_id=_given(message.tool_call_id),
@@ -26,7 +26,7 @@ def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
         source=message.source,
         user=message.user,
         recorded=now,
-        **_cut_by_engine(message, message.text),
+        **said,
     )
 
 
@@ -70,7 +70,7 @@ def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
     return {
         "content": _given(message.content),
         "interrupted": True,
-        "interrupt_timestamp": (message.metadata or {}).get("interrupt_timestamp"),
+        "interrupt_timestamp": _number((message.metadata or {}).get("interrupt_timestamp")),
         "original": message.original or longer,
     }
 
@@ -88,6 +88,10 @@ def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
 
 
 _WHOLE: dict[str, Any] = {"interrupted": False, "interrupt_timestamp": None, "original": None}
+
+
+def _number(value: Any) -> int | float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _given(value: Any) -> Any:

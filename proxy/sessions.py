@@ -1,0 +1,211 @@
+"""Sessions over HTTP: listed, made, carried out and in, and deleted, each under the caller's tenant."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proxy import body, wire
+from proxy.era import Parts
+from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, UnsupportedMediaType
+from proxy.memory.cap import cap
+from proxy.memory.contents import contents, imported
+from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.store import Held, Key, Store, StoreError
+from proxy.methods import Endpoint, Methods
+from proxy.pipeline import Memory
+from proxy.place import decoded, identifier
+
+ROOT: Final = "/v1/memory/"
+_SESSIONS = f"{ROOT}sessions"
+_EXAMPLE = '{"contents": [{"role": "user", "content": "..."}]}'
+_MOST, _USUAL = 100, 50
+_COLD_AT_ONCE = 1000
+_ATTEMPTS = 10
+_ID = "a text of 1 to 256 characters without control characters"
+
+
+def routes() -> list[Route]:
+    """The paths; they are matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
+    listed = {"GET": _listed, "POST": _made}
+    one = {"GET": _exported, "PUT": _imported, "DELETE": _deleted}
+    return [Route(_SESSIONS, _answering(listed)), Route(f"{_SESSIONS}/{{id}}", _answering(one))]
+
+
+def _answering(endpoints: Mapping[str, Endpoint]) -> Methods:
+    return Methods({method: _reported(endpoint) for method, endpoint in endpoints.items()})
+
+
+def _reported(endpoint: Callable[[Request], Awaitable[Response]]) -> Endpoint:
+    @wraps(endpoint)
+    async def reporting(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except StoreError:
+            raise MemoryUnavailable("Memory does not answer now; try again later.") from None
+
+    return reporting
+
+
+async def _listed(request: Request) -> Response:
+    store = _memory(request).store
+    after = request.query_params.get("after", "")
+    limit = _limit(request.query_params.get("limit"))
+    behind = _identifier(after, "after") if after else ""
+    found = await store.list(request.scope["tenant"], after=behind, limit=limit + 1)
+    data = [{"id": line.session, "updated": line.updated} for line in found[:limit]]
+    last = data[-1]["id"] if data else None
+    return _json({"object": "list", "data": data, "has_more": len(found) > limit, "last_id": last})
+
+
+async def _made(request: Request) -> Response:
+    memory = _memory(request)
+    fields = wire.top_level(await _json_body(request) or b"{}", '{"id": "...", "user": "..."}')
+    name = _optional(fields, "id") or f"session_{secrets.token_hex(12)}"
+    now = time.time()
+    session = Session(user=_optional(fields, "user"), created=now, updated=now)
+    key = Key(request.scope["tenant"], name)
+    window = memory.recorder.window
+    if not await memory.store.write(key, encode(session), version=0, ttl=window.ttl):
+        raise Conflict(f"There is a session '{name}' already.", param="id")
+    return _json({"id": name, "contents": [], "summaries": []}, status=201)
+
+
+async def _exported(request: Request) -> Response:
+    store, key = _memory(request).store, _key(request)
+    held = await store.read(key)
+    if held is None:
+        raise _missing(key)
+    session = decode(held.blob)
+    return await _whole((*await _moved(store, key, session.moved), *session.entries))
+
+
+async def _imported(request: Request) -> Response:
+    memory, key = _memory(request), _key(request)
+    # In a thread: an import may be long, and callers wait on the loop.
+    session = await asyncio.to_thread(_read, await _json_body(request))
+    await _replace(memory, key, session)
+    return await _whole(session.entries)
+
+
+async def _deleted(request: Request) -> Response:
+    """A turn that waits to be written when its session is deleted is written all the same, to a new one."""
+    store, key = _memory(request).store, _key(request)
+    if "content-type" in request.headers:
+        await _json_body(request)
+    if not await store.delete(key):
+        raise _missing(key)
+    return Response(status_code=204)
+
+
+async def _moved(store: Store, key: Key, count: int) -> list[Entry]:
+    """The first ``count`` entries of the cold part, which only grows; fewer where it is deleted meanwhile."""
+    moved: list[bytes] = []
+    while len(moved) < count:
+        page = await store.cold(key, start=len(moved), limit=min(_COLD_AT_ONCE, count - len(moved)))
+        if not page:
+            break
+        moved += page
+    return [msgspec.msgpack.decode(entry, type=Entry) for entry in moved]
+
+
+async def _replace(memory: Memory, key: Key, session: Session) -> None:
+    window = memory.recorder.window
+    kept, moved = cap(session, window.max_messages, window.keep_messages)
+    blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
+    for _ in range(_ATTEMPTS):
+        version = await _cleared(memory.store, key)
+        if await memory.store.write(key, blob, version=version, ttl=window.ttl, cold=cold):
+            return
+    raise Conflict("Others are writing this session; try again.")
+
+
+async def _cleared(store: Store, key: Key) -> int:
+    """The version to replace; a cold part can only be deleted, and its session with it."""
+    held: Held | None = await store.read(key)
+    if held is None:
+        return 0
+    if not decode(held.blob).moved:
+        return held.version
+    await store.delete(key)
+    return 0
+
+
+def _read(content: bytes) -> Session:
+    fields = wire.top_level(content, _EXAMPLE)
+    if "contents" not in fields:
+        raise RequestError("'contents' is missing; send an array of messages.", param="contents")
+    if bytes(fields.get("summaries", b"[]")).strip() not in {b"null", b"[]"}:
+        raise RequestError("'summaries' must be empty; only what was said is kept.", param="summaries")
+    messages, _ = wire.read_messages(fields["contents"], "contents")
+    session = imported(messages, now=time.time())
+    try:
+        return decode(encode(session))  # so that what is written can be read
+    except (OverflowError, RecursionError, ValueError):
+        fault = "'contents' holds a number too large, or is nested too deeply."
+        raise RequestError(fault, param="contents") from None
+
+
+async def _whole(entries: tuple[Entry, ...]) -> Response:
+    return await asyncio.to_thread(lambda: _json({"contents": contents(entries), "summaries": []}))
+
+
+def _memory(request: Request) -> Memory:
+    parts: Parts = request.scope["parts"]
+    if parts.memory is None:
+        raise NotFound("Nothing is remembered here; set 'memory:' in the configuration.", code="memory_off")
+    return parts.memory
+
+
+def _key(request: Request) -> Key:
+    try:
+        name = unquote_to_bytes(request.path_params["id"]).decode("utf-8", "strict")
+    except UnicodeDecodeError:
+        raise RequestError("The session's id is not UTF-8.", param="id") from None
+    return Key(request.scope["tenant"], _identifier(name, "id"))
+
+
+def _optional(fields: Mapping[str, msgspec.Raw], name: str) -> str | None:
+    raw = fields.get(name)
+    return None if raw is None or bytes(raw) == b"null" else _identifier(decoded(raw), name)
+
+
+def _identifier(value: Any, name: str) -> str:
+    found = identifier(value)
+    if found is None:
+        raise RequestError(f"'{name}' must be {_ID}.", param=name)
+    return found
+
+
+def _limit(given: str | None) -> int:
+    if given is None:
+        return _USUAL
+    if not (
+        given.isascii() and given.isdigit() and len(given) <= len(str(_MOST)) and 1 <= int(given) <= _MOST
+    ):
+        raise RequestError(f"'limit' must be a number from 1 to {_MOST}.", param="limit")
+    return int(given)
+
+
+async def _json_body(request: Request) -> bytes:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise UnsupportedMediaType("Send 'content-type: application/json'.")
+    parts: Parts = request.scope["parts"]
+    return await body.read(request.receive, request.headers, parts.max_body)
+
+
+def _missing(key: Key) -> NotFound:
+    return NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")

@@ -1,0 +1,298 @@
+"""Sessions over HTTP: listed, made, exported, imported and deleted, on real stores."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.fake_upstream import FakeUpstream
+from tests.memory.redis_server import RedisServer
+from tests.proxy_server import ProxyServer
+
+CONFIG = """
+memory: {sessions: "${MEMORY_URL}", window: {max_messages: 6, keep_messages: 4}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines:
+  default: {upstreams: [main], request: [restore_history]}
+"""
+KEYED = "keys: 'one:secret-1,two:secret-2,one:secret-3:chat'\n" + CONFIG
+ALL = "/v1/memory/sessions"
+DOCUMENT = Path(__file__).parents[1] / "golden/dialects/agora_custom.json"
+AGORA = json.loads(DOCUMENT.read_text())["body"]["messages"]
+Serve = Callable[..., ProxyServer]
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+
+
+@pytest.fixture
+def proxy(serve: Serve, url: str) -> ProxyServer:
+    return serve(CONFIG, MEMORY_URL=url)
+
+
+def path_of(session: str) -> str:
+    return f"{ALL}/{quote(session, safe='')}"
+
+
+def put(proxy: ProxyServer, session: str, *contents: Any, **call: Any) -> Any:
+    return proxy.client.put(path_of(session), json={"contents": list(contents)}, **call)
+
+
+def contents(proxy: ProxyServer, session: str, **call: Any) -> Any:
+    got = proxy.client.get(path_of(session), **call)
+    assert got.status_code == 200, got.text
+    assert got.json()["summaries"] == []
+    return got.json()["contents"]
+
+
+def user(text: str, turn: int = 0) -> dict[str, Any]:
+    return {"role": "user", "content": text, "turn_id": turn}
+
+
+def key(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def refused(got: Any, status: int, param: str | None = None) -> dict[str, Any]:
+    assert got.status_code == status, got.text
+    error: dict[str, Any] = got.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    return error
+
+
+def test_agoras_published_document_comes_back_as_it_was_imported(proxy: ProxyServer) -> None:
+    assert put(proxy, "s1", *AGORA).json() == {"contents": AGORA, "summaries": []}
+    assert contents(proxy, "s1") == AGORA
+
+
+def test_an_export_can_be_imported_as_it_is(proxy: ProxyServer) -> None:
+    put(proxy, "s1", *AGORA)
+    exported = proxy.client.get(path_of("s1"))
+    headers = {"content-type": "application/json; charset=utf-8"}
+    proxy.client.put(path_of("s2"), content=exported.content, headers=headers)
+    assert contents(proxy, "s2") == exported.json()["contents"]
+
+
+def test_what_was_said_over_the_proxy_is_exported(proxy: ProxyServer) -> None:
+    proxy.chat([{"role": "system", "content": "Be brief."}, user("Hi", 3)], headers={"X-Session-Id": "s1"})
+    proxy.run(proxy.app.memory.recorder.drain())  # type: ignore[union-attr]
+    held = contents(proxy, "s1")
+    assert [(m["role"], m["content"], m["turn_id"]) for m in held] == [
+        ("user", "Hi", 3),
+        ("assistant", "Hello there.", 3),
+    ]
+
+
+def test_an_imported_session_is_remembered_in_a_call(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    put(proxy, "s1", user("I am Ann."), {"role": "assistant", "content": "Hello!", "turn_id": 0})
+    proxy.chat([user("Who am I?", 1)], headers={"X-Session-Id": "s1"})
+    assert [m["content"] for m in upstream.last.json["messages"]] == ["I am Ann.", "Hello!", "Who am I?"]
+
+
+def test_a_long_import_is_held_whole_and_replaced_whole(proxy: ProxyServer) -> None:
+    long = [user(f"Word {i}", i) for i in range(2500)]
+    assert put(proxy, "s1", *long).status_code == 200
+    assert contents(proxy, "s1") == long
+    put(proxy, "s1", user("Only this"))
+    assert contents(proxy, "s1") == [user("Only this")]
+    put(proxy, "s1", *long[:20])
+    assert contents(proxy, "s1") == long[:20]
+
+
+def test_instructions_and_prompts_are_not_imported(proxy: ProxyServer) -> None:
+    silence = {"role": "assistant", "content": "Still there?", "metadata": {"source": "silence"}}
+    put(proxy, "s1", {"role": "system", "content": "Be brief."}, user("Hi"), silence)
+    assert contents(proxy, "s1") == [user("Hi")]
+
+
+def test_a_session_is_made_empty_and_once(proxy: ProxyServer) -> None:
+    made = proxy.client.post(ALL, json={"id": "s1", "user": "ann"})
+    assert made.status_code == 201
+    assert made.json() == {"id": "s1", "contents": [], "summaries": []}
+    assert contents(proxy, "s1") == []
+    refused(proxy.client.post(ALL, json={"id": "s1"}), 409, "id")
+
+
+def test_a_session_without_an_id_is_given_one(proxy: ProxyServer) -> None:
+    headers = {"content-type": "application/json"}
+    names = {proxy.client.post(ALL, content=body, headers=headers).json()["id"] for body in (b"{}", b"")}
+    assert len(names) == 2
+    assert {line["id"] for line in proxy.client.get(ALL).json()["data"]} == names
+
+
+def test_a_deleted_session_is_gone(proxy: ProxyServer) -> None:
+    put(proxy, "s1", user("Hi"))
+    gone = proxy.client.delete(path_of("s1"))
+    assert (gone.status_code, gone.content) == (204, b"")
+    refused(proxy.client.get(path_of("s1")), 404, "id")
+    refused(proxy.client.delete(path_of("s1")), 404, "id")
+    assert proxy.client.get(ALL).json()["data"] == []
+
+
+def test_sessions_are_listed_in_pages(proxy: ProxyServer) -> None:
+    names = sorted(f"s{i}" for i in range(120))
+    for name in names:
+        proxy.client.post(ALL, json={"id": name})
+    found: list[str] = []
+    pages = [50, 50, 20]
+    for size in pages:
+        page = proxy.client.get(ALL, params={"after": found[-1]} if found else {}).json()
+        assert len(page["data"]) == size
+        assert page["last_id"] == page["data"][-1]["id"]
+        assert page["data"][0]["updated"] > 1e9
+        found += [line["id"] for line in page["data"]]
+        assert page["has_more"] == (len(found) < 120)
+    assert found == names
+    whole = proxy.client.get(ALL, params={"limit": 100, "after": names[19]}).json()
+    assert [line["id"] for line in whole["data"]] == names[20:]
+    assert not whole["has_more"]
+
+
+def test_an_empty_list_is_a_list(proxy: ProxyServer) -> None:
+    assert proxy.client.get(ALL).json() == {"object": "list", "data": [], "has_more": False, "last_id": None}
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "-1", "x", "", "1.5", "²", "9" * 5000])
+def test_a_limit_that_is_none_is_refused(proxy: ProxyServer, limit: str) -> None:
+    refused(proxy.client.get(ALL, params={"limit": limit}), 400, "limit")
+
+
+HOSTILE = ["a/b", "../../etc", "%2F", "a?b#c", "कमरा", "' OR 1=1 --", "{id}", "*", "a%00b", "😀" * 256]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_text_is_an_id_and_is_decoded_once(proxy: ProxyServer, name: str) -> None:
+    assert put(proxy, name, user("Hi")).status_code == 200
+    assert contents(proxy, name) == [user("Hi")]
+    assert [line["id"] for line in proxy.client.get(ALL).json()["data"]] == [name]
+    assert proxy.client.delete(path_of(name)).status_code == 204
+
+
+@pytest.mark.parametrize("step", ["a%00b", "a%0Ab", "%ff", "x" * 257, "%20", "%ED%A0%80"])
+def test_what_is_no_id_is_refused_everywhere(proxy: ProxyServer, step: str) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        body: Any = {"contents": []} if method == "PUT" else None
+        refused(proxy.client.request(method, f"{ALL}/{step}", json=body), 400, "id")
+
+
+@pytest.mark.parametrize("field", ["id", "user"])
+@pytest.mark.parametrize("value", ["", "a\nb", "x" * 257, True, 1.5, {}, []])
+def test_a_made_session_has_proper_names(proxy: ProxyServer, field: str, value: Any) -> None:
+    refused(proxy.client.post(ALL, json={field: value}), 400, field)
+
+
+def test_slashes_are_steps_of_the_path_unless_they_are_encoded(proxy: ProxyServer) -> None:
+    put(proxy, "a/b", user("Hi"))
+    for path in (f"{ALL}/a/b", f"{ALL}/", "/v1/memory/", "/v1/memory/other", "/v1/%6Demory/sessions"):
+        refused(proxy.client.get(path), 404)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "contents"),
+        ({"contents": None}, "contents"),
+        ({"contents": "Hi"}, "contents"),
+        ({"contents": ["Hi"]}, "contents[0]"),
+        ({"contents": [{"content": "Hi"}]}, "contents[0].role"),
+        ({"contents": [{"role": "user", "content": 1}]}, "contents[0].content"),
+        ({"contents": [user("Hi"), {"role": "tool", "tool_call_id": 1}]}, "contents[1].tool_call_id"),
+        ({"contents": [{**user("Hi"), "timestamp": 10**30}]}, "contents"),
+        ({"contents": [], "summaries": [{"text": "They met."}]}, "summaries"),
+        ([], None),
+    ],
+)
+def test_an_import_that_is_wrong_names_the_field_and_changes_nothing(
+    proxy: ProxyServer, body: Any, param: str | None
+) -> None:
+    put(proxy, "s1", user("Hi"))
+    refused(proxy.client.put(path_of("s1"), json=body), 400, param)
+    assert contents(proxy, "s1") == [user("Hi")]
+
+
+def test_a_mark_that_is_no_time_costs_no_session(proxy: ProxyServer) -> None:
+    marks = {"interrupted": True, "interrupt_timestamp": "noon", "original": "Hello there."}
+    put(proxy, "s1", {"role": "assistant", "content": "Hello", "metadata": marks})
+    assert contents(proxy, "s1")[0]["metadata"] == {"interrupted": True, "original": "Hello there."}
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_is_not_said_to_be_json_is_refused(proxy: ProxyServer, media: str) -> None:
+    headers = {"content-type": media}
+    put(proxy, "s1", user("Hi"))
+    for method, path in (("POST", ALL), ("PUT", path_of("s1")), ("DELETE", path_of("s1"))):
+        got = proxy.client.request(method, path, content=b'{"contents": []}', headers=headers)
+        refused(got, 415)
+    assert contents(proxy, "s1") == [user("Hi")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("PUT", ALL, "GET, POST"),
+        ("DELETE", ALL, "GET, POST"),
+        ("POST", f"{ALL}/s1", "GET, PUT, DELETE"),
+        ("PATCH", f"{ALL}/s1", "GET, PUT, DELETE"),
+    ],
+)
+def test_other_methods_are_named(proxy: ProxyServer, method: str, path: str, allow: str) -> None:
+    got = proxy.client.request(method, path, json={})
+    refused(got, 405)
+    assert got.headers["allow"] == allow
+
+
+def test_head_is_no_method_here(proxy: ProxyServer) -> None:
+    assert proxy.client.head(ALL).status_code == proxy.client.head(path_of("s1")).status_code == 405
+
+
+def test_tenants_never_meet(serve: Serve, url: str) -> None:
+    proxy = serve(KEYED, MEMORY_URL=url)
+    one, two = {"headers": key("secret-1")}, {"headers": key("secret-2")}
+    put(proxy, "s1", user("I am Ann."), **one)
+    refused(proxy.client.get(path_of("s1"), **two), 404, "id")  # type: ignore[arg-type]
+    refused(proxy.client.delete(path_of("s1"), **two), 404, "id")  # type: ignore[arg-type]
+    assert proxy.client.get(ALL, **two).json()["data"] == []  # type: ignore[arg-type]
+    put(proxy, "s1", user("I am Bob."), **two)
+    assert contents(proxy, "s1", **one) == [user("I am Ann.")]
+    assert contents(proxy, "s1", **two) == [user("I am Bob.")]
+
+
+@pytest.mark.parametrize("path", [ALL, f"{ALL}/s1", "/v1/%6Demory/sessions", "/v1/models%2F..%2Fmemory"])
+def test_a_key_that_may_chat_sees_no_memory(serve: Serve, url: str, path: str) -> None:
+    proxy = serve(KEYED, MEMORY_URL=url)
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        got = proxy.client.request(method, path, json={}, headers=key("secret-3"))
+        assert got.status_code in ({404, 405} if "models" in path else {403})
+
+
+def test_without_a_key_there_is_no_memory(serve: Serve, url: str) -> None:
+    refused(serve(KEYED, MEMORY_URL=url).client.get(ALL), 401)
+
+
+def test_without_memory_the_answer_says_what_to_set(serve: Serve) -> None:
+    proxy = serve(CONFIG.replace('memory: {sessions: "${MEMORY_URL}"', "listen: {port: 1}\n#"))
+    for path in (ALL, f"{ALL}/s1"):
+        assert "'memory:'" in refused(proxy.client.get(path), 404)["message"]
+
+
+def test_a_dead_store_is_said_to_be_dead(serve: Serve, tmp_path: Path) -> None:
+    with contextlib.closing(RedisServer(tmp_path)) as server:
+        proxy = serve(CONFIG, MEMORY_URL=server.url)
+        put(proxy, "s1", user("Hi"))
+        server.kill()
+        answers = [
+            proxy.client.get(ALL),
+            proxy.client.get(path_of("s1")),
+            proxy.client.post(ALL, json={}),
+            put(proxy, "s1", user("Hi")),
+            proxy.client.delete(path_of("s1")),
+        ]
+    for got in answers:
+        assert refused(got, 503)["code"] == "memory_unavailable"
