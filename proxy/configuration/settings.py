@@ -15,6 +15,7 @@ from proxy.configuration.value import (
     Duration,
     ForwardedHeader,
     Frozen,
+    KnownKeys,
     Name,
     Place,
     RequestStep,
