@@ -1,10 +1,13 @@
 """One message of a conversation, as an engine sends it and as filters see it."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+# No clock and no engine counts further, and stores hold 64 bits.
+LARGEST = 2**62
+Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Content = str | list[dict[str, Any]] | None
 
 # Below this a timestamp counts seconds: as milliseconds it would lie before April 1973.
@@ -23,8 +26,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str | UnsetType | None = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType | None = UNSET
     tool_call_id: str | UnsetType | None = UNSET
-    turn_id: int | UnsetType | None = UNSET
-    timestamp: int | float | UnsetType | None = UNSET
+    turn_id: Whole | UnsetType | None = UNSET
+    timestamp: Whole | float | UnsetType | None = UNSET
     metadata: dict[str, Any] | UnsetType | None = UNSET
     # A client that sends this very name only adds to the unknown fields, which face the allow-list anyway.
     others: dict[str, Any] = msgspec.field(default_factory=dict, name="*")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from filters.message import Message
+from filters.message import LARGEST, Message
 from proxy.errors import RequestError
 
 
@@ -135,7 +135,7 @@ _EXTENSIONS = frozenset({"turn_id", "timestamp", "metadata"})
 def _is_number(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _is_text(value: Any) -> bool:

@@ -125,7 +125,7 @@ _MISHAPS = (
     {"role": "assistant", "content": "", "tool_calls": []},
     {"role": "assistant", "tool_calls": [{"type": "function"}]},
     {"role": "user", "content": "<continue>"},
-    {"role": "user", "content": "When?", "timestamp": 10**30},
+    {"role": "user", "content": "When?", "timestamp": 2**62},
     {"role": "user", "content": "When?", "timestamp": -1.5, "turn_id": None, "metadata": None, "name": None},
     {"role": "assistant", "audio": {"id": "audio_1"}},
     {"role": "function", "name": "look", "content": "old"},

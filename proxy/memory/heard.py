@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from filters.message import Message
+from filters.message import LARGEST, Message
 from proxy.memory.line import number_of
 from proxy.memory.session import Entry
 from proxy.memory.wording import goes_on, jumbled, same
@@ -91,7 +91,8 @@ _WHOLE: dict[str, Any] = {"interrupted": False, "interrupt_timestamp": None, "or
 
 
 def _number(value: Any) -> int | float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= LARGEST else None
 
 
 def _given(value: Any) -> Any:

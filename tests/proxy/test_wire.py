@@ -34,7 +34,7 @@ def test_unknown_fields_are_kept() -> None:
     assert call.field("model") == "m"
 
 
-@pytest.mark.parametrize("value", ["word", True, [1], {"a": 1}])
+@pytest.mark.parametrize("value", ["word", True, [1], {"a": 1}, 10**30, -(10**30)])
 def test_a_bad_extension_is_left_out_and_named(value: Any) -> None:
     call = read([{"role": "user", "content": "x"}, {"role": "user", "content": "x", "timestamp": value}])
     assert call.ignored == ("messages[1].timestamp",)

@@ -6,7 +6,9 @@ import random
 
 import pytest
 import trustme
+from httptools import HttpResponseParser
 
+from proxy.http1.answer import Answer
 from proxy.upstream import HttpUpstream
 from tests.contract_upstream import Make, ask, path_says, server_context, trusting, whole
 from tests.http_peer import serve
@@ -76,9 +78,7 @@ async def test_finished_answers_leave_nothing_for_the_garbage_collector(client: 
                     response.close()
             del response
             await asyncio.sleep(0.05)
-            alive = [
-                one for one in gc.get_objects() if type(one).__name__ in ("Answer", "HttpResponseParser")
-            ]
-            assert sum(type(one).__name__ == "Answer" for one in alive) == 0
+            alive = [one for one in gc.get_objects() if type(one) in (Answer, HttpResponseParser)]
+            assert sum(type(one) is Answer for one in alive) == 0
         finally:
             gc.enable()
