@@ -79,8 +79,7 @@ async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply)
         return call, Snapshot()
     try:
         session = await recall.recall(pipeline.memory.store, key)
-        known = recall.snapshot(session, call.messages)
-        heard = recall.heard(session, call.messages)
+        known, heard = recall.known(session, call.messages)
     except Exception as error:  # noqa: BLE001 - whatever ails memory, the caller gets an answer
         if not isinstance(error, StoreError):
             _log.error("A session cannot be read: %s", type(error).__name__)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from filters.base import Snapshot
 from filters.message import Message
 from proxy.memory.reconcile import marked, missing
+from proxy.memory.replay import read
 from proxy.memory.session import Session, decode, message_of
 from proxy.memory.store import Key, Store
 
@@ -15,14 +16,14 @@ async def recall(store: Store, key: Key) -> Session:
     return decode(held.blob) if held else Session()
 
 
-def snapshot(session: Session, window: Sequence[Message]) -> Snapshot:
-    """What filters may know of a session while the client replays ``window``."""
+def known(session: Session, window: Sequence[Message]) -> tuple[Snapshot, Sequence[Message]]:
+    """What filters may know of a session while the client replays ``window``, and that window.
+
+    In the window, answers are marked that the caller did not hear to the end.
+    """
     if not session.entries:
-        return Snapshot()
+        return Snapshot(), window
+    replay = read(session, window)
     turns = tuple(message_of(entry) for entry in session.entries if entry.life == session.life)
-    return Snapshot(turns=turns, dropped=missing(session, window))
-
-
-def heard(session: Session, window: Sequence[Message]) -> Sequence[Message]:
-    """The window, with answers marked that the caller did not hear to the end."""
-    return marked(session, window) if session.entries else window
+    dropped = missing(session, window, replay)
+    return Snapshot(turns=turns, dropped=dropped), marked(session, window, replay)

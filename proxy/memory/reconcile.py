@@ -78,12 +78,13 @@ def answered(held: Session, answer: Answer, *, now: float) -> Session:
     return msgspec.structs.replace(held, entries=entries, updated=now)
 
 
-def marked(held: Session, window: Sequence[Message]) -> Sequence[Message]:
+def marked(held: Session, window: Sequence[Message], replay: Replay | None = None) -> Sequence[Message]:
     """The window with answers marked as interrupted where the engine replays less than was generated.
 
-    An answer that the engine marks itself is left as it is, and so is everything else.
+    An answer that the engine marks itself is left as it is, and so is everything else. ``replay`` is the
+    window beside what is held, where it has been read already.
     """
-    replay = read(held, window)
+    replay = replay or read(held, window)
     cut = {
         id(message): original
         for message, place in zip(replay.spoken, replay.places, strict=True)
@@ -92,12 +93,12 @@ def marked(held: Session, window: Sequence[Message]) -> Sequence[Message]:
     return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 
 
-def missing(held: Session, window: Sequence[Message]) -> tuple[Message, ...]:
+def missing(held: Session, window: Sequence[Message], replay: Replay | None = None) -> tuple[Message, ...]:
     """What the engine no longer replays and memory still has of this life, in order.
 
     It is what stands before the window's first line; a turn that the window supersedes is not missing.
     """
-    replay = read(held, window)
+    replay = replay or read(held, window)
     first = _first(replay)
     if not first:
         return ()
