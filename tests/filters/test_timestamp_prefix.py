@@ -22,7 +22,7 @@ def test_seconds_and_milliseconds_are_the_same_time(timestamp):
     assert shown(said(timestamp)) == ["[17:27] Hi"]
 
 
-@pytest.mark.parametrize("timestamp", [None, 1e300, -1e300, 10**30, 253402300800000, -5, -AT * 1000])
+@pytest.mark.parametrize("timestamp", [None, 1e300, -1e300, 2**62, 253402300800000, -5, -AT * 1000])
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_time_that_cannot_be_is_no_time(timestamp, relative):
     messages = [said(timestamp) if timestamp else message_of({"role": "user", "content": "Hi"})]
