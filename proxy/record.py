@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -13,6 +13,9 @@ from proxy.memory.reconcile import Answer, answered, asked, reconcile
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key, Store, StoreError
 from proxy.transcript import transcript
+
+Listener = Callable[[Key, Session], None]
+"""Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
 
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
@@ -29,9 +32,15 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn as it went by: the client's window, and the answer's bytes. ``at`` is since 1970."""
+    """One turn as it went by: the client's window, and the answer's bytes.
+
+    ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
+    so, and ``model`` what was asked.
+    """
 
     key: Key
+    user: str | None = None
+    model: str | None = None
     window: Sequence[Message]
     answer: bytes
     at: float
@@ -40,11 +49,12 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 class Recorder:
     """Writes turns down in the background, those of one session one after the other."""
 
-    def __init__(self, store: Store, window: Window) -> None:
+    def __init__(self, store: Store, window: Window, listeners: Sequence[Listener] = ()) -> None:
         self.lost_turns = 0
         self.failing = False
-        self._store = store
         self.window = window
+        self._store = store
+        self._listeners = listeners
         self._waiting: dict[Key, deque[Said]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,13 +113,20 @@ class Recorder:
         held = await self._store.read(said.key)
         session = decode(held.blob) if held else Session()
         kept, moved = cap(after(session, said), self.window.max_messages, self.window.keep_messages)
-        return await self._store.write(
+        written = await self._store.write(
             said.key,
             encode(kept),
             version=held.version if held else 0,
             ttl=self.window.ttl,
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
         )
+        if written:
+            self._tell(said.key, kept)
+        return written
+
+    def _tell(self, key: Key, session: Session) -> None:
+        for told in self._listeners:
+            told(key, session)
 
 
 def after(session: Session, said: Said) -> Session:

@@ -69,7 +69,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply, c
             await _ask(target, question, answer, reply)
     finally:
         answer.close()
-        _record(call, pipeline, who, tape)
+        _record(call, pipeline, who, tape, at=context.now, model=question.model)
 
 
 async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Call, Snapshot]:
@@ -88,10 +88,13 @@ async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply)
     return (call if heard is call.messages else msgspec.structs.replace(call, messages=heard)), known
 
 
-def _record(call: Call, pipeline: Pipeline, who: Identity, tape: list[bytes]) -> None:
+def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
+    call: Call, pipeline: Pipeline, who: Identity, tape: list[bytes], *, at: float, model: str | None
+) -> None:
     key = _key(who)
     if pipeline.memory and key and tape:
-        said = Said(key=key, window=call.messages, answer=b"".join(tape), at=time.time())
+        answer = b"".join(tape)
+        said = Said(key=key, user=who.user, model=model, window=call.messages, answer=answer, at=at)
         pipeline.memory.recorder.put(said)
 
 
@@ -105,11 +108,12 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
     return (key, pipeline.name) if key and who.session != pipeline.places.default_session else None
 
 
-class Question(msgspec.Struct, frozen=True):
+class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What the model is sent, and when its first delta and its last byte are due, in the loop's time."""
 
     headers: Headers
     body: bytes
+    model: str | None
     streaming: bool
     first: float
     total: float
@@ -124,7 +128,15 @@ def _question(call: Call, pipeline: Pipeline, target: Target, context: Context) 
     total = now + target.total
     streaming = call.field("stream") is True
     first = min(total, now + target.first_token) if streaming else total
-    return Question(_headers(target, call), body, streaming, first, total)
+    asked = model or decoded(fields.get("model"))
+    return Question(
+        headers=_headers(target, call),
+        body=body,
+        model=asked if isinstance(asked, str) else None,
+        streaming=streaming,
+        first=first,
+        total=total,
+    )
 
 
 async def _ask(target: Target, question: Question, answer: Rewriting, reply: Reply) -> None:
