@@ -18,12 +18,14 @@ Delta = Mapping[str, Any]
 class Snapshot(msgspec.Struct, frozen=True):
     """What memory holds of a session at the moment of a turn; empty where nothing is remembered.
 
-    ``turns`` is what was heard in this life of the session, ``dropped`` the part of it that stands before
-    the window that the client replays.
+    ``dropped`` is what was heard in this life of the session and stands before the window that the client
+    replays. ``began`` is when this life began, in seconds since 1970; ``speakers`` are the names of those who
+    spoke in it.
     """
 
-    turns: tuple[Message, ...] = ()
     dropped: tuple[Message, ...] = ()
+    began: float | None = None
+    speakers: frozenset[str] = frozenset()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

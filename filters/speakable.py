@@ -103,5 +103,4 @@ class Speakable(AnswerFilter):
             yield Prefixes(times="time" in self.prefixes, names=names)
 
     def _names(self, context: Context) -> set[str]:
-        told = {name for m in context.memory.turns for name in (m.user, m.name) if isinstance(name, str)}
-        return {*_ROLES, *self.speakers, *told, context.user or ""}
+        return {*_ROLES, *self.speakers, *context.memory.speakers, context.user or ""}

@@ -132,8 +132,8 @@ class TimestampPrefix(RequestFilter):
         return written
 
     def _since_start(self, messages: Messages, context: Context) -> Callable[[float], str | None]:
-        starts = [s for told in (context.memory.turns, messages) if (s := _first_time(told)) is not None]
-        start = min(starts, default=0.0)
+        times = (context.memory.began, _first_time(messages))
+        start = min((seconds for seconds in times if seconds is not None and _is_time(seconds)), default=0.0)
 
         def prefix(seconds: float) -> str | None:
             if not _is_time(seconds):

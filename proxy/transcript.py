@@ -1,6 +1,6 @@
 """What an answer said, read back from the bytes that went to the client."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -28,12 +28,31 @@ def transcript(sent: bytes) -> Transcript:
 
 def _of_stream(sent: bytes) -> Transcript:
     deltas, finished = [], False
-    for chunk in filter(None, map(_decoded, map(data_of, events(sent)))):
+    for chunk in _chunks(sent):
         for choice in _first(chunk):
             deltas.append(choice.get("delta"))
             finished = finished or bool(choice.get("finish_reason"))
     said = [delta for delta in deltas if isinstance(delta, dict)]
     return Transcript(_text(said), _calls(said), finished)
+
+
+def _chunks(sent: bytes) -> list[dict[str, Any]]:
+    payloads = [data for data in _payloads(sent) if data and data != b"[DONE]"]
+    try:
+        # One call of the decoder takes a fifth of what one for each event takes.
+        chunks = msgspec.json.decode(b"[" + b",".join(payloads) + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunks = map(_decoded, payloads)
+    return [chunk for chunk in chunks if isinstance(chunk, dict)]
+
+
+def _payloads(sent: bytes) -> Iterator[bytes]:
+    if b"\r" in sent:
+        yield from map(data_of, events(sent))
+        return
+    for event in sent.split(b"\n\n"):
+        plain = event.startswith(b"data: ") and b"\n" not in event
+        yield event[6:] if plain else data_of(event)
 
 
 def _of_whole(sent: bytes) -> Transcript:

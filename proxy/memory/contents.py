@@ -30,7 +30,16 @@ def imported(messages: Sequence[Message], *, now: float) -> Session:
         entries.append(_next(entry_of(message, life=0, turn=0, now=now), entries))
     user = next((entry.user for entry in entries if entry.role == "user" and entry.user), None)
     life, turns = (entries[-1].life, entries[-1].turn + 1) if entries else (0, 0)
-    return Session(entries=tuple(entries), life=life, turns=turns, user=user, created=now, updated=now)
+    times = (entry.timestamp for entry in entries if entry.life == life and entry.timestamp is not None)
+    return Session(
+        entries=tuple(entries),
+        life=life,
+        turns=turns,
+        user=user,
+        began=next(times, None),
+        created=now,
+        updated=now,
+    )
 
 
 def _shown(entry: Entry) -> dict[str, Any]:

@@ -32,6 +32,8 @@ def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
 
 def renewed(entry: Entry, message: Message) -> Entry:
     """A held entry as a later window shows it: what was heard is what the window shows."""
+    if _as_held(entry, message):
+        return entry
     changes = _learned(message)
     if entry.role == "assistant":
         changes |= _answer(entry, message)
@@ -39,6 +41,26 @@ def renewed(entry: Entry, message: Message) -> Entry:
         changes |= {"content": _given(message.content)}
     changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
     return msgspec.structs.replace(entry, **changed) if changed else entry
+
+
+def _as_held(entry: Entry, message: Message) -> bool:
+    """Whether the window shows just what is held: most lines of most windows, told at a glance."""
+    if entry.content != message.content or entry.pending or entry.broken or message.tool_calls:
+        return False
+    told = message.metadata or _UNTOLD
+    return (
+        message.turn_id in (entry.engine_turn, None, UNSET)
+        and message.timestamp in (entry.timestamp, None, UNSET)
+        and message.name in (entry.name, None, UNSET)
+        and told.get("source") in (entry.source, None)
+        and told.get("user") in (entry.user, None)
+        and (not message.interrupted or _cut_as_held(entry, told))
+    )
+
+
+def _cut_as_held(entry: Entry, told: dict[str, Any]) -> bool:
+    timestamp, original = told.get("interrupt_timestamp"), told.get("original")
+    return entry.interrupted and timestamp == entry.interrupt_timestamp and original == entry.original
 
 
 def _learned(message: Message) -> dict[str, Any]:
@@ -87,6 +109,7 @@ def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
     return {"content": _given(message.content), **marks}
 
 
+_UNTOLD: dict[str, Any] = {}
 _WHOLE: dict[str, Any] = {"interrupted": False, "interrupt_timestamp": None, "original": None}
 
 

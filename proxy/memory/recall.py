@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from filters.base import Snapshot
-from filters.message import Message
+from filters.message import Message, epoch_seconds
 from proxy.memory.reconcile import marked, missing
 from proxy.memory.replay import read
-from proxy.memory.session import Session, decode, message_of
+from proxy.memory.session import Session, decode
 from proxy.memory.store import Key, Store
 
 
@@ -24,6 +24,9 @@ def known(session: Session, window: Sequence[Message]) -> tuple[Snapshot, Sequen
     if not session.entries:
         return Snapshot(), window
     replay = read(session, window)
-    turns = tuple(message_of(entry) for entry in session.entries if entry.life == session.life)
-    dropped = missing(session, window, replay)
-    return Snapshot(turns=turns, dropped=dropped), marked(session, window, replay)
+    snapshot = Snapshot(
+        dropped=missing(session, window, replay),
+        began=epoch_seconds(session.began),
+        speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),
+    )
+    return snapshot, marked(session, window, replay)

@@ -45,8 +45,18 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     session = woven(held, replay, gone(replay), now=now)
     if session == held:
         return held
-    user = held.user or next((m.user for m in replay.spoken if m.role == "user" and m.user), None)
-    return msgspec.structs.replace(session, user=user, created=held.created or now, updated=now)
+    return msgspec.structs.replace(
+        session,
+        user=held.user or next((m.user for m in replay.spoken if m.role == "user" and m.user), None),
+        began=_began(session) if replay.anew or held.began is None else held.began,
+        created=held.created or now,
+        updated=now,
+    )
+
+
+def _began(session: Session) -> int | float | None:
+    entries = (entry for entry in session.entries if entry.life == session.life)
+    return next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
 
 
 def asked(held: Session, window: Sequence[Message]) -> Turn | None:

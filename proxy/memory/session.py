@@ -55,7 +55,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``entries`` are the newest, in order; older ones have moved to the cold part, ``moved`` of them so far.
     ``turns`` is the number that the next turn of this ``life`` will bear; a turn that is withdrawn takes its
-    number along. ``user`` is the session's first user. Times are in seconds since 1970.
+    number along. ``user`` is the session's first user. ``began`` is the first time that the engine wrote to a
+    message of this life, as it wrote it; the other times are in seconds since 1970.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -63,6 +64,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     turns: int = 0
     moved: int = 0
     user: str | None = None
+    began: int | float | None = None
     created: float = 0.0
     updated: float = 0.0
     state: dict[str, Any] = {}

@@ -43,7 +43,7 @@ def _without_tail(message: Message) -> Message:
     if message.role != "user":
         return message
     text = message.content if isinstance(message.content, str) else message.text
-    if not text.rstrip().endswith("}"):
+    if "}" not in text or not text.rstrip().endswith("}"):
         return message
     start = text.rfind("{")
     said = text[:start].rstrip()

@@ -36,6 +36,7 @@ class _Loom:
         self._moved = bool(held.moved) and not replay.anew
         self._done = 0
         self._following = _following(replay)
+        self._revised = replay.revised
 
     def take(self, position: int) -> None:
         """Lays down a line of the window, and before it what is held before it."""
@@ -60,8 +61,7 @@ class _Loom:
 
     def _renew(self, place: int, message: Message) -> None:
         entry = renewed(self._replay.held[place], message)
-        following = range(place + 1, len(self._replay.held))
-        if place == self._replay.revised and self._gone >= set(following):
+        if place == self._revised and self._gone >= set(range(place + 1, len(self._replay.held))):
             entry = msgspec.structs.replace(entry, turn=self.turns)
             self.turns += 1
         self.entries.append(entry)

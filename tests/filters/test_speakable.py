@@ -7,7 +7,6 @@ from pydantic import ValidationError
 from filters.base import Context, Snapshot
 from filters.speakable import Speakable
 from tests.answers import said
-from tests.conversations import messages_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "speakable"
 CONTEXT = Context(now=0.0)
@@ -145,10 +144,7 @@ def test_an_address_goes_or_is_named(written, nothing, word):
     ],
 )
 def test_an_imitated_prefix_goes(prefix):
-    turns = messages_of(
-        [{"role": "user", "metadata": {"user": "Bob"}}, {"role": "user", "name": "eve"}, {"role": "user"}]
-    )
-    context = Context(now=0.0, user="ANN", memory=Snapshot(turns=tuple(turns)))
+    context = Context(now=0.0, user="ANN", memory=Snapshot(speakers=frozenset({"Bob", "eve"})))
     assert spoken(prefix + "Hi: 14:23, ann: x", context, speakers=["Mia"]) == "Hi: 14:23, ann: x"
 
 

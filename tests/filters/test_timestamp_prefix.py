@@ -12,8 +12,8 @@ def said(timestamp=AT, role="user", content="Hi", **fields):
     return message_of({"role": role, "content": content, "timestamp": timestamp, **fields})
 
 
-def shown(*messages, memory=(), **options):
-    context = Context(now=0.0, memory=Snapshot(turns=tuple(memory)))
+def shown(*messages, began=None, **options):
+    context = Context(now=0.0, memory=Snapshot(began=began))
     return [m.content for m in TimestampPrefix(**options).apply(messages, context)]
 
 
@@ -73,7 +73,7 @@ def test_relative_time_counts_from_the_first_timestamp():
 
 def test_relative_time_counts_from_what_memory_holds_when_the_engine_dropped_it():
     whole = [said(AT), said(AT + 60), said(AT + 120)]
-    assert shown(*whole[1:], memory=whole[:2], relative=True) == shown(*whole, relative=True)[1:]
+    assert shown(*whole[1:], began=whole[0].seconds, relative=True) == shown(*whole, relative=True)[1:]
 
 
 def test_a_time_that_cannot_be_is_not_where_a_talk_starts():

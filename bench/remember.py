@@ -1,0 +1,95 @@
+"""What memory costs a turn beside its store: reading what is held, on the call; writing it anew, after it.
+
+python bench/remember.py [--profile known|after]
+"""
+
+import argparse
+import cProfile
+import json
+import pstats
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bench.chain import microseconds
+from proxy import wire
+from proxy.memory import recall
+from proxy.memory.session import Session, decode, encode
+from proxy.memory.store import Key
+from proxy.record import Said, after
+
+KEY = Key("default", "room")
+ANSWER = "The weather in Lisbon is mild today, with some clouds over the river in the afternoon. " * 2
+
+
+def said(turn: int, *, numbered: bool) -> list[Mapping[str, Any]]:
+    """A turn as an engine replays it."""
+    number = {"turn_id": turn, "timestamp": 1790000000000 + turn * 5000} if numbered else {}
+    marks = {"metadata": {"source": "asr", "user": "u-1"}} if numbered else {}
+    user = {
+        "role": "user",
+        "content": f"Question {turn}: please tell me about the weather " * 2,
+        **number,
+        **marks,
+    }
+    return [user, {"role": "assistant", "content": f"{turn}. {ANSWER}", **number}]
+
+
+def window(turns: range, *, numbered: bool) -> Said:
+    """A request in the middle of a conversation, and its answer."""
+    messages = [line for turn in turns for line in said(turn, numbered=numbered)][:-1]
+    body = json.dumps({"model": "m", "messages": [{"role": "system", "content": "Be kind."}, *messages]})
+    call = wire.read(body.encode(), {}, {})
+    choice = {"index": 0, "delta": {"content": f"{turns[-1]}. {ANSWER}"}, "finish_reason": "stop"}
+    chunk = {"choices": [choice]}
+    answer = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+    return Said(key=KEY, window=call.messages, answer=answer, at=1.0)
+
+
+def grown(turns: int, shown: int, *, numbered: bool) -> Session:
+    """What is held after that many turns."""
+    session = Session()
+    for turn in range(turns):
+        session = after(session, window(range(max(0, turn - shown + 1), turn + 1), numbered=numbered))
+    return session
+
+
+def works(held: int, shown: int, *, numbered: bool) -> dict[str, Callable[[], object]]:
+    """What is done in each turn of a conversation."""
+    session = grown(held, shown, numbered=numbered)
+    blob = encode(session)
+    call = window(range(held - shown + 1, held + 1), numbered=numbered)
+    return {
+        "decode": lambda: decode(blob),
+        "known": lambda: recall.known(session, call.window),
+        "after": lambda: after(session, call),
+        "encode": lambda: encode(session),
+    }
+
+
+def main() -> None:
+    """Prints a row per kind of engine; or where one piece of work spends its time."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--profile", choices=["known", "after"])
+    asked = options.parse_args()
+    if asked.profile:
+        profiled(works(12, 12, numbered=True)[asked.profile])
+        return
+    for numbered in (True, False):
+        for held, shown in ((12, 12), (25, 12), (25, 25)):
+            told = works(held, shown, numbered=numbered).items()
+            row = "  ".join(f"{name} {microseconds(work):6.0f}" for name, work in told)
+            print(f"{'numbered' if numbered else 'bare    '} held {held:3} turns, shown {shown:3}: {row} µs")
+
+
+def profiled(work: Callable[[], object]) -> None:
+    """Prints where the time of one piece of work goes."""
+    profile = cProfile.Profile()
+    profile.enable()
+    for _ in range(2000):
+        work()
+    profile.disable()
+    pstats.Stats(profile).sort_stats("cumulative").print_stats(25)
+
+
+if __name__ == "__main__":
+    main()
