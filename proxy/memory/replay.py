@@ -107,8 +107,16 @@ def _runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
         if entry.role != message.role or entry.engine_turn != number_of(message):
             return False
         if entry.content != message.content or entry.tool_calls or message.tool_calls or entry.tool_call_id:
-            return i == last > 0 and kinship(Line(message), Line(entry)) > 0
+            return i == last > 0 and _answers_as(message, entry)
     return True
+
+
+def _answers_as(message: Message, entry: Entry) -> bool:
+    """Whether the replayed line is the held answer; where turns are numbered, in whatever words."""
+    spoken = not (entry.tool_calls or message.tool_calls)
+    if entry.role == "assistant" and entry.engine_turn is not None and spoken:
+        return message.source in {entry.source, None}
+    return kinship(Line(message), Line(entry)) > 0
 
 
 def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> int:
