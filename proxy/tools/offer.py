@@ -1,0 +1,100 @@
+"""The memory tools beside the client's own: in every request of a session, or in none."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from filters.base import Fields
+
+STORE: Final = "memory_store"
+RECALL: Final = "memory_recall"
+FORGET: Final = "memory_forget"
+
+
+def _function(name: str, description: str, properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": [*required]}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
+
+
+TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
+    STORE: _function(
+        STORE,
+        "Keep something about the user beyond this conversation. One fact a call, in a sentence of its own.",
+        {
+            "text": {"type": "string", "description": "The fact, understandable without the conversation."},
+            "category": {
+                "type": "string",
+                "enum": ["core", "daily", "conversation"],
+                "description": "core: lasting; daily: soon out of date; conversation: for this talk alone.",
+            },
+        },
+        "text",
+    ),
+    RECALL: _function(
+        RECALL,
+        "Look up what is known of the user from earlier conversations.",
+        {"query": {"type": "string", "description": "What is to be found, in a few words."}},
+        "query",
+    ),
+    FORGET: _function(
+        FORGET,
+        "Delete one thing that is known of the user, at the user's wish.",
+        {"id": {"type": "string", "description": "The id that memory_recall or memory_store told."}},
+        "id",
+    ),
+}
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A request's fields with the tools in them, and which tools are the proxy's to carry out.
+
+    ``required`` is whether the client wants one of its own tools called, whatever the model thinks.
+    """
+
+    fields: Fields
+    own: frozenset[str]
+    required: bool
+
+
+def offered(fields: Fields, names: Sequence[str]) -> Offer | None:
+    """The request with the named tools; ``None`` where it cannot bear them.
+
+    A tool of the client's that has the name of ours stays the client's. A request for several choices gets
+    no tools, and neither does one that names functions in the form that came before tools.
+    """
+    theirs = _decoded(fields.get("tools"), [])
+    if not isinstance(theirs, list) or "functions" in fields or _decoded(fields.get("n"), 1) != 1:
+        return None
+    taken = set(map(_name_of, theirs))
+    own = [name for name in names if name not in taken]
+    if not own:
+        return None
+    tools = msgspec.Raw(msgspec.json.encode([*theirs, *(TOOLS[name] for name in own)]))
+    required = _decoded(fields.get("tool_choice"), "auto") == "required" and bool(theirs)
+    return Offer({**fields, "tools": tools}, frozenset(own), required)
+
+
+def withdrawn(fields: Fields, offer: Offer) -> Fields:
+    """The request for the last round, in which none of our tools may be called."""
+    if not offer.required:
+        return {**offer.fields, "tool_choice": msgspec.Raw(b'"none"')}
+    return fields
+
+
+def _decoded(raw: msgspec.Raw | None, otherwise: Any) -> Any:
+    if raw is None:
+        return otherwise
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return otherwise if value is None else value
+
+
+def _name_of(tool: Any) -> object:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None

@@ -1,0 +1,111 @@
+"""Several answers of a model made one: it calls our tools, is told, and goes on."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from filters.message import Message
+from proxy.errors import UpstreamBroken
+from proxy.framing import Framing
+from proxy.relay import is_stream, read_all, refused
+from proxy.tools.completed import Completed
+from proxy.tools.kit import Carrying
+from proxy.tools.streamed import Streamed
+from proxy.upstream import Headers, Response
+
+Again = Callable[[Sequence[Message], bool], Awaitable[Response]]
+"""Asks the model once more: with these messages behind the others, and whether it is the last time."""
+
+_LARGEST = 64_000_000
+
+
+class Rounds:
+    """A response whose tool calls are carried out where they are ours; the client sees one answer.
+
+    At most ``most`` times the model is asked again; the last time it may not call our tools.
+    """
+
+    def __init__(
+        self, first: Response, again: Again, kit: Carrying, own: frozenset[str], *, most: int
+    ) -> None:
+        self.status: int = first.status
+        self.headers: Headers = first.headers
+        self._response = first
+        self._again = again
+        self._kit = kit
+        self._own = own
+        self._left = most
+        self._said: list[Message] = []
+        self._due: float | None = None
+        self._framing = Framing()
+        self._streaming = is_stream(first.headers)
+        self._streamed = Streamed(own)
+        self._completed = Completed(own)
+        self._ended = False
+
+    async def read(self) -> bytes:
+        """As a response's: what the client is to see, b"" at the end."""
+        if self._ended:
+            return b""
+        return await (self._read_stream() if self._streaming else self._read_whole())
+
+    def due(self, at: float) -> None:
+        """As a response's, for this round and those to come."""
+        self._due = at
+        self._response.due(at)
+
+    def close(self) -> None:
+        """Nothing more is wanted."""
+        self._ended = True
+        self._response.close()
+
+    async def _read_stream(self) -> bytes:
+        while not self._ended:
+            data = await self._response.read()
+            shown = self._streamed.feed(self._framing.feed(data) if data else self._framing.close())
+            if not data:
+                shown += self._streamed.close()
+                await self._carry_on(self._streamed)
+            if shown:
+                return shown
+        return b""
+
+    async def _read_whole(self) -> bytes:
+        while not self._ended:
+            shown = self._completed.feed(await read_all(self._response, _LARGEST))
+            await self._carry_on(self._completed)
+            if shown:
+                return shown
+        return b""
+
+    async def _carry_on(self, heard: Streamed | Completed) -> None:
+        """Asks again where our tools were called alone; else the answer ends here."""
+        for call in heard.aside:
+            await self._told(call)
+        if not heard.calls:
+            self._ended = True
+            return
+        called = Message(role="assistant", content=heard.text or None, tool_calls=[*heard.calls])
+        self._said += [called, *[await self._result(call) for call in heard.calls]]
+        await self._ask_again()
+
+    async def _result(self, call: dict[str, Any]) -> Message:
+        return Message(role="tool", tool_call_id=call["id"], content=await self._told(call))
+
+    async def _told(self, call: dict[str, Any]) -> str:
+        function = call["function"]
+        return await self._kit.carry_out(function["name"], function["arguments"])
+
+    async def _ask_again(self) -> None:
+        self._left -= 1
+        self._response.close()
+        response = await self._again(self._said, self._left <= 0)
+        self._response = response
+        if response.status >= 400:  # noqa: PLR2004
+            raise await refused(response)
+        if is_stream(response.headers) != self._streaming:
+            raise UpstreamBroken("The upstream changed between a stream and a whole answer.")
+        if self._due is not None:
+            response.due(self._due)
+        self._framing = Framing()
+        for heard in (self._streamed, self._completed):
+            heard.begin_again(last=self._left <= 0)

@@ -1,0 +1,69 @@
+"""A chunk or a completion, read as far as tools are concerned."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+Chunk = dict[str, Any]
+
+
+def decoded(data: bytes) -> Chunk | None:
+    """A JSON object, or ``None``."""
+    try:
+        chunk = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def first_choice(chunk: Mapping[str, Any]) -> dict[str, Any]:
+    """The first choice, empty where there is none."""
+    choices = chunk.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else {}
+
+
+def object_in(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A member that is an object, empty where it is none."""
+    value = parent.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+class Calls:
+    """Tool calls as they are put together from the pieces of a stream."""
+
+    def __init__(self) -> None:
+        self._calls: dict[object, dict[str, Any]] = {}
+
+    def add(self, pieces: Any) -> None:
+        """Takes what one delta carries."""
+        for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
+            if isinstance(piece, dict):
+                self._add(self._calls.setdefault(piece.get("index", place), {}), piece)
+
+    def whole(self) -> list[dict[str, Any]]:
+        """The calls so far, in the order in which they began."""
+        return [*self._calls.values()]
+
+    def _add(self, call: dict[str, Any], piece: Mapping[str, Any]) -> None:
+        function = call.setdefault("function", {"name": "", "arguments": ""})
+        given = object_in(piece, "function")
+        function["name"] = function["name"] or given.get("name") or ""
+        function["arguments"] += given.get("arguments") or ""
+        call["id"] = call.get("id") or piece.get("id") or ""
+        call["type"] = "function"
+
+
+def summed(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Token counts, added up at every level."""
+    total: dict[str, Any] = {}
+    for usage in usages:
+        for name, value in usage.items():
+            if isinstance(value, dict):
+                total[name] = summed([object_in(total, name), value])
+            elif isinstance(value, int | float) and isinstance(total.get(name, 0), int | float):
+                total[name] = total.get(name, 0) + value
+            else:
+                total.setdefault(name, value)
+    return total

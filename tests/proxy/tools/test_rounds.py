@@ -1,0 +1,210 @@
+"""A model calls tools of ours, and the client sees one answer."""
+
+import json
+
+import pytest
+from msgspec import Raw
+
+from proxy.errors import UpstreamError
+from proxy.tools import Rounds, offered
+from proxy.tools.offer import TOOLS, withdrawn
+from proxy.transcript import transcript
+from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
+
+pytestmark = pytest.mark.anyio
+OWN = frozenset(TOOLS)
+SSE = [(b"content-type", b"text/event-stream")]
+JSON = [(b"content-type", b"application/json")]
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+def usage(prompt, completion):
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return event(choices=[], usage={**counts, "prompt_tokens_details": {"cached_tokens": prompt - 1}})
+
+
+def calling(*names, words="", arguments='{"query": "name"}'):
+    """A round in which tools are called, in pieces, as OpenAI streams them."""
+    events = [ROLE, *([delta(content=words)] if words else [])]
+    for index, name in enumerate(names):
+        function = {"name": name, "arguments": ""}
+        events.append(
+            delta(
+                tool_calls=[{"index": index, "id": f"call_{index}", "type": "function", "function": function}]
+            )
+        )
+        events += [
+            delta(tool_calls=[{"index": index, "function": {"arguments": piece}}])
+            for piece in (arguments[:5], arguments[5:])
+        ]
+    return b"".join([*events, delta(finish="tool_calls"), usage(10, 3), DONE])
+
+
+class Answer:
+    def __init__(self, body, headers=SSE, status=200, size=10_000):
+        self.status, self.headers, self.closed = status, headers, False
+        self._parts = [body[i : i + size] for i in range(0, len(body), size)]
+
+    async def read(self):
+        return self._parts.pop(0) if self._parts else b""
+
+    def due(self, at):
+        pass
+
+    def close(self):
+        self.closed = True
+
+
+class Kit:
+    def __init__(self):
+        self.done = []
+
+    async def carry_out(self, name, arguments):
+        self.done.append((name, arguments))
+        return '{"found": []}'
+
+
+async def shown(*bodies, most=4, headers=SSE, size=10_000):
+    answers = [Answer(body, headers, size=size) for body in bodies]
+    asked = []
+
+    async def again(messages, last):
+        asked.append((list(messages), last))
+        return answers[len(asked)]
+
+    kit = Kit()
+    rounds = Rounds(answers[0], again, kit, OWN, most=most)
+    seen = b""
+    while data := await rounds.read():
+        seen += data
+    rounds.close()
+    assert all(answer.closed for answer in answers[: len(asked) + 1])
+    return seen, kit.done, asked
+
+
+def chunks(seen):
+    lines = [line[6:] for line in seen.split(b"\n\n") if line.startswith(b"data: {")]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 50, 133, 400, 10_000])
+async def test_an_answer_without_calls_of_ours_passes_as_it_came(size):
+    for body in (
+        stream_of("Hello ", "there."),
+        calling("weather"),
+        calling("weather", "time", words="One moment. "),
+    ):
+        seen, done, asked = await shown(body, size=size)
+        assert (seen, done, asked) == (body, [], [])
+
+
+async def test_a_call_of_ours_is_carried_out_and_the_answer_goes_on():
+    seen, done, asked = await shown(
+        calling("memory_recall", words="Let me see. "),
+        ROLE + delta(content="Ann.") + delta(finish="stop") + usage(20, 4) + DONE,
+    )
+    assert done == [("memory_recall", '{"query": "name"}')]
+    [([call, result], last)] = asked
+    assert (call.content, call.tool_calls[0]["id"], last) == ("Let me see. ", "call_0", False)
+    assert (result.tool_call_id, result.content) == ("call_0", '{"found": []}')
+    told = transcript(seen)
+    assert (told.text, told.tool_calls, told.finished) == ("Let me see. Ann.", None, True)
+    assert b"memory_recall" not in seen
+    assert seen.count(b"[DONE]") == 1
+    assert sum(bool(c["choices"] and c["choices"][0]["finish_reason"]) for c in chunks(seen)) == 1
+    assert sum(bool(c["choices"] and c["choices"][0]["delta"].get("role")) for c in chunks(seen)) == 1
+    assert len({c["id"] for c in chunks(seen)}) == 1
+    [used] = [c["usage"] for c in chunks(seen) if c.get("usage")]
+    assert used == {
+        "prompt_tokens": 30,
+        "completion_tokens": 7,
+        "total_tokens": 37,
+        "prompt_tokens_details": {"cached_tokens": 28},
+    }
+
+
+async def test_of_a_mixed_round_only_the_clients_calls_go_out():
+    seen, done, asked = await shown(calling("memory_store", "weather"))
+    assert [name for name, _ in done] == ["memory_store"]
+    assert asked == []
+    told = transcript(seen)
+    assert [call["function"]["name"] for call in told.tool_calls] == ["weather"]
+    assert told.tool_calls[0]["function"]["arguments"] == '{"query": "name"}'
+    assert [c["choices"][0]["finish_reason"] for c in chunks(seen) if c["choices"]][-1] == "tool_calls"
+    assert b"memory_store" not in seen
+
+
+async def test_the_last_round_calls_nothing_of_ours():
+    seen, done, asked = await shown(*[calling("memory_recall")] * 3, most=2)
+    assert [last for _, last in asked] == [False, True]
+    assert len(done) == 2
+    assert [c["choices"][0]["finish_reason"] for c in chunks(seen) if c["choices"]][-1] == "stop"
+    assert seen.endswith(DONE)
+
+
+async def test_a_whole_answer_is_one_as_well():
+    def whole(message, finish, used):
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        return json.dumps(
+            {"id": f"c{used}", "created": used, "choices": [choice], "usage": {"total_tokens": used}}
+        ).encode()
+
+    call = {"id": "call_0", "type": "function", "function": {"name": "memory_recall", "arguments": "{}"}}
+    first = whole({"role": "assistant", "content": "Well, ", "tool_calls": [call]}, "tool_calls", 3)
+    last = whole({"role": "assistant", "content": "Ann."}, "stop", 4)
+    seen, done, _ = await shown(first, last, headers=JSON)
+    answer = json.loads(seen)
+    assert done == [("memory_recall", "{}")]
+    assert answer["id"] == "c3"
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Well, Ann."}
+    assert answer["usage"] == {"total_tokens": 7}
+    assert (await shown(last, headers=JSON))[0] == last
+
+
+async def test_an_error_between_two_rounds_is_the_answers():
+    async def again(messages, last):
+        return Answer(b'{"error": {"message": "no"}}', JSON, status=500)
+
+    rounds = Rounds(Answer(calling("memory_recall")), again, Kit(), OWN, most=2)
+    with pytest.raises(UpstreamError):
+        while await rounds.read():
+            pass
+
+
+def raw(**fields):
+    return {name: Raw(json.dumps(value).encode()) for name, value in fields.items()}
+
+
+def test_tools_stand_behind_the_clients_own_and_give_way_to_their_names():
+    theirs = [
+        {"type": "function", "function": {"name": "memory_store"}},
+        {"type": "custom", "custom": {"name": "x"}},
+    ]
+    offer = offered(raw(tools=theirs, model="m"), list(TOOLS))
+    tools = json.loads(bytes(offer.fields["tools"]))
+    assert tools[:2] == theirs
+    assert [tool["function"]["name"] for tool in tools[2:]] == ["memory_recall", "memory_forget"]
+    assert offer.own == {"memory_recall", "memory_forget"}
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"functions": []}, {"tools": "x"}])
+def test_a_request_that_cannot_bear_tools_gets_none(fields):
+    assert offered(raw(**fields), list(TOOLS)) is None
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"n": 1}, {"tools": None}, {"tool_choice": "none"}, {"tool_choice": {"type": "function"}}]
+)
+def test_every_other_request_gets_them(fields):
+    assert offered(raw(**fields), list(TOOLS)).own == OWN
+
+
+def test_in_the_last_round_our_tools_are_out_of_reach():
+    fields = raw(model="m")
+    assert bytes(withdrawn(fields, offered(fields, list(TOOLS)))["tool_choice"]) == b'"none"'
+    fields = raw(tools=[{"type": "function", "function": {"name": "weather"}}], tool_choice="required")
+    assert withdrawn(fields, offered(fields, list(TOOLS))) is fields
