@@ -62,7 +62,7 @@ class Completed:
         choice = first_choice(answer)
         reason = choice.get("finish_reason")
         finish = "tool_calls" if theirs else "stop" if reason == "tool_calls" else reason
-        named = {name: self._first[name] for name in ("id", "created", "model") if name in self._first}
+        named: Chunk = {name: self._first[name] for name in ("id", "created", "model") if name in self._first}
         whole: Chunk = {**answer, **named, "choices": [{**choice, "message": said, "finish_reason": finish}]}
         if self._usages:
             whole["usage"] = summed(self._usages)
