@@ -19,7 +19,7 @@ from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, Un
 from proxy.memory.cap import cap
 from proxy.memory.contents import contents, imported
 from proxy.memory.session import Entry, Session, decode, encode
-from proxy.memory.store import Held, Key, Store, StoreError
+from proxy.memory.store import Key, Store, StoreError
 from proxy.methods import Endpoint, Methods
 from proxy.pipeline import Memory
 from proxy.place import decoded, identifier
@@ -122,21 +122,11 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
     kept, moved = cap(session, window.max_messages, window.keep_messages)
     blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
     for _ in range(_ATTEMPTS):
-        version = await _cleared(memory.store, key)
-        if await memory.store.write(key, blob, version=version, ttl=window.ttl, cold=cold):
+        held = await memory.store.read(key)
+        version = held.version if held else 0
+        if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
             return
     raise Conflict("Others are writing this session; try again.")
-
-
-async def _cleared(store: Store, key: Key) -> int:
-    """The version to replace; a cold part can only be deleted, and its session with it."""
-    held: Held | None = await store.read(key)
-    if held is None:
-        return 0
-    if not decode(held.blob).moved:
-        return held.version
-    await store.delete(key)
-    return 0
 
 
 def _read(content: bytes) -> Session:

@@ -22,10 +22,15 @@ class CodedStore:
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
     ) -> bool:
         """Both parts, encoded."""
-        encoded = [self._codec.encode(key, entry) for entry in cold]
-        return await self._store.write(
-            key, self._codec.encode(key, blob), version=version, ttl=ttl, cold=encoded
-        )
+        encoded = self._encoded(key, blob, *cold)
+        return await self._store.write(key, encoded[0], version=version, ttl=ttl, cold=encoded[1:])
+
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """Both parts, encoded."""
+        encoded = self._encoded(key, blob, *cold)
+        return await self._store.replace(key, encoded[0], version=version, ttl=ttl, cold=encoded[1:])
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """The cold part, decoded."""
@@ -47,3 +52,6 @@ class CodedStore:
     async def aclose(self) -> None:
         """As the store has it."""
         await self._store.aclose()
+
+    def _encoded(self, key: Key, *blobs: bytes) -> tuple[bytes, ...]:
+        return tuple(self._codec.encode(key, blob) for blob in blobs)

@@ -36,6 +36,12 @@ class Guard:
         """As the store does."""
         return await self._timed(lambda: self._store.write(key, blob, version=version, ttl=ttl, cold=cold))
 
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """As the store does."""
+        return await self._timed(lambda: self._store.replace(key, blob, version=version, ttl=ttl, cold=cold))
+
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the store does."""
         self._check()

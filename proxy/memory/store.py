@@ -60,6 +60,15 @@ class Store(Protocol):
         """
         ...
 
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """As ``write``, but for the cold part, which is replaced as well: all in one step, or nothing.
+
+        For what no call waits for.
+        """
+        ...
+
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """The cold part in the order in which it was appended, from the entry at index ``start`` on."""
         ...

@@ -22,7 +22,7 @@ class _Kept(msgspec.Struct):
     held: Held
     updated: float
     expires: float
-    cold: list[bytes]
+    cold: tuple[bytes, ...]
 
 
 class VolatileStore:
@@ -45,16 +45,23 @@ class VolatileStore:
         kept = self._kept(key)
         if version != (kept.held.version if kept else 0):
             return False
-        entries = kept.cold if kept else []
-        entries.extend(cold)
-        now = time.time()
-        self._sessions[key] = _Kept(Held(bytes(blob), secrets.randbits(53) + 1), now, now + ttl, entries)
+        self._keep(key, blob, ttl, (*(kept.cold if kept else ()), *cold))
+        return True
+
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """As the protocol has it."""
+        kept = self._kept(key)
+        if version != (kept.held.version if kept else 0):
+            return False
+        self._keep(key, blob, ttl, tuple(cold))
         return True
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the protocol has it."""
         kept = self._kept(key)
-        return kept.cold[start : start + limit] if kept else []
+        return list(kept.cold[start : start + limit]) if kept else []
 
     async def delete(self, key: Key) -> bool:
         """As the protocol has it."""
@@ -73,6 +80,10 @@ class VolatileStore:
     async def aclose(self) -> None:
         """Forgets everything."""
         self._sessions.clear()
+
+    def _keep(self, key: Key, blob: bytes, ttl: float, cold: tuple[bytes, ...]) -> None:
+        now = time.time()
+        self._sessions[key] = _Kept(Held(bytes(blob), secrets.randbits(53) + 1), now, now + ttl, cold)
 
     def _kept(self, key: Key) -> _Kept | None:
         kept = self._sessions.get(key)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from proxy.memory.codec import Identity
+from proxy.memory.encryption import Encryption
+from proxy.memory.guard import Guard
 from proxy.memory.open import open_store
 from proxy.memory.store import Store
 from tests.memory import redis_server
@@ -42,15 +44,24 @@ async def redis_cluster(request: pytest.FixtureRequest) -> str:
     return f"redis+cluster://{redis_server.LOOPBACK}:{server.port}?prefix={uuid.uuid4().hex}:"
 
 
+async def redis_sentinel(request: pytest.FixtureRequest) -> str:
+    sentinel: RedisServer = request.getfixturevalue("redis_service")
+    return f"redis+sentinel://{redis_server.LOOPBACK}:{sentinel.port}/calls?prefix={uuid.uuid4().hex}:"
+
+
 DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Awaitable[str]]] = {
     "sqlite": sqlite,
     "postgresql": postgresql,
     "memory": memory,
     "redis": redis,
+    "redis+sentinel": redis_sentinel,
     "redis+cluster": redis_cluster,
+    "sealed": sqlite,
 }
 """Each gives the address of an empty place."""
 FORGETFUL = {"memory"}
+SEALED = {"sealed"}
+"""What is encrypted, and guarded, as it is where calls are served."""
 
 
 @pytest.fixture
@@ -87,6 +98,12 @@ def redis_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Redis
         yield servers
 
 
+@pytest.fixture(scope="session")
+def redis_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server.replicated(tmp_path_factory.mktemp("service")) as (_, _, sentinel):
+        yield sentinel
+
+
 @pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -99,7 +116,9 @@ async def reopen(request: pytest.FixtureRequest, driver: str) -> AsyncIterator[O
     opened: list[Store] = []
 
     def open_again() -> Store:
-        opened.append(open_store(url, deadline=1.0, codec=Identity()))
+        sealed = driver in SEALED
+        store = open_store(url, deadline=1.0, codec=Encryption([bytes(32)]) if sealed else Identity())
+        opened.append(Guard(store, patience=1.0) if sealed else store)
         return opened[-1]
 
     yield open_again

@@ -38,6 +38,10 @@ class Moody:
         await self._answer("write")
         return True
 
+    async def replace(self, key, blob, *, version, ttl, cold):
+        await self._answer("replace")
+        return True
+
     async def cold(self, key, *, start=0, limit=1000):
         await self._answer("cold")
         return [b"x"]
@@ -76,6 +80,7 @@ def write(store):
 CALLS = {
     "read": lambda store: store.read(KEY),
     "write": write,
+    "replace": lambda store: store.replace(KEY, b"", version=0, ttl=1, cold=[b"x"]),
     "delete": lambda store: store.delete(KEY),
     "cold": lambda store: store.cold(KEY),
     "list": lambda store: store.list("t"),

@@ -27,6 +27,9 @@ class Script:
             return await client.execute_command("EVAL", self._source, 2, *keys, *arguments)
 
 
+MORE, WHOLE = "more", "whole"
+"""Whether the entries that a swap brings are appended to the cold part, or are all of it."""
+
 # A server that is full, read-only or without its replicas refuses a script's first write alone: HSET comes
 # first, and then nothing has changed. A cold part without its hot part is what eviction has left of an older
 # session.
@@ -36,8 +39,8 @@ if held ~= ARGV[1] then return 0 end
 local now = redis.call('TIME')
 redis.call('HSET', KEYS[1], 'version', ARGV[2], 'blob', ARGV[4], 'size', #ARGV[4],
            'updated', string.format('%d.%06d', now[1], now[2]))
-if held == '0' then redis.call('DEL', KEYS[2]) end
-for first = 5, #ARGV, 1000 do
+if held == '0' or ARGV[5] == 'whole' then redis.call('DEL', KEYS[2]) end
+for first = 6, #ARGV, 1000 do
   redis.call('RPUSH', KEYS[2], unpack(ARGV, first, math.min(first + 999, #ARGV)))
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])

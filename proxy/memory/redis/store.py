@@ -9,7 +9,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from proxy.memory.redis.link import Link
 from proxy.memory.redis.listing import page
 from proxy.memory.redis.names import Names, member
-from proxy.memory.redis.scripts import ENTER, LEAVE, REMOVE, SWAP, Argument, Client
+from proxy.memory.redis.scripts import ENTER, LEAVE, MORE, REMOVE, SWAP, WHOLE, Argument, Client
 from proxy.memory.store import Held, Key, Listed, StoreError
 
 _LONGEST = 100 * 365 * 86400.0
@@ -40,9 +40,18 @@ class RedisStore:
 
         A write whose answer came too late may have been made, or be made within twelve deadlines.
         """
+        return await self._swap(key, version, ttl, blob, MORE, *cold)
+
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """Replaces both parts if ``version`` is still held; else as ``write``."""
+        return await self._swap(key, version, ttl, blob, WHOLE, *cold)
+
+    async def _swap(self, key: Key, version: int, ttl: float, *what: Argument) -> bool:
         pair, index = self._names.session(key), self._names.index(key.tenant)
         lasting = _milliseconds(ttl)
-        arguments: list[Argument] = [version, _another(), lasting, blob, *cold]
+        arguments: list[Argument] = [version, _another(), lasting, *what]
 
         async def work(client: Client) -> bool:
             # The place in the list comes first: without its session it is not shown. Where it is refused, in
@@ -85,7 +94,7 @@ class RedisStore:
     async def ping(self) -> None:
         """Returns if a turn could be written: one is, for a second, by the script that writes all of them."""
         pair = self._names.trial(f"trial-{secrets.token_hex(8)}")
-        await self._link.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", b""))
+        await self._link.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE))
 
     async def aclose(self) -> None:
         """Ends what is under way and closes all connections."""

@@ -7,10 +7,12 @@ from typing import Any, Final, cast
 
 from proxy.memory.sql.pool import Connection, Pool
 from proxy.memory.sql.statement import (
+    CLEAR,
     COLD,
     CREATE,
     DELETE,
     DUE,
+    EMPTY,
     EXPIRE,
     LIST,
     READ,
@@ -77,14 +79,7 @@ class PostgresStore:
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
     ) -> bool:
         """As the protocol has it; what has expired is taken away first, in a round trip of its own."""
-        arguments = whose(key) | {
-            "blob": blob,
-            "version": version,
-            "fresh": secrets.randbits(_VERSION_BITS) + 1,
-            "expires": time.time() + ttl,
-            "count": len(cold),
-            "entries": list(cold),
-        }
+        arguments = _arguments(key, blob, version, ttl, cold)
         self._sweep()
         if version != 0:
             return bool(await self._fetch(_REPLACE, arguments))
@@ -92,6 +87,22 @@ class PostgresStore:
             return True
         await self._fetch(EXPIRE, arguments)
         return bool(await self._fetch(_CREATE, arguments))
+
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """As the protocol has it, in several round trips."""
+        if version == 0:
+            return await self.write(key, blob, version=0, ttl=ttl, cold=cold)
+        arguments = _arguments(key, blob, version, ttl, cold) | {"now": time.time()}
+
+        async def work(connection: Connection) -> bool:
+            async with connection.transaction():
+                for statement in (EMPTY, CLEAR):
+                    await connection.execute(statement.numbered, *statement.in_order(arguments))
+                return bool(await connection.fetch(_REPLACE.numbered, *_REPLACE.in_order(arguments)))
+
+        return await self._pool.run(work)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the protocol has it."""
@@ -138,6 +149,17 @@ class PostgresStore:
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + _SWEEP_EVERY
             self._pool.start(_swept)
+
+
+def _arguments(key: Key, blob: bytes, version: int, ttl: float, cold: Sequence[bytes]) -> dict[str, object]:
+    return whose(key) | {
+        "blob": blob,
+        "version": version,
+        "fresh": secrets.randbits(_VERSION_BITS) + 1,
+        "expires": time.time() + ttl,
+        "count": len(cold),
+        "entries": list(cold),
+    }
 
 
 async def _swept(connection: Connection) -> None:

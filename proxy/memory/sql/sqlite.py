@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -14,10 +14,12 @@ from proxy.memory.sql.file import File
 from proxy.memory.sql.reader import Reader
 from proxy.memory.sql.statement import (
     APPEND,
+    CLEAR,
     COLD,
     CREATE,
     DELETE,
     DUE,
+    EMPTY,
     EXPIRE,
     LIST,
     READ,
@@ -35,6 +37,8 @@ from proxy.memory.store import Held, Key, Listed, Store, StoreError
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
+
+_Swap = Callable[[Arguments, Sequence[bytes], sqlite3.Connection], bool]
 
 _SWEPT_AT_ONCE: Final = 5
 _VERSION_BITS: Final = 53
@@ -89,21 +93,13 @@ class SqliteStore:
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
     ) -> bool:
         """Waits for the commit, 0.1 s at the most where nothing is wrong."""
-        if await self._version(key) != version:
-            return False
-        fresh = secrets.randbits(_VERSION_BITS) + 1
-        now = time.time()
-        arguments = whose(key) | {
-            "blob": blob,
-            "version": version,
-            "fresh": fresh,
-            "now": now,
-            "expires": now + ttl,
-            "count": len(cold),
-        }
-        return await self._change(
-            key, _Pending(Held(blob, fresh), now + ttl), partial(_write, arguments, tuple(cold))
-        )
+        return await self._swap(key, _append, _arguments(key, blob, version, ttl), cold)
+
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """Waits as ``write`` does."""
+        return await self._swap(key, _replace, _arguments(key, blob, version, ttl), cold)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """On a thread: thousands of entries would keep the loop."""
@@ -130,6 +126,12 @@ class SqliteStore:
         self._closed = True
         self._reader.close()
         await self._writer.aclose()
+
+    async def _swap(self, key: Key, work: _Swap, arguments: dict[str, Any], cold: Sequence[bytes]) -> bool:
+        if await self._version(key) != arguments["version"]:
+            return False
+        pending = _Pending(Held(arguments["blob"], arguments["fresh"]), arguments["expires"])
+        return await self._change(key, pending, partial(work, arguments | {"count": len(cold)}, tuple(cold)))
 
     async def _opened(self) -> tuple[Reader, float]:
         """The reader on a file that is there, and when its patience ends."""
@@ -178,6 +180,12 @@ class SqliteStore:
         return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": time.time()})
 
 
+def _arguments(key: Key, blob: bytes, version: int, ttl: float) -> dict[str, Any]:
+    now = time.time()
+    fresh = secrets.randbits(_VERSION_BITS) + 1
+    return whose(key) | {"blob": blob, "version": version, "fresh": fresh, "now": now, "expires": now + ttl}
+
+
 def _seen(outcome: asyncio.Future[Any]) -> None:
     """Whoever waited may have left: the error is known all the same."""
     if not outcome.cancelled():
@@ -187,7 +195,7 @@ def _seen(outcome: asyncio.Future[Any]) -> None:
 # --- what the writer's thread does
 
 
-def _write(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> bool:
+def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> bool:
     if arguments["version"] == 0:
         connection.execute(EXPIRE.named, arguments)
         changed = connection.execute(CREATE.named, arguments).rowcount
@@ -197,6 +205,12 @@ def _write(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Conn
         entries = ({**arguments, "index": index, "entry": entry} for index, entry in enumerate(cold))
         connection.executemany(APPEND.named, entries)
     return bool(changed)
+
+
+def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> bool:
+    for statement in (EMPTY, CLEAR):
+        connection.execute(statement.named, arguments)
+    return _append(arguments, cold, connection)
 
 
 def _delete(arguments: Arguments, connection: sqlite3.Connection) -> bool:

@@ -13,6 +13,7 @@ Arguments = Mapping[str, object]
 
 _PARAMETER = re.compile(r"(?<!:):([a-z]+)")
 _THIS = "tenant = :tenant AND session = :session"
+_UNCHANGED = f"{_THIS} AND version = :version AND expires > :now"
 
 
 class Statement:
@@ -49,7 +50,7 @@ READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_
 VERSION: Final = Statement(f"SELECT version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
 REPLACE: Final = Statement(
     "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires = :expires,"
-    f" cold = cold + :count WHERE {_THIS} AND version = :version AND expires > :now"
+    f" cold = cold + :count WHERE {_UNCHANGED}"
 )
 CREATE: Final = Statement(
     "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold)"
@@ -59,6 +60,11 @@ CREATE: Final = Statement(
 APPEND: Final = Statement(
     "INSERT INTO turnkeeper_cold (session_id, position, blob)"
     f" SELECT id, cold - :count + :index, :entry FROM turnkeeper_sessions WHERE {_THIS}"
+)
+# These two, carried out in this order before REPLACE, leave its new entries alone in the cold part.
+EMPTY: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_UNCHANGED}")
+CLEAR: Final = Statement(
+    f"DELETE FROM turnkeeper_cold WHERE session_id IN (SELECT id FROM turnkeeper_sessions WHERE {_UNCHANGED})"
 )
 EXPIRE: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE {_THIS} AND expires <= :now")
 DELETE: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE {_THIS}")
