@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
+from filters.episode import Episode
 from filters.message import Message
 
 Messages = Sequence[Message]
@@ -19,11 +20,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What memory holds of a session at the moment of a turn; empty where nothing is remembered.
 
     ``turns`` is what was heard in this life of the session, ``dropped`` the part of it that stands before
-    the window that the client replays.
+    the window that the client replays. ``episodes`` is what the agent did lately, newest first.
     """
 
     turns: tuple[Message, ...] = ()
     dropped: tuple[Message, ...] = ()
+    episodes: tuple[Episode, ...] = ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
