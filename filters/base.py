@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
+from filters.episode import Episode
 from filters.message import Message
 
 Messages = Sequence[Message]
@@ -20,12 +21,13 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     ``dropped`` is what was heard in this life of the session and stands before the window that the client
     replays. ``began`` is when this life began, in seconds since 1970; ``speakers`` are the names of those who
-    spoke in it.
+    spoke in it. ``episodes`` is what the agent did lately, newest first.
     """
 
     dropped: tuple[Message, ...] = ()
     began: float | None = None
     speakers: frozenset[str] = frozenset()
+    episodes: tuple[Episode, ...] = ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

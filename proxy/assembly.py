@@ -1,8 +1,10 @@
 """From settings to the objects that serve them."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from filters.base import RequestFilter
+from filters.inject_episodes import InjectEpisodes
 from proxy.app import App
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Memory as MemorySettings
@@ -11,11 +13,13 @@ from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
 from proxy.kinds import KINDS
+from proxy.lately import Lately
+from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
 from proxy.memory.open import open_store
 from proxy.memory.sealing import codec_of
 from proxy.pipeline import Memory, Pipeline, Target
-from proxy.place import Place
+from proxy.place import Place, identifier
 from proxy.practice import Practice
 from proxy.record import Recorder, Window
 from proxy.session import SESSION_PLACES, USER_PLACES, Places
@@ -53,14 +57,15 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
 
 
 def _memory(settings: MemorySettings) -> Memory:
-    opened = open_store(
-        settings.sessions.get_secret_value(),
-        deadline=settings.deadline,
-        codec=codec_of([key.get_secret_value() for key in settings.encryption]),
-    )
-    store = Guard(opened, patience=settings.deadline / 4)
+    url, deadline = settings.sessions.get_secret_value(), settings.deadline
+    codec = codec_of([key.get_secret_value() for key in settings.encryption])
+    store = Guard(open_store(url, deadline=deadline, codec=codec), patience=deadline / 4)
     window = settings.window
-    return Memory(store, Recorder(store, Window(window.max_messages, window.keep_messages, window.ttl)))
+    return Memory(
+        store,
+        Recorder(store, Window(window.max_messages, window.keep_messages, window.ttl)),
+        open_episodes(url, deadline=deadline, codec=codec, store=store),
+    )
 
 
 def _pipelines(
@@ -79,8 +84,17 @@ def _pipeline(
         answer=settings.answer,
         places=_places(settings.identity),
         memory=memory,
+        lately=_lately(settings.request),
         model=settings.model or None,
     )
+
+
+def _lately(steps: Iterable[RequestFilter]) -> Lately | None:
+    """What the first step that tells of episodes needs to know."""
+    step = next((step for step in steps if isinstance(step, InjectEpisodes)), None)
+    if step is None:
+        return None
+    return Lately(identifier(step.agent), Place.parse(step.place), step.hours, step.limit)
 
 
 def _places(settings: Identity) -> Places:

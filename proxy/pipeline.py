@@ -6,6 +6,8 @@ import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
 from proxy.kinds import Kind
+from proxy.lately import Lately
+from proxy.memory.episodes.source import Episodes
 from proxy.memory.store import Store
 from proxy.record import Recorder
 from proxy.session import Places
@@ -29,10 +31,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Where sessions are kept, and who writes them down."""
+    """Where sessions are kept, who writes them down, and where agents' episodes are."""
 
     store: Store
     recorder: Recorder
+    episodes: Episodes
 
     @property
     def degraded(self) -> bool:
@@ -42,6 +45,7 @@ class Memory(msgspec.Struct, frozen=True):
     async def aclose(self) -> None:
         """Writes down what is left, and closes the store."""
         await self.recorder.drain()
+        await self.episodes.aclose()
         await self.store.aclose()
 
 
@@ -54,4 +58,5 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     answer: Sequence[AnswerFilter] = ()
     places: Places
     memory: Memory | None = None
+    lately: Lately | None = None
     model: str | None = None

@@ -87,6 +87,11 @@ def of(call: Call, places: Places, tenant: str) -> Identity:
     )
 
 
+def found(call: Call, places: Iterable[Place]) -> str | None:
+    """The first usable id that a call names at these places."""
+    return _Found(call).first(places)
+
+
 def whence(call: Call, places: Iterable[Place]) -> Place | None:
     """The first of these places that holds a usable id."""
     found = _Found(call)

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 import msgspec
 
 from filters.base import Context, Fields, Snapshot
+from filters.episode import Episode
 from proxy import chain, kinds, relay, session, wire
 from proxy.clock import Clock
 from proxy.errors import RequestError, UpstreamBroken
 from proxy.flight import InFlight, Line
+from proxy.lately import lately
 from proxy.memory import recall
 from proxy.memory.store import Key, StoreError
 from proxy.pipeline import Pipeline, Target
@@ -73,6 +75,30 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply, c
 
 
 async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Call, Snapshot]:
+    """What memory tells of the session and of the agent, asked at once."""
+    if pipeline.lately is None or pipeline.memory is None or who.background:
+        return await _of_session(call, pipeline, who, reply)
+    (call, known), episodes = await asyncio.gather(
+        _of_session(call, pipeline, who, reply), _of_agent(call, pipeline, who, reply)
+    )
+    return call, msgspec.structs.replace(known, episodes=episodes)
+
+
+async def _of_agent(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Episode, ...]:
+    """What the agent did lately; nothing where memory is dead."""
+    if pipeline.memory is None or pipeline.lately is None:
+        return ()
+    try:
+        now = time.time()
+        return await lately(pipeline.lately, pipeline.memory.episodes, call, tenant=who.tenant, now=now)
+    except Exception as error:  # noqa: BLE001 - whatever ails memory, the caller gets an answer
+        if not isinstance(error, StoreError):
+            _log.error("Episodes cannot be read: %s", type(error).__name__)
+        reply.add("x-turnkeeper-degraded", "episodes")
+        return ()
+
+
+async def _of_session(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Call, Snapshot]:
     """What is remembered, and the call with its interrupted answers marked; a dead memory costs neither."""
     key = _key(who)
     if pipeline.memory is None or key is None:

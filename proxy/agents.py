@@ -1,0 +1,85 @@
+"""Agents over HTTP: what each did lately, under the caller's tenant."""
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proxy import rest
+from proxy.memory.episodes.episode import EpisodicMemory
+from proxy.memory.episodes.span import DEFAULT_HOURS, beginning, lifetime
+from proxy.memory.store import Key
+
+_LARGEST: Final = 4000
+_HOURS_OF_A_YEAR: Final = 8760
+
+
+def _small(metadata: dict[str, Any]) -> dict[str, Any]:
+    if len(msgspec.json.encode(metadata)) > _LARGEST:
+        raise ValueError(f"metadata has more than {_LARGEST} bytes as JSON")
+    return metadata
+
+
+class NewEpisode(BaseModel):
+    """An interaction as an agent reports it; it lasts ``ttl_hours``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    interaction_type: Annotated[str, Field(min_length=1, max_length=128)]
+    content: Annotated[str, Field(max_length=_LARGEST)]
+    platform: Annotated[str, Field(max_length=128)] | None = None
+    metadata: Annotated[dict[str, Any], AfterValidator(_small)] | None = None
+    ttl_hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR)] | None = None
+
+    def at(self, now: float) -> EpisodicMemory:
+        """The episode, as it happened at ``now``, in seconds since 1970."""
+        return EpisodicMemory(
+            timestamp=datetime.fromtimestamp(now, UTC),
+            interaction_type=self.interaction_type,
+            content=self.content,
+            platform=self.platform,
+            metadata=self.metadata or {},
+        )
+
+
+class Wanted(BaseModel):
+    """Which episodes are asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR)] = DEFAULT_HOURS
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+
+
+def routes() -> list[Route]:
+    """The path; it is matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
+    endpoints = rest.answering({"GET": _recent, "POST": _added})
+    return [Route("/v1/memory/agents/{id}/episodes", endpoints)]
+
+
+async def _added(request: Request) -> Response:
+    episodes, agent = rest.memory_of(request).episodes, _agent(request)
+    new = rest.checked(NewEpisode, await rest.content(request))
+    kept = await episodes.add(agent, new.at(time.time()), ttl=lifetime(new.ttl_hours))
+    return rest.answer(_shown(kept), status=201)
+
+
+async def _recent(request: Request) -> Response:
+    episodes, agent = rest.memory_of(request).episodes, _agent(request)
+    wanted = rest.checked_query(Wanted, request)
+    since = beginning(time.time(), wanted.hours)
+    found = await episodes.recent(agent, since=since, limit=wanted.limit)
+    return rest.answer({"object": "list", "data": [_shown(one) for one in found]})
+
+
+def _agent(request: Request) -> Key:
+    return Key(request.scope["tenant"], rest.path_id(request))
+
+
+def _shown(episode: EpisodicMemory) -> dict[str, Any]:
+    return {**episode.model_dump(mode="json"), "summary": episode.summary()}

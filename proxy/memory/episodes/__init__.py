@@ -1,0 +1,1 @@
+"""What an agent did lately: each episode expires by itself, and its summaries fit into a prompt."""
