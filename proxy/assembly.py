@@ -16,8 +16,10 @@ from proxy.kinds import KINDS
 from proxy.lately import Lately
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
+from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_store
 from proxy.memory.sealing import codec_of
+from proxy.metrics import Metrics
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.practice import Practice
@@ -31,19 +33,22 @@ _PRACTICE = "practice:"
 
 def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
     """The application that a configuration describes; ``environ`` says which proxies lead to the models."""
-    return App(parts(settings, environ))
+    metrics = Metrics()
+    return App(parts(settings, environ, metrics), metrics)
 
 
-def parts(settings: Settings, environ: Mapping[str, str]) -> Parts:
-    """What an application is made of."""
+def parts(settings: Settings, environ: Mapping[str, str], metrics: Metrics | None = None) -> Parts:
+    """What an application is made of; ``metrics`` are told of what memory does."""
+    metrics = metrics or Metrics()
     targets = _targets(settings, environ)
-    memory = _memory(settings.memory) if settings.memory else None
+    memory = _memory(settings.memory, metrics.memory) if settings.memory else None
     return Parts(
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
         upstreams=tuple(target.upstream for target in targets.values()),
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
+        log_content=settings.log.content,
     )
 
 
@@ -56,10 +61,11 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
     return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
 
 
-def _memory(settings: MemorySettings) -> Memory:
+def _memory(settings: MemorySettings, meter: Meter) -> Memory:
     url, deadline = settings.sessions.get_secret_value(), settings.deadline
     codec = codec_of([key.get_secret_value() for key in settings.encryption])
-    store = Guard(open_store(url, deadline=deadline, codec=codec), patience=deadline / 4)
+    opened = open_store(url, deadline=deadline, codec=codec)
+    store = Metered(Guard(opened, patience=deadline / 4), meter)
     window = settings.window
     return Memory(
         store,

@@ -12,13 +12,17 @@ from proxy.upstream import Upstream
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an application is made of. ``max_body`` is in bytes."""
+    """What an application is made of. ``max_body`` is in bytes.
+
+    ``log_content`` is whether the log may hold what was said.
+    """
 
     pipelines: Mapping[str, Pipeline]
     upstreams: tuple[Upstream, ...]
     memory: Memory | None
     gate: Gate
     max_body: int
+    log_content: bool = False
 
 
 class Era:

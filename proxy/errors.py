@@ -8,7 +8,10 @@ TurnkeeperError
 │   ├── MethodNotAllowed        405
 │   ├── Conflict                409  it exists already, or others are writing it
 │   ├── Superseded              409  a newer request asks for the same turn
+│   ├── TooSlow                 408  the request does not arrive
 │   ├── TooLarge                413
+│   ├── HeadTooLarge            431
+│   ├── LimitExceeded           429  more than the settings allow a key
 │   ├── UnsupportedEncoding     415
 │   └── UnsupportedMediaType    415
 ├── ShuttingDown                503  the server ends before the answer does
@@ -21,6 +24,7 @@ TurnkeeperError
 └── ConfigError                 —    the configuration is wrong; nothing is served
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -128,6 +132,37 @@ class TooLarge(RequestError):
 
     status = 413
     code = "request_too_large"
+
+
+class HeadTooLarge(RequestError):
+    """The request line and the headers are larger than a server should read."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class TooSlow(RequestError):
+    """The request does not arrive."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class LimitExceeded(TurnkeeperError):
+    """A key asks for more than the settings allow; ``kind`` is requests, tokens or streams."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, kind: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.type = kind
+        self._after = retry_after
+
+    def headers(self) -> Mapping[str, str]:
+        """When to try again, in whole seconds and, as OpenAI's clients read it, in milliseconds."""
+        after = max(self._after, 0.001)
+        return {"retry-after": str(math.ceil(after)), "retry-after-ms": str(math.ceil(after * 1000))}
 
 
 class UnsupportedEncoding(RequestError):

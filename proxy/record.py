@@ -59,6 +59,11 @@ class Recorder:
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def waiting(self) -> int:
+        """How many turns are yet to be written."""
+        return self._count
+
     def put(self, said: Said) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
         if self._count >= _MOST_WAITING:

@@ -33,6 +33,7 @@ async def stream(response: Response, reply: Reply, answer: Rewriting, *, total: 
         await reply.write(answer.first() + answer.feed(first))
     else:
         await reply.write(answer.feed(first))
+    reply.watch.answered()
     try:
         while data := await response.read():
             if whole := framing.feed(data):

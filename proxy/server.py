@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine
@@ -11,6 +10,7 @@ from types import FrameType
 import uvicorn
 
 from proxy.app import App
+from proxy.protocol import Protocol
 from proxy.reload import Reload
 
 # A turn's values die young; what lives longer is the program itself, and need not be looked at again.
@@ -25,10 +25,11 @@ def uvicorn_config(app: App, *, host: str, port: int) -> uvicorn.Config:
         app,
         host=host,
         port=port,
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         access_log=False,
+        log_config=None,
         log_level="warning",
         server_header=False,
         backlog=2048,
@@ -83,7 +84,6 @@ class Server(uvicorn.Server):
 
 def serve(app: App, reload: Reload, *, host: str, port: int, watch: bool) -> None:
     """Serves until SIGTERM or SIGINT, and then returns; ``watch`` follows changes of the configuration."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     # uvicorn raises the signal again when it is done; having ended well is no failure.
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: None)

@@ -10,7 +10,6 @@ import msgspec
 from filters.base import Context, Fields, Snapshot
 from filters.episode import Episode
 from proxy import chain, kinds, relay, session, wire
-from proxy.clock import Clock
 from proxy.errors import RequestError, UpstreamBroken
 from proxy.flight import InFlight, Line
 from proxy.lately import lately
@@ -23,11 +22,11 @@ from proxy.reply import Reply
 from proxy.rewriting import Rewriting
 from proxy.session import Identity
 from proxy.silence import Silence
+from proxy.supersession import number
 from proxy.upstream import Headers, Response
 from proxy.wire import Call
 
 _PATH = "/chat/completions"
-_MOST_NAMED = 10
 _log = logging.getLogger("turnkeeper")
 
 
@@ -45,24 +44,23 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 
     Raises TurnkeeperError where nothing has been answered yet, and Superseded at any time.
     """
-    clock = Clock("recall")
-    reply.timed_by(clock)
+    reply.watch.clock.begin("recall")
     call = wire.read(request.body, request.headers, request.query)
-    if call.ignored:
-        _log.info("Extension fields that could not be used: %s", ", ".join(call.ignored[:_MOST_NAMED]))
     who = session.of(call, pipeline.places, request.tenant)
-    _introduce(who, reply)
+    _introduce(who, call, reply)
     with in_flight.turn(_line(who, pipeline), call, reply):
-        await _answer(call, pipeline, who, reply, clock)
+        await _answer(call, pipeline, who, reply)
 
 
-async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply, clock: Clock) -> None:
+async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
+    watch = reply.watch
     call, known = await _recalled(call, pipeline, who, reply)
     context = _context(who, known)
-    clock.begin("filters")
+    watch.clock.begin("filters")
     target = pipeline.targets[0]
-    question = _question(call, pipeline, target, context)
-    clock.begin("upstream")
+    question = _question(call, pipeline, target, context, watch.filters)
+    watch.clock.begin("upstream")
+    watch.model, watch.upstream = question.model, target.name
     answer = Rewriting(pipeline.answer, context)
     silence = Silence(pipeline.answer if question.streaming else (), context, answer, reply)
     tape = reply.taped()
@@ -145,8 +143,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     total: float
 
 
-def _question(call: Call, pipeline: Pipeline, target: Target, context: Context) -> Question:
-    messages = chain.run(pipeline.filters, call.messages, context)
+def _question(
+    call: Call, pipeline: Pipeline, target: Target, context: Context, taken: chain.Taken
+) -> Question:
+    messages = chain.run(pipeline.filters, call.messages, context, taken)
     fields = chain.set_fields(pipeline.filters, call.fields, context)
     model = chosen_model(fields, pipeline, target)
     body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
@@ -186,7 +186,10 @@ async def _pass_on(response: Response, reply: Reply, answer: Rewriting, total: f
         await relay.whole(response, reply, answer)
 
 
-def _introduce(who: Identity, reply: Reply) -> None:
+def _introduce(who: Identity, call: Call, reply: Reply) -> None:
+    watch = reply.watch
+    watch.session, watch.user, watch.turn = who.session, who.user, number(call)
+    watch.asked, watch.ignored = call.messages, call.ignored
     if who.session is not None:
         reply.add("x-turnkeeper-session", session.header_value(who.session))
 

@@ -31,6 +31,7 @@ from proxy.configuration.value import (
     store_address,
 )
 from proxy.keys import Keys
+from proxy.log import Format, Level
 
 
 class Listen(Part):
@@ -42,6 +43,17 @@ class Listen(Part):
     """A port; 0 takes one that is free."""
     max_body: Size = 16_000_000
     """The largest request that is read; in bytes once loaded."""
+
+
+class Log(Part):
+    """What is written to stderr: a line for each turn that has ended, and what goes wrong."""
+
+    format: Format = "text"
+    """``text`` for people, ``json`` for machines."""
+    level: Level = "info"
+    """The least that is worth a line; ``warning`` leaves out the line of each turn."""
+    content: bool = False
+    """Whether the line of a turn holds what the caller and the model said."""
 
 
 class Upstream(Part):
@@ -138,6 +150,8 @@ class Settings(Part):
     """Where callers are awaited."""
     keys: KnownKeys = Keys()
     """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
+    log: Log = Log()
+    """What is written to stderr."""
     filters: tuple[str, ...] = ()
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None

@@ -32,6 +32,7 @@ def test_it_is_without_fault_and_needs_no_environment():
     [
         ("Settings", WRITTEN),
         ("Listen", WRITTEN["listen"]),
+        ("Log", WRITTEN["log"]),
         ("Memory", WRITTEN["memory"]),
         ("Window", WRITTEN["memory"]["window"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
@@ -48,6 +49,7 @@ def test_every_key_of_every_section_is_there(model, written):
 def test_no_section_is_forgotten():
     known = {
         "Listen",
+        "Log",
         "Upstream",
         "Pipeline",
         "Identity",
