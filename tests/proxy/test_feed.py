@@ -20,8 +20,8 @@ def account(tenant: str = "acme", session: str = "s", **known: Any):
 
 
 async def collect(feed: Feed, tenant: str, seen: list[Event]) -> None:
-    async for event in feed.turns(tenant):  # noqa: PERF401 - what was seen counts, when it ends early too
-        seen.append(event)
+    async for event in feed.turns(tenant):
+        seen.append(event)  # noqa: PERF401 - what was seen counts, however early it ends
 
 
 async def ticks() -> None:
