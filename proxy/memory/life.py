@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from filters.message import epoch_seconds
 from proxy.memory.line import Line
+from proxy.memory.newest import Newest
 from proxy.memory.wording import goes_on, same
 
+_OPENING = 2  # a greeting and the first words
 _AGREEING = (0, 2, 1)
 
 
@@ -24,6 +26,27 @@ def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
     return other > max(1, same_) or bool(other and moved and not same_)
 
 
+def starts_over(
+    held: Sequence[Line], window: Sequence[Line], places: Sequence[int], newest: Newest | None
+) -> bool:
+    """Whether a window without turn numbers is the beginning of another talk than the one that is held.
+
+    It is nothing but a greeting and the first words. It shows the held greeting and not the words that were
+    answered aloud after it; or it shows nothing that is held, though windows have not slid so far and were no
+    shorter.
+    """
+    if len(window) < _OPENING or any(line.lane != "assistant" for line in window[:-1]) or not held:
+        return False
+    first = next((i for i, line in enumerate(held) if line.lane == "user"), len(held))
+    matched = [h for h in places if h >= 0]
+    if not matched:
+        whole = newest is not None and newest.whole and len(window) <= newest.lines
+        return whole and window[-1].lane == "user" and first < len(held)
+    greeted = any(h < first for h in places[:-1] if h >= 0)
+    aloud = (h for h, line in enumerate(held) if h > first and line.lane == "assistant" and not line.pending)
+    return greeted and window[-1].lane == "user" and any(h not in matched for h in aloud)
+
+
 def _goes_back(
     held: Sequence[Line], window: Sequence[Line], newest: int, evidence: tuple[int, int, int]
 ) -> bool:
@@ -31,14 +54,10 @@ def _goes_back(
     oldest = min(line.number for line in held if line.number is not None)
     if newest < oldest:
         return _time(window) is None or (_time(held) or 0) < (_time(window) or 0)
-    other += not any(
-        _verdict(line, known) != 1 for line in window for known in held if _one_turn(line, known, newest)
-    )
+    asked = [line for line in window if line.lane == "user" and line.number == newest]
+    agreeing = (_verdict(a, b) != 1 for a in asked for b in held if b.lane == "user" and b.number == newest)
+    other += bool(asked) and not any(agreeing)
     return (other > 0 and other >= same_) or (moved > 0 and same_ == 0)
-
-
-def _one_turn(replayed: Line, held: Line, number: int) -> bool:
-    return replayed.number == held.number == number and replayed.lane == held.lane == "user"
 
 
 def _evidence(held: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, int]:

@@ -9,8 +9,9 @@ from filters.message import Message
 from proxy.memory import life, numbering
 from proxy.memory.alignment import NEW, align
 from proxy.memory.line import Line, kinship, number_of
+from proxy.memory.newest import Newest
 from proxy.memory.session import Entry, Session
-from proxy.memory.speech import PROMPTS, speech
+from proxy.memory.speech import answers, speech
 from proxy.memory.wording import goes_on, same
 
 
@@ -64,11 +65,13 @@ class Replay(msgspec.Struct, frozen=True):
 def read(held: Session, window: Sequence[Message]) -> Replay:
     """The window, laid beside what is held of the life that it belongs to."""
     entries, spoken = of_life(held), speech(window)
-    answering = any(m.role == "assistant" and m.source not in PROMPTS for m in window)
+    answering = answers(window)
     run = _straight(entries, spoken)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
+    if entries and not any(number_of(message) is not None for message in spoken):
+        return _aligned(entries, spoken, held.newest, answering=answering)
     return _compared(entries, spoken, answering=answering)
 
 
@@ -126,8 +129,6 @@ def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> 
 
 def _compared(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
-    if not any(line.number is not None for line in window):
-        return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
     order = _by_number(window)
     spoken, window = [spoken[i] for i in order], [window[i] for i in order]
     if not any(line.number is not None for line in held):
@@ -136,6 +137,25 @@ def _compared(entries: Sequence[Entry], spoken: Sequence[Message], *, answering:
         return Replay((), spoken, align((), window), 0, anew=True, answering=answering)
     places = numbering.match(held, window)
     return Replay(entries, spoken, places, _newer(held, window), anew=False, answering=answering)
+
+
+def _aligned(
+    entries: Sequence[Entry], spoken: Sequence[Message], newest: Newest | None, *, answering: bool
+) -> Replay:
+    held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
+    if len(window) == 1 and window[0].lane == "user":
+        places = _alone(held, window[0])
+    else:
+        places = align(held, window)
+        if life.starts_over(held, window, places, newest):
+            return Replay((), spoken, align((), window), 0, anew=True, answering=answering)
+    return Replay(entries, spoken, places, len(held), anew=False, answering=answering)
+
+
+def _alone(held: Sequence[Line], words: Line) -> list[int]:
+    """Words without any history are the newest that are held, once more, or new: they take nothing back."""
+    last = next((i for i in range(len(held) - 1, -1, -1) if held[i].lane == "user"), None)
+    return [last if last is not None and held[last].key == words.key else NEW]
 
 
 def _by_number(window: Sequence[Line]) -> list[int]:
