@@ -1,6 +1,7 @@
 """What an engine replays, laid beside what is held."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -64,7 +65,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 def read(held: Session, window: Sequence[Message]) -> Replay:
     """The window, laid beside what is held of the life that it belongs to."""
-    entries, spoken = of_life(held), speech(window)
+    entries, spoken = of_life(held), _by_number(speech(window))
     answering = answers(window)
     run = _straight(entries, spoken)
     if run is not None:
@@ -129,8 +130,6 @@ def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> 
 
 def _compared(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
-    order = _by_number(window)
-    spoken, window = [spoken[i] for i in order], [window[i] for i in order]
     if not any(line.number is not None for line in held):
         return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
     if life.begins_anew(held, window):
@@ -158,9 +157,12 @@ def _alone(held: Sequence[Line], words: Line) -> list[int]:
     return [last if last is not None and held[last].key == words.key else NEW]
 
 
-def _by_number(window: Sequence[Line]) -> list[int]:
-    numbers = numbering.numbers(window)
-    return sorted(range(len(window)), key=numbers.__getitem__)
+def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:
+    """The lines in the order of their turns; a line without a number stays behind the line before it."""
+    numbers = numbering.filled([number_of(message) for message in spoken])
+    if all(before <= after for before, after in pairwise(numbers)):
+        return spoken
+    return [spoken[i] for i in sorted(range(len(spoken)), key=numbers.__getitem__)]
 
 
 def _newer(held: Sequence[Line], window: Sequence[Line]) -> int:
