@@ -1,13 +1,16 @@
 """When an engine begins to count its turns anew: the same channel, another conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from filters.message import epoch_seconds
+from filters.message import Message, epoch_seconds
 from proxy.memory.line import Line
 from proxy.memory.newest import Newest
+from proxy.memory.session import Entry
 from proxy.memory.wording import goes_on, same
 
-_OPENING = 2  # a greeting and the first words
+Judge = Callable[[Sequence[Line], Sequence[Line]], bool]
+"""Tells of held lines and a window's whether they belong to two lives."""
+
 _AGREEING = (0, 2, 1)
 
 
@@ -20,37 +23,42 @@ def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
     newest, last = _newest(window), _newest(held)
     if newest is None or last is None:
         return False
-    same_, other, moved = _evidence(held, window)
     if newest < last:
-        return _goes_back(held, window, newest, (same_, other, moved))
+        return _goes_back(held, window, newest)
+    return contradicts(held, window)
+
+
+def contradicts(held: Sequence[Line], window: Sequence[Line]) -> bool:
+    """Whether turns that both number alike say more that differs than agrees."""
+    same_, other, moved = _evidence(held, window)
     return other > max(1, same_) or bool(other and moved and not same_)
 
 
 def starts_over(
-    held: Sequence[Line], window: Sequence[Line], places: Sequence[int], newest: Newest | None
+    held: Sequence[Entry], window: Sequence[Message], places: Sequence[int], newest: Newest | None
 ) -> bool:
     """Whether a window without turn numbers is the beginning of another talk than the one that is held.
 
-    It is nothing but a greeting and the first words. It shows the held greeting and not the words that were
-    answered aloud after it; or it shows nothing that is held, though windows have not slid so far and were no
-    shorter.
+    It is nothing but a greeting and the first words. It shows the held greeting and not what was answered
+    aloud after it; or it shows nothing that is held, though windows have not slid so far and were no shorter.
     """
-    if len(window) < _OPENING or any(line.lane != "assistant" for line in window[:-1]) or not held:
+    if not _opens(window):
         return False
-    first = next((i for i, line in enumerate(held) if line.lane == "user"), len(held))
-    matched = [h for h in places if h >= 0]
+    matched = {h for h in places if h >= 0}
+    first = next((i for i, entry in enumerate(held) if entry.role == "user"), len(held))
     if not matched:
-        whole = newest is not None and newest.whole and len(window) <= newest.lines
-        return whole and window[-1].lane == "user" and first < len(held)
-    greeted = any(h < first for h in places[:-1] if h >= 0)
-    aloud = (h for h, line in enumerate(held) if h > first and line.lane == "assistant" and not line.pending)
-    return greeted and window[-1].lane == "user" and any(h not in matched for h in aloud)
+        return newest is not None and newest.whole and len(window) <= newest.lines and first < len(held)
+    aloud = {h for h, e in enumerate(held) if h > first and e.role == "assistant" and not e.pending}
+    return any(0 <= h < first for h in places[:-1]) and not aloud <= matched
 
 
-def _goes_back(
-    held: Sequence[Line], window: Sequence[Line], newest: int, evidence: tuple[int, int, int]
-) -> bool:
-    same_, other, moved = evidence
+def _opens(window: Sequence[Message]) -> bool:
+    greeting = all(m.role == "assistant" and not m.tool_calls for m in window[:-1])
+    return len(window) > 1 and window[-1].role == "user" and greeting
+
+
+def _goes_back(held: Sequence[Line], window: Sequence[Line], newest: int) -> bool:
+    same_, other, moved = _evidence(held, window)
     oldest = min(line.number for line in held if line.number is not None)
     if newest < oldest:
         return _time(window) is None or (_time(held) or 0) < (_time(window) or 0)

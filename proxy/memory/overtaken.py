@@ -1,9 +1,8 @@
 """What a request adds that a newer one has overtaken: nothing that the newer one shows is changed by it."""
 
-from collections.abc import Sequence
-
 import msgspec
 
+from filters.message import Message
 from proxy.memory.alignment import NEW
 from proxy.memory.heard import entry_of, renewed
 from proxy.memory.newest import Newest
@@ -14,26 +13,22 @@ from proxy.memory.session import Entry, Session
 def overtaken(held: Session, replay: Replay, newest: Newest, *, now: float) -> Session:
     """The session with what this window tells of the time before the newest window's first line.
 
-    Answers there that wait for their replay are heard as it shows them, and its own question is put in where
-    it is not held. Whatever stands further on is told better by the newest window.
+    Answers there that wait for their replay are heard as it shows them, and lines that nobody knows yet are
+    put in their places. Whatever stands further on is told better by the newest window.
     """
-    if replay.anew:
+    if replay.anew or not replay.held:
         return held
     before = len(held.entries) - len(replay.held)
     since = max(0, newest.since - held.moved - before)
     entries = _heard(replay, since)
-    question = _question(replay, since, now)
-    if question is None and entries == list(replay.held):
+    for place, message in reversed(_unknown(replay, since, now, moved=held.moved > 0)):
+        beside = replay.held[max(0, place - 1)]
+        entries.insert(place, entry_of(message, life=held.life, turn=beside.turn, now=now))
+    if entries == list(replay.held):
         return held
-    added = 0
-    if question is not None:
-        entries.insert(question, _asked(replay, question, held.life, now))
-        added = 1
+    newest = msgspec.structs.replace(newest, since=newest.since + len(entries) - len(replay.held))
     return msgspec.structs.replace(
-        held,
-        entries=(*held.entries[:before], *entries),
-        newest=msgspec.structs.replace(newest, since=newest.since + added),
-        updated=max(now, held.updated),
+        held, entries=(*held.entries[:before], *entries), newest=newest, updated=max(now, held.updated)
     )
 
 
@@ -45,16 +40,27 @@ def _heard(replay: Replay, since: int) -> list[Entry]:
     return entries
 
 
-def _question(replay: Replay, since: int, now: float) -> int | None:
-    """Where the words belong that the window asks to be answered; ``None`` if they are held or taken back."""
-    if replay.asked is None or replay.places[replay.asked] != NEW or max(replay.matched, default=-1) >= since:
-        return None
-    before = max(replay.matched, default=-1) + 1
-    earlier = (i + 1 for i in range(since - 1, before - 1, -1) if replay.held[i].recorded <= now)
-    return next(earlier, before)
+def _unknown(replay: Replay, since: int, now: float, *, moved: bool) -> list[tuple[int, Message]]:
+    """The lines that are not held, up to the first that the newest window shows, and where they belong.
+
+    What stands before all that is held may be in the cold part. Behind the last line that is held, arrival
+    tells the place; of a window that shows nothing that is held, the question alone is taken.
+    """
+    found: list[tuple[int, Message]] = []
+    last = max(replay.matched, default=-1)
+    place = 0
+    for i, (message, known) in enumerate(zip(replay.spoken, replay.places, strict=True)):
+        if known >= since:
+            return found
+        if known >= 0:
+            place = max(place, known + 1)
+        elif known == NEW and place > last:
+            found += [(_by_arrival(replay, place, since, now), message)] if last >= 0 or i == replay.asked else []
+        elif known == NEW and (place or not moved):
+            found.append((place, message))
+    return found
 
 
-def _asked(replay: Replay, place: int, life: int, now: float) -> Entry:
-    beside: Sequence[Entry] = replay.held[max(0, place - 1) : place + 1]
-    turn = beside[0].turn if beside else 0
-    return entry_of(replay.spoken[replay.asked or 0], life=life, turn=turn, now=now)
+def _by_arrival(replay: Replay, start: int, since: int, now: float) -> int:
+    earlier = (i + 1 for i in range(since - 1, start - 1, -1) if replay.held[i].recorded <= now)
+    return next(earlier, start)

@@ -23,10 +23,11 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     sealed = seal(window)
     if held.newest and held.newest.seal == sealed:
         return held
-    replay = read(held, window)
+    late = held.newest is not None and now < held.newest.at
+    replay = read(held, window, overtaken=late)
     if not replay.spoken or replay.stale:
         return held
-    if held.newest and now < held.newest.at:
+    if held.newest and late:
         return overtaken(held, replay, held.newest, now=now)
     session = woven(held, replay, gone(replay), now=now, seal=sealed)
     return msgspec.structs.replace(
@@ -47,7 +48,7 @@ def asked(held: Session, window: Sequence[Message]) -> Turn | None:
     """The words that ``window`` asks to be answered, once they are held; ``None`` when they are superseded."""
     if held.newest and held.newest.seal == seal(window):
         return held.newest.asked
-    replay = read(held, window)
+    replay = read(held, window, overtaken=True)
     place = None if replay.asked is None or replay.anew else replay.places[replay.asked]
     if place is None or place < 0 or replay.stale or replay.revised is not None:
         return None

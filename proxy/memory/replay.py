@@ -63,8 +63,11 @@ class Replay(msgspec.Struct, frozen=True):
         return not later and goes_on(self.held[last].text, self.spoken[asked].text)
 
 
-def read(held: Session, window: Sequence[Message]) -> Replay:
-    """The window, laid beside what is held of the life that it belongs to."""
+def read(held: Session, window: Sequence[Message], *, overtaken: bool = False) -> Replay:
+    """The window, laid beside what is held of the life that it belongs to.
+
+    One that a newer request has overtaken begins no life, and may show older lines alone.
+    """
     entries, spoken = of_life(held), _by_number(speech(window))
     answering = answers(window)
     run = _straight(entries, spoken)
@@ -72,8 +75,11 @@ def read(held: Session, window: Sequence[Message]) -> Replay:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
     if entries and not any(number_of(message) is not None for message in spoken):
-        return _aligned(entries, spoken, held.newest, answering=answering)
-    return _compared(entries, spoken, answering=answering)
+        if overtaken:
+            return _aligned(entries, spoken, answering=answering)
+        return _beginning(entries, spoken, held.newest, answering=answering)
+    anew = life.contradicts if overtaken else life.begins_anew
+    return _compared(entries, spoken, anew, answering=answering)
 
 
 def of_life(held: Session) -> Sequence[Entry]:
@@ -128,33 +134,41 @@ def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> 
     return max(places) + 1 if numbered and places[-1] >= 0 else len(entries)
 
 
-def _compared(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:
+def _compared(
+    entries: Sequence[Entry], spoken: Sequence[Message], anew: life.Judge, *, answering: bool
+) -> Replay:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
     if not any(line.number is not None for line in held):
         return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
-    if life.begins_anew(held, window):
+    if anew(held, window):
         return Replay((), spoken, align((), window), 0, anew=True, answering=answering)
     places = numbering.match(held, window)
     return Replay(entries, spoken, places, _newer(held, window), anew=False, answering=answering)
 
 
-def _aligned(
+def _beginning(
     entries: Sequence[Entry], spoken: Sequence[Message], newest: Newest | None, *, answering: bool
 ) -> Replay:
+    """An unnumbered window that perhaps has no history, or begins another talk."""
+    if len(spoken) == 1 and spoken[0].role == "user":
+        return Replay(
+            entries, spoken, _alone(entries, spoken[0]), len(entries), anew=False, answering=answering
+        )
+    replay = _aligned(entries, spoken, answering=answering)
+    if not life.starts_over(entries, spoken, replay.places, newest):
+        return replay
+    return Replay((), spoken, align((), [*map(Line, spoken)]), 0, anew=True, answering=answering)
+
+
+def _aligned(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
-    if len(window) == 1 and window[0].lane == "user":
-        places = _alone(held, window[0])
-    else:
-        places = align(held, window)
-        if life.starts_over(held, window, places, newest):
-            return Replay((), spoken, align((), window), 0, anew=True, answering=answering)
-    return Replay(entries, spoken, places, len(held), anew=False, answering=answering)
+    return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
 
 
-def _alone(held: Sequence[Line], words: Line) -> list[int]:
+def _alone(entries: Sequence[Entry], words: Message) -> list[int]:
     """Words without any history are the newest that are held, once more, or new: they take nothing back."""
-    last = next((i for i in range(len(held) - 1, -1, -1) if held[i].lane == "user"), None)
-    return [last if last is not None and held[last].key == words.key else NEW]
+    last = last_user(entries)
+    return [NEW if last is None or Line(entries[last]).key != Line(words).key else last]
 
 
 def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:
