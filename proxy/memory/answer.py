@@ -6,9 +6,12 @@ from typing import Any
 import msgspec
 
 from proxy.memory.heard import renewed
-from proxy.memory.line import Line, kinship
-from proxy.memory.newest import Turn, asks
+from proxy.memory.line import CUT, Line, kinship
+from proxy.memory.newest import Newest, Turn, asks
 from proxy.memory.session import Entry, Session, message_of, remembering
+from proxy.memory.wording import goes_on
+
+_NEAR = 6
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,21 +70,34 @@ def _put(held: Session, said: Entry, question: int) -> Session:
 
 def _overtaken(held: Session, said: Entry, question: int) -> Session:
     """The answer as a newer window shows it; where that window spans its place and does not, it is unheard."""
-    follows = _follows(held.entries, question)
+    shown = _shown(held.entries, said, question)
+    if shown is not None:
+        entry = held.entries[shown]
+        heard = _known(renewed(said, message_of(_as_shown(entry))), entry)
+        return _with(held, (*held.entries[:shown], heard, *held.entries[shown + 1 :]), (), now=said.recorded)
+    return remembering(held, [said]) if _passed_over(held, said, question) else _put(held, said, question)
+
+
+def _shown(entries: Sequence[Entry], said: Entry, question: int) -> int | None:
+    """Where the answer is held as heard: behind its question, or behind the words that cut it."""
     line = Line(said)
-    for i in follows:
-        entry = held.entries[i]
-        if entry.role == "assistant" and not entry.pending and kinship(Line(message_of(entry)), line):
-            shown = _known(renewed(said, message_of(entry)), entry)
-            return _with(held, (*held.entries[:i], shown, *held.entries[i + 1 :]), (), now=said.recorded)
-    if _passed_over(held, said, question):
-        return remembering(held, [said])
-    return _put(held, said, question)
+    near = range(question + 1, min(len(entries), question + 1 + _NEAR))
+    fitting = (i for i in near if entries[i].role == "assistant" and not entries[i].pending)
+    return next((i for i in fitting if kinship(Line(message_of(entries[i])), line) >= CUT), None)
+
+
+def _as_shown(entry: Entry) -> Entry:
+    """The entry as a window showed it, where what is held to be its original is another answer."""
+    if entry.original is None or goes_on(entry.original, entry.text):
+        return entry
+    return msgspec.structs.replace(entry, original=None, interrupted=False, interrupt_timestamp=None)
 
 
 def _known(said: Entry, entry: Entry) -> Entry:
     """What the engine told of an entry stays as it is."""
-    return msgspec.structs.replace(said, engine_turn=entry.engine_turn, recorded=entry.recorded)
+    return msgspec.structs.replace(
+        said, turn=entry.turn, engine_turn=entry.engine_turn, recorded=entry.recorded
+    )
 
 
 def _passed_over(held: Session, said: Entry, question: int) -> bool:
@@ -102,7 +118,19 @@ def _follows(entries: Sequence[Entry], question: int) -> range:
 def _with(held: Session, entries: tuple[Entry, ...], replaced: Sequence[Entry], *, now: float) -> Session:
     if _but_for_time(entries) == _but_for_time(held.entries):
         return held
-    return remembering(msgspec.structs.replace(held, entries=entries, updated=now), replaced)
+    session = msgspec.structs.replace(
+        held, entries=entries, newest=_shifted(held, entries), updated=max(now, held.updated)
+    )
+    return remembering(session, replaced)
+
+
+def _shifted(held: Session, entries: Sequence[Entry]) -> Newest | None:
+    """The newest window begins further on, where something was put before it."""
+    newest, more = held.newest, len(entries) - len(held.entries)
+    since = 0 if newest is None else newest.since - held.moved
+    if newest is None or not more or since >= len(held.entries) or entries[since] is held.entries[since]:
+        return newest
+    return msgspec.structs.replace(newest, since=newest.since + more)
 
 
 def _said(answer: Answer, question: Entry, now: float) -> Entry:

@@ -8,6 +8,7 @@ from proxy.memory.heard import entry_of, renewed
 from proxy.memory.newest import Newest
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session
+from proxy.memory.wording import goes_on
 
 
 def overtaken(held: Session, replay: Replay, newest: Newest, *, now: float) -> Session:
@@ -43,24 +44,30 @@ def _heard(replay: Replay, since: int) -> list[Entry]:
 def _unknown(replay: Replay, since: int, now: float, *, moved: bool) -> list[tuple[int, Message]]:
     """The lines that are not held, up to the first that the newest window shows, and where they belong.
 
-    What stands before all that is held may be in the cold part. Behind the last line that is held, arrival
-    tells the place; of a window that shows nothing that is held, the question alone is taken.
+    What stands before all that is held may be in the cold part.
     """
     found: list[tuple[int, Message]] = []
-    last = max(replay.matched, default=-1)
-    place = 0
+    start = 0
     for i, (message, known) in enumerate(zip(replay.spoken, replay.places, strict=True)):
         if known >= since:
-            return found
+            break
         if known >= 0:
-            place = max(place, known + 1)
-        elif known == NEW and place > last:
-            found += [(_by_arrival(replay, place, since, now), message)] if last >= 0 or i == replay.asked else []
-        elif known == NEW and (place or not moved):
-            found.append((place, message))
-    return found
+            start = max(start, known + 1)
+        elif known == NEW and (start or not moved or (not replay.matched and i == replay.asked)):
+            found.append((_place(replay, i, start, since, now), message))
+    return [(at, message) for at, message in found if not _early(replay, at, message)]
 
 
-def _by_arrival(replay: Replay, start: int, since: int, now: float) -> int:
+def _place(replay: Replay, position: int, start: int, since: int, now: float) -> int:
+    """Before the next line that is held; where the newest window shows that, arrival tells the place."""
+    following = next((h for h in replay.places[position:] if h >= start), since)
+    if following < since:
+        return following
     earlier = (i + 1 for i in range(since - 1, start - 1, -1) if replay.held[i].recorded <= now)
     return next(earlier, start)
+
+
+def _early(replay: Replay, place: int, message: Message) -> bool:
+    """Whether these are words that the next ones, which are held, go on from."""
+    after = next((entry for entry in replay.held[place:] if entry.role == "user"), None)
+    return message.role == "user" and after is not None and goes_on(after.text, message.text)
