@@ -9,7 +9,8 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.cap import cap
-from proxy.memory.reconcile import Answer, answered, asked, reconcile
+from proxy.memory.answer import Answer, answered
+from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key, Store, StoreError
 from proxy.transcript import transcript

@@ -1,14 +1,17 @@
 """A session as it is held: what was said and heard, life by life."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from filters.message import Content, Message
+from proxy.memory.newest import Newest
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
 _MARKS = ("source", "user", "interrupt_timestamp", "original")
+_ASIDE = 4
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,7 +59,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``entries`` are the newest, in order; older ones have moved to the cold part, ``moved`` of them so far.
     ``turns`` is the number that the next turn of this ``life`` will bear; a turn that is withdrawn takes its
     number along. ``user`` is the session's first user. ``began`` is the first time that the engine wrote to a
-    message of this life, as it wrote it; the other times are in seconds since 1970.
+    message of this life, as it wrote it; the other times are in seconds since 1970. ``unheard`` are the last
+    answers of this life that no window showed: one that comes late may show them yet.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -67,6 +71,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     began: int | float | None = None
     created: float = 0.0
     updated: float = 0.0
+    newest: Newest | None = None
+    unheard: tuple[Entry, ...] = ()
     state: dict[str, Any] = {}
 
 
@@ -83,6 +89,13 @@ def message_of(entry: Entry) -> Message:
 def _metadata(entry: Entry) -> dict[str, Any]:
     marks = {name: value for name in _MARKS if (value := getattr(entry, name)) is not None}
     return {**marks, "interrupted": True} if entry.interrupted else marks
+
+
+def remembering(held: Session, unheard: Iterable[Entry]) -> Session:
+    """The session with answers that were not heard kept aside; four of them, the newest."""
+    known = {entry.generated for entry in held.unheard}
+    answers = [e for e in unheard if e.role == "assistant" and e.text.strip() and e.generated not in known]
+    return msgspec.structs.replace(held, unheard=(*held.unheard, *answers)[-_ASIDE:]) if answers else held
 
 
 def encode(session: Session) -> bytes:

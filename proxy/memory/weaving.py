@@ -7,22 +7,56 @@ import msgspec
 from filters.message import Message
 from proxy.memory.alignment import AGAIN
 from proxy.memory.heard import entry_of, renewed
+from proxy.memory.line import CUT, Line, kinship
+from proxy.memory.newest import Newest, turn_of
 from proxy.memory.replay import Replay
-from proxy.memory.session import Entry, Session
+from proxy.memory.session import Entry, Session, remembering
 from proxy.memory.wording import goes_on
 
 
-def woven(held: Session, replay: Replay, gone: set[int], *, now: float) -> Session:
+def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: bytes) -> Session:
     """The session with the window's lines in their places, and without those that are ``gone``."""
     life = held.life + replay.anew
     loom = _Loom(held, replay, gone, life=life, now=now)
     for position in _order(replay):
         loom.take(position)
     loom.pass_to(len(replay.held))
-    entries = _unglued(loom.entries)
     before = len(held.entries) - len(replay.held)
-    return msgspec.structs.replace(
-        held, entries=(*held.entries[:before], *entries), life=life, turns=loom.turns
+    entries = (*held.entries[:before], *_unglued(loom.entries))
+    session = msgspec.structs.replace(
+        held,
+        entries=entries,
+        life=life,
+        turns=loom.turns,
+        newest=_newest(replay, entries, loom.shown, at=now, seal=seal, before=(held.moved, before)),
+        unheard=() if replay.anew else tuple(e for e in held.unheard if e not in loom.found),
+    )
+    return remembering(session, [replay.held[h] for h in sorted(gone)])
+
+
+def _newest(
+    replay: Replay,
+    entries: Sequence[Entry],
+    shown: dict[int, Entry],
+    *,
+    at: float,
+    seal: bytes,
+    before: tuple[int, int],
+) -> Newest:
+    """``before`` is how many entries have moved out, and how many that are left are of former lives."""
+    moved, former = before
+    places = {id(entry): i for i, entry in enumerate(entries)}
+    first = min((places[id(entry)] for entry in shown.values() if id(entry) in places), default=len(entries))
+    asked = shown.get(-1 if replay.asked is None else replay.asked)
+    question = places.get(id(asked))
+    return Newest(
+        at=at,
+        seal=seal,
+        lines=len(replay.spoken),
+        since=moved + first,
+        answering=replay.answering,
+        whole=first <= former,
+        asked=None if question is None else turn_of(entries, question),
     )
 
 
@@ -31,6 +65,9 @@ class _Loom:
 
     def __init__(self, held: Session, replay: Replay, gone: set[int], *, life: int, now: float) -> None:
         self.entries: list[Entry] = []
+        self.shown: dict[int, Entry] = {}
+        self.found: list[Entry] = []
+        self._aside = () if replay.anew else held.unheard
         self.turns = 0 if replay.anew else held.turns
         self._replay, self._gone, self._life, self._now = replay, gone, life, now
         self._moved = bool(held.moved) and not replay.anew
@@ -45,6 +82,7 @@ class _Loom:
         if place >= 0:
             self.pass_to(place)
             self._renew(place, message)
+            self.shown[position] = self.entries[-1]
             return
         following = self._following[position]
         self.pass_to(following)
@@ -52,6 +90,7 @@ class _Loom:
         # What stands before the oldest entry of a session that was cut is in its cold part.
         if following or last or not self._moved:
             self._add(message, last=last)
+            self.shown[position] = self.entries[-1]
 
     def pass_to(self, end: int) -> None:
         """Lays down what is held before ``end``."""
@@ -68,10 +107,21 @@ class _Loom:
         self._done = place + 1
 
     def _add(self, message: Message, *, last: bool) -> None:
-        entry = entry_of(message, life=self._life, turn=0, now=self._now)
+        entry = self._unheard(message) or entry_of(message, life=self._life, turn=0, now=self._now)
         turn = self._turn(entry, last=last)
         self.turns = max(self.turns, turn + 1)
         self.entries.append(msgspec.structs.replace(entry, turn=turn))
+
+    def _unheard(self, message: Message) -> Entry | None:
+        """An answer that no window showed before, as this one does."""
+        if message.role != "assistant" or not self._aside:
+            return None
+        line = Line(message)
+        entry = next((entry for entry in self._aside if kinship(line, Line(entry)) >= CUT), None)
+        if entry is None or entry in self.found:
+            return None
+        self.found.append(entry)
+        return renewed(entry, message)
 
     def _turn(self, entry: Entry, *, last: bool) -> int:
         before = self.entries[-1] if self.entries else None

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 
 from filters.unheard import bare
-from proxy.memory.reconcile import Answer, answered, asked, marked, missing, reconcile
+from proxy.memory.answer import Answer, answered
+from proxy.memory.reconcile import asked, marked, missing, reconcile
 from proxy.memory.session import Session
 from tests.memory.conversation_faults import Request, held, talks
 
