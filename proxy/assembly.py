@@ -60,7 +60,8 @@ def _memory(settings: MemorySettings) -> Memory:
     )
     store = Guard(opened, patience=settings.deadline / 4)
     window = settings.window
-    return Memory(store, Recorder(store, Window(window.max_messages, window.keep_messages, window.ttl)))
+    held = Window(window.max_messages, window.keep_messages, window.ttl)
+    return Memory(store, Recorder(store, held, reasoning=settings.reasoning))
 
 
 def _pipelines(

@@ -1,6 +1,6 @@
 """A session as it is held: what was said and heard, life by life."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -8,6 +8,8 @@ from msgspec import UNSET
 from filters.message import Content, Message
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
+REASONING: Final = "reasoning_content"
+"""The field of a message that brings a model's reasoning back to it; most models refuse it."""
 _MARKS = ("source", "user", "interrupt_timestamp", "original")
 
 
@@ -36,6 +38,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     original: str | None = None
     pending: bool = False
     broken: bool = False
+    reasoning: str | None = None
+    """What the model thought before it answered, where that is kept."""
     recorded: float = 0.0
     """When it was first recorded, in seconds since 1970."""
 
@@ -75,6 +79,8 @@ def message_of(entry: Entry) -> Message:
         role=entry.role, content=entry.content, turn_id=number, metadata=_metadata(entry) or UNSET
     )
     optional = {name: value for name in _OPTIONAL if (value := getattr(entry, name)) is not None}
+    if entry.reasoning is not None:
+        optional["others"] = {REASONING: entry.reasoning}
     return msgspec.structs.replace(message, **optional) if optional else message
 
 
