@@ -67,9 +67,10 @@ def _memory(settings: MemorySettings, meter: Meter) -> Memory:
     opened = open_store(url, deadline=deadline, codec=codec)
     store = Metered(Guard(opened, patience=deadline / 4), meter)
     window = settings.window
+    held = Window(window.max_messages, window.keep_messages, window.ttl)
     return Memory(
         store,
-        Recorder(store, Window(window.max_messages, window.keep_messages, window.ttl)),
+        Recorder(store, held, reasoning=settings.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
     )
 

@@ -12,7 +12,7 @@ from proxy.memory.cap import cap
 from proxy.memory.answer import Answer, answered
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Deleted, Key, Store, StoreError
 from proxy.transcript import transcript
 
 Listener = Callable[[Key, Session], None]
@@ -50,12 +50,15 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 class Recorder:
     """Writes turns down in the background, those of one session one after the other."""
 
-    def __init__(self, store: Store, window: Window, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(
+        self, store: Store, window: Window, listeners: Sequence[Listener] = (), *, reasoning: bool = False
+    ) -> None:
         self.lost_turns = 0
         self.failing = False
         self.window = window
         self._store = store
         self._listeners = listeners
+        self._reasoning = reasoning
         self._waiting: dict[Key, deque[Said]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,6 +107,8 @@ class Recorder:
                 if await self._attempt(said):
                     self.failing = False
                     return
+            except Deleted:
+                return
             except StoreError as error:
                 if not self.failing:
                     _log.warning("Memory cannot be written: %s", error)
@@ -118,13 +123,18 @@ class Recorder:
     async def _attempt(self, said: Said) -> bool:
         held = await self._store.read(said.key)
         session = decode(held.blob) if held else Session()
-        kept, moved = cap(after(session, said), self.window.max_messages, self.window.keep_messages)
+        kept, moved = cap(
+            after(session, said, reasoning=self._reasoning),
+            self.window.max_messages,
+            self.window.keep_messages,
+        )
         written = await self._store.write(
             said.key,
             encode(kept),
             version=held.version if held else 0,
             ttl=self.window.ttl,
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
+            at=said.at,
         )
         if written:
             self._tell(said.key, kept)
@@ -135,8 +145,11 @@ class Recorder:
             told(key, session)
 
 
-def after(session: Session, said: Said) -> Session:
-    """What is held after a turn; the same turn again changes nothing, and a failed one neither."""
+def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
+    """What is held after a turn; the same turn again changes nothing, and a failed one neither.
+
+    ``reasoning`` says whether the model's reasoning is kept beside the answer.
+    """
     told = transcript(said.answer)
     if not told.reached:
         return session
@@ -145,6 +158,7 @@ def after(session: Session, said: Said) -> Session:
         turn=asked(known, said.window),
         text=told.text,
         tool_calls=told.tool_calls,
+        reasoning=told.reasoning if reasoning else None,
         finished=told.finished,
         reached=told.reached,
     )

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -13,16 +13,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from filters.message import Message
 from proxy import body, wire
 from proxy.era import Parts
 from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, UnsupportedMediaType
 from proxy.memory.cap import cap
 from proxy.memory.contents import contents, imported
+from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Store, StoreError
 from proxy.methods import Endpoint, Methods
 from proxy.pipeline import Memory
 from proxy.place import decoded, identifier
+from proxy.record import Window
 
 ROOT: Final = "/v1/memory/"
 _SESSIONS = f"{ROOT}sessions"
@@ -30,6 +33,8 @@ _EXAMPLE = '{"contents": [{"role": "user", "content": "..."}]}'
 _MOST, _USUAL = 100, 50
 _COLD_AT_ONCE = 1000
 _ATTEMPTS = 10
+_OWN: Final = "turnkeeper"
+"""What an export holds beside Agora's own shape, so that an import leaves the very same session."""
 _ID = "a text of 1 to 256 characters without control characters"
 
 
@@ -85,19 +90,19 @@ async def _exported(request: Request) -> Response:
     if held is None:
         raise _missing(key)
     session = decode(held.blob)
-    return await _whole((*await _moved(store, key, session.moved), *session.entries))
+    moved = await _moved(store, key, session.moved)
+    # In a thread, as everything here that grows with a session: callers wait on the loop.
+    return await asyncio.to_thread(_export, session, moved)
 
 
 async def _imported(request: Request) -> Response:
     memory, key = _memory(request), _key(request)
-    # In a thread: an import may be long, and callers wait on the loop.
     session = await asyncio.to_thread(_read, await _json_body(request))
     await _replace(memory, key, session)
-    return await _whole(session.entries)
+    return await asyncio.to_thread(lambda: _json(_told(session)))
 
 
 async def _deleted(request: Request) -> Response:
-    """A turn that waits to be written when its session is deleted is written all the same, to a new one."""
     store, key = _memory(request).store, _key(request)
     if "content-type" in request.headers:
         await _json_body(request)
@@ -106,7 +111,7 @@ async def _deleted(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def _moved(store: Store, key: Key, count: int) -> list[Entry]:
+async def _moved(store: Store, key: Key, count: int) -> list[bytes]:
     """The first ``count`` entries of the cold part, which only grows; fewer where it is deleted meanwhile."""
     moved: list[bytes] = []
     while len(moved) < count:
@@ -114,19 +119,34 @@ async def _moved(store: Store, key: Key, count: int) -> list[Entry]:
         if not page:
             break
         moved += page
-    return [msgspec.msgpack.decode(entry, type=Entry) for entry in moved]
+    return moved
 
 
 async def _replace(memory: Memory, key: Key, session: Session) -> None:
     window = memory.recorder.window
-    kept, moved = cap(session, window.max_messages, window.keep_messages)
-    blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
+    blob, cold = await asyncio.to_thread(_parts, session, window)
     for _ in range(_ATTEMPTS):
         held = await memory.store.read(key)
         version = held.version if held else 0
         if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
             return
     raise Conflict("Others are writing this session; try again.")
+
+
+def _parts(session: Session, window: Window) -> tuple[bytes, list[bytes]]:
+    """The hot part and the cold part."""
+    kept, moved = cap(session, window.max_messages, window.keep_messages)
+    return encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
+
+
+def _export(hot: Session, cold: Sequence[bytes]) -> Response:
+    moved = (msgspec.msgpack.decode(entry, type=Entry) for entry in cold)
+    session = msgspec.structs.replace(hot, entries=(*moved, *hot.entries), moved=0)
+    return _json({**_told(session), _OWN: remainder(session)})
+
+
+def _told(session: Session) -> dict[str, Any]:
+    return {"contents": contents(session.entries), "summaries": []}
 
 
 def _read(content: bytes) -> Session:
@@ -136,7 +156,7 @@ def _read(content: bytes) -> Session:
     if bytes(fields.get("summaries", b"[]")).strip() not in {b"null", b"[]"}:
         raise RequestError("'summaries' must be empty; only what was said is kept.", param="summaries")
     messages, _ = wire.read_messages(fields["contents"], "contents")
-    session = imported(messages, now=time.time())
+    session = _session(messages, fields.get(_OWN))
     try:
         return decode(encode(session))  # so that what is written can be read
     except (OverflowError, RecursionError, ValueError):
@@ -144,8 +164,15 @@ def _read(content: bytes) -> Session:
         raise RequestError(fault, param="contents") from None
 
 
-async def _whole(entries: tuple[Entry, ...]) -> Response:
-    return await asyncio.to_thread(lambda: _json({"contents": contents(entries), "summaries": []}))
+def _session(messages: Sequence[Message], own: msgspec.Raw | None) -> Session:
+    """Exactly what was exported, where the export says so; else what the messages tell."""
+    if own is None:
+        return imported(messages, now=time.time())
+    try:
+        return restored(messages, msgspec.json.decode(own, type=Remainder))
+    except (ValueError, RecursionError) as error:
+        fault = f"'{_OWN}' does not belong to these 'contents' ({error}); leave it out to import them alone."
+        raise RequestError(fault, param=_OWN) from None
 
 
 def _memory(request: Request) -> Memory:

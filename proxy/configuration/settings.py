@@ -141,6 +141,8 @@ class Memory(Part):
     """What a slow or dead memory may cost a call; in seconds once loaded."""
     window: Window = Window()
     """How much of a session is held ready."""
+    reasoning: bool = False
+    """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
 
 
 class Settings(Part):

@@ -24,6 +24,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     turn: Turn | None
     text: str = ""
     tool_calls: list[dict[str, Any]] | None = None
+    reasoning: str | None = None
     finished: bool = True
     reached: bool = True
 
@@ -141,6 +142,7 @@ def _said(answer: Answer, question: Entry, now: float) -> Entry:
         engine_turn=question.engine_turn,
         content=answer.text or None,
         tool_calls=answer.tool_calls,
+        reasoning=answer.reasoning,
         source="llm",
         pending=True,
         broken=not answer.finished,

@@ -1,5 +1,6 @@
 """A store whose operations are counted: which, how they ended, and how long they took."""
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -25,11 +26,18 @@ class Metered:
         """As the store does."""
         return await self._metered("read", self._store.read(key))
 
-    async def write(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    async def write(  # noqa: PLR0913 - one step
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
     ) -> bool:
         """As the store does."""
-        write = self._store.write(key, blob, version=version, ttl=ttl, cold=cold)
+        write = self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
         return await self._metered("write", write, lost=False)
 
     async def replace(

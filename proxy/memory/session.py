@@ -1,7 +1,7 @@
 """A session as it is held: what was said and heard, life by life."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -10,6 +10,8 @@ from filters.message import Content, Message
 from proxy.memory.newest import Newest
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
+REASONING: Final = "reasoning_content"
+"""The field of a message that brings a model's reasoning back to it; most models refuse it."""
 _MARKS = ("source", "user", "interrupt_timestamp", "original")
 _ASIDE = 4
 
@@ -39,6 +41,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     original: str | None = None
     pending: bool = False
     broken: bool = False
+    reasoning: str | None = None
+    """What the model thought before it answered, where that is kept."""
     recorded: float = 0.0
     """When it was first recorded, in seconds since 1970."""
 
@@ -83,6 +87,8 @@ def message_of(entry: Entry) -> Message:
         role=entry.role, content=entry.content, turn_id=number, metadata=_metadata(entry) or UNSET
     )
     optional = {name: value for name in _OPTIONAL if (value := getattr(entry, name)) is not None}
+    if entry.reasoning is not None:
+        optional["others"] = {REASONING: entry.reasoning}
     return msgspec.structs.replace(message, **optional) if optional else message
 
 

@@ -48,7 +48,12 @@ def m001_sessions(types: Types) -> tuple[str, ...]:
     return sessions, by_expiry, cold
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (m001_sessions,)
+def m002_deletions(types: Types) -> tuple[str, ...]:
+    """A deleted session leaves an empty row that has expired and says when that was; -1 is never."""
+    return (f"ALTER TABLE turnkeeper_sessions ADD COLUMN deleted {types.real} NOT NULL DEFAULT -1",)
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (m001_sessions, m002_deletions)
 
 
 def ahead(taken: Collection[str], types: Types) -> Iterator[str]:

@@ -20,7 +20,6 @@ TYPES: Final = Types(
     blob="BYTEA",
 )
 
-_CONNECTIONS: Final = 8
 _MIGRATING: Final = 30.0
 # Any number will do, as long as nobody else takes it: the letters "turnkeep".
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
@@ -40,9 +39,10 @@ class Pool:
     command ends, or is given up, on its own.
     """
 
-    def __init__(self, url: str, *, timeout: float) -> None:
+    def __init__(self, url: str, *, timeout: float, size: int) -> None:
         self._url = url
         self._timeout = timeout
+        self._size = size
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[Any] | None = None
         self._closed = False
@@ -104,7 +104,7 @@ class Pool:
         pool = asyncpg.create_pool(
             self._url,
             min_size=0,
-            max_size=_CONNECTIONS,
+            max_size=self._size,
             timeout=self._timeout,
             command_timeout=self._timeout,
             reset=_as_it_is,
