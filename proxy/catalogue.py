@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from proxy import relay
+from proxy.attempt import read_all
 from proxy.errors import UpstreamError
 from proxy.pipeline import Pipeline, Target
 
@@ -32,7 +32,7 @@ async def _listed(target: Target) -> list[dict[str, Any]]:
     try:
         response = await target.upstream.open("GET", "/models", target.headers, b"", due=due)
         try:
-            body = await relay.read_all(response, _LONGEST_LIST)
+            body = await read_all(response, _LONGEST_LIST)
         finally:
             response.close()
     except UpstreamError:

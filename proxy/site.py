@@ -1,6 +1,6 @@
 """Everything under the server's root that is not a completion."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -55,9 +55,11 @@ class Site:
 
     async def _ready(self, request: Request) -> Response:
         parts: Parts = request.scope["parts"]
-        degraded = ["memory"] if parts.memory and parts.memory.degraded else []
+        degraded = list(_degraded(parts))
         if self._health.phase != "ready":
             return _json({"status": self._health.phase, "degraded": degraded}, status=503)
+        if all(health.down for health in parts.health.values()):
+            return _json({"status": "unavailable", "degraded": degraded}, status=503)
         return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
 
     async def _models(self, request: Request) -> Response:
@@ -69,6 +71,14 @@ class Site:
             if model["id"] == wanted:
                 return _json(model)
         raise NotFound(f"No pipeline offers the model '{wanted}'.", param="model", code="model_not_found")
+
+
+def _degraded(parts: Parts) -> Iterator[str]:
+    if parts.memory and parts.memory.degraded:
+        yield "memory"
+    for name, health in parts.health.items():
+        if health.degraded:
+            yield f"upstream {name}"
 
 
 def _path(scope: Scope) -> str:

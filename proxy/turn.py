@@ -1,30 +1,28 @@
 """One turn, from the client's bytes to the model's."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import msgspec
 
-from filters.base import Context, Fields, Snapshot
-from proxy import chain, kinds, relay, session, wire
+from filters.base import Context, Snapshot
+from proxy import chain, relay, session, wire
 from proxy.clock import Clock
-from proxy.errors import RequestError, UpstreamBroken
+from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
 from proxy.memory import recall
 from proxy.memory.store import Key, StoreError
-from proxy.pipeline import Pipeline, Target
-from proxy.place import decoded
+from proxy.pipeline import Pipeline
+from proxy.question import Question
 from proxy.record import Said
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
 from proxy.session import Identity
 from proxy.silence import Silence
-from proxy.upstream import Headers, Response
 from proxy.wire import Call
 
-_PATH = "/chat/completions"
 _MOST_NAMED = 10
 _log = logging.getLogger("turnkeeper")
 
@@ -41,7 +39,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: InFlight) -> None:
     """Takes one turn: reads it, filters it, asks the model and passes the answer on.
 
-    Raises TurnkeeperError where nothing has been answered yet, and Superseded at any time.
+    Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
     clock = Clock("recall")
     reply.timed_by(clock)
@@ -58,18 +56,19 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply, c
     call, known = await _recalled(call, pipeline, who, reply)
     context = _context(who, known)
     clock.begin("filters")
-    target = pipeline.targets[0]
-    question = _question(call, pipeline, target, context)
+    question = _question(call, pipeline, context)
+    fallback = Fallback(question, pipeline)
     clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
-    silence = Silence(pipeline.answer if question.streaming else (), context, answer, reply)
     tape = reply.taped()
+    silence = Silence(pipeline, context, answer, reply, tape) if question.streaming else nullcontext()
     try:
         async with silence:
-            await _ask(target, question, answer, reply)
+            with await fallback.begin() as begun:
+                await relay.pass_on(begun, answer, reply)
     finally:
         answer.close()
-        _record(call, pipeline, who, tape, at=context.now, model=question.model)
+        _record(call, pipeline, who, tape, at=context.now, model=fallback.model)
 
 
 async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Call, Snapshot]:
@@ -108,56 +107,13 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
     return (key, pipeline.name) if key and who.session != pipeline.places.default_session else None
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model is sent, and when its first delta and its last byte are due, in the loop's time."""
-
-    headers: Headers
-    body: bytes
-    model: str | None
-    streaming: bool
-    first: float
-    total: float
-
-
-def _question(call: Call, pipeline: Pipeline, target: Target, context: Context) -> Question:
-    messages = chain.run(pipeline.filters, call.messages, context)
-    fields = chain.set_fields(pipeline.filters, call.fields, context)
-    model = chosen_model(fields, pipeline, target)
-    body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
-    now = asyncio.get_running_loop().time()
-    total = now + target.total
-    streaming = call.field("stream") is True
-    first = min(total, now + target.first_token) if streaming else total
-    asked = model or decoded(fields.get("model"))
+def _question(call: Call, pipeline: Pipeline, context: Context) -> Question:
     return Question(
-        headers=_headers(target, call),
-        body=body,
-        model=asked if isinstance(asked, str) else None,
-        streaming=streaming,
-        first=first,
-        total=total,
+        headers=call.headers,
+        fields=chain.set_fields(pipeline.filters, call.fields, context),
+        messages=chain.run(pipeline.filters, call.messages, context),
+        streaming=call.field("stream") is True,
     )
-
-
-async def _ask(target: Target, question: Question, answer: Rewriting, reply: Reply) -> None:
-    response = await target.upstream.open("POST", _PATH, question.headers, question.body, due=question.first)
-    try:
-        await _pass_on(response, reply, answer, question.total)
-    finally:
-        response.close()
-
-
-async def _pass_on(response: Response, reply: Reply, answer: Rewriting, total: float) -> None:
-    if response.status >= 400:  # noqa: PLR2004
-        raise await relay.refused(response)
-    if response.status >= 300:  # noqa: PLR2004
-        raise UpstreamBroken(f"The upstream answered {response.status}, a redirection; correct its base_url.")
-    if relay.is_stream(response.headers):
-        await relay.stream(response, reply, answer, total=total)
-    elif reply.started:
-        raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
-    else:
-        await relay.whole(response, reply, answer)
 
 
 def _introduce(who: Identity, reply: Reply) -> None:
@@ -167,19 +123,3 @@ def _introduce(who: Identity, reply: Reply) -> None:
 
 def _context(who: Identity, memory: Snapshot) -> Context:
     return Context(now=time.time(), tenant=who.tenant, session=who.session, user=who.user, memory=memory)
-
-
-def chosen_model(fields: Fields, pipeline: Pipeline, target: Target) -> str | None:
-    """The model that the settings put in place of the client's; RequestError where nobody named one."""
-    model = pipeline.model or target.model
-    if not model and not decoded(fields.get("model")):
-        raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
-    return model
-
-
-def _headers(target: Target, call: Call) -> Headers:
-    own = list(target.headers)
-    wanted = (*target.forward_headers, "authorization") if target.forward_key else target.forward_headers
-    sent = ((name, call.headers.get(name)) for name in wanted)
-    own.extend((name.encode("latin-1"), value.encode("latin-1")) for name, value in sent if value)
-    return own
