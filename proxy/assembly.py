@@ -12,6 +12,7 @@ from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
+from proxy.health import Health
 from proxy.kinds import KINDS
 from proxy.lately import Lately
 from proxy.memory.episodes.open import open_episodes
@@ -46,6 +47,7 @@ def parts(settings: Settings, environ: Mapping[str, str], metrics: Metrics | Non
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
         upstreams=tuple(target.upstream for target in targets.values()),
+        health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
         log_content=settings.log.content,
@@ -84,15 +86,20 @@ def _pipelines(
 def _pipeline(
     name: str, settings: PipelineSettings, targets: Mapping[str, Target], memory: Memory | None
 ) -> Pipeline:
+    asked = tuple(targets[upstream] for upstream in settings.upstreams)
     return Pipeline(
         name=name,
-        targets=tuple(targets[upstream] for upstream in settings.upstreams),
+        targets=asked,
         filters=settings.request,
         answer=settings.answer,
         places=_places(settings.identity),
         memory=memory,
         lately=_lately(settings.request),
         model=settings.model or None,
+        first_token=settings.first_token or sum(target.patience for target in asked),
+        total=max(target.total for target in asked),
+        hedge=settings.hedge,
+        keep_alive=settings.keep_alive,
     )
 
 
@@ -119,6 +126,7 @@ def _parsed(places: tuple[str, ...] | None, otherwise: tuple[Place, ...]) -> tup
 def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str]) -> Target:
     return Target(
         name=name,
+        health=Health(),
         upstream=_upstream(settings, environ),
         kind=KINDS[settings.accepts],
         headers=tuple(_headers(settings)),
@@ -127,7 +135,9 @@ def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str]) -
         forward_headers=settings.forward_headers,
         forward_key=settings.forward_key,
         first_token=settings.first_token,
+        first_content=settings.first_content,
         total=settings.total,
+        retries=settings.retries,
     )
 
 

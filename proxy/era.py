@@ -7,18 +7,20 @@ from types import TracebackType
 import msgspec
 
 from proxy.gate import Gate
+from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
 from proxy.upstream import Upstream
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an application is made of. ``max_body`` is in bytes.
+    """What an application is made of. ``health`` goes by the upstreams' names; ``max_body`` is in bytes.
 
     ``log_content`` is whether the log may hold what was said.
     """
 
     pipelines: Mapping[str, Pipeline]
     upstreams: tuple[Upstream, ...]
+    health: Mapping[str, Health]
     memory: Memory | None
     gate: Gate
     max_body: int

@@ -19,6 +19,7 @@ TurnkeeperError
 ├── UpstreamError               502  the model cannot be reached, or talks nonsense
 │   ├── UpstreamUnreachable     502  no connection
 │   ├── UpstreamBroken          502  the answer broke off, or is no HTTP
+│   ├── UpstreamRedirected      502  the model is somewhere else
 │   ├── UpstreamTimeout         504  too late
 │   └── UpstreamRefused         as the upstream said, with its own body
 └── ConfigError                 —    the configuration is wrong; nothing is served
@@ -209,6 +210,12 @@ class UpstreamBroken(UpstreamError):
     """The answer broke off, or is not what it says it is."""
 
     code = "upstream_broken"
+
+
+class UpstreamRedirected(UpstreamError):
+    """The upstream sends us somewhere else, and is not followed."""
+
+    code = "upstream_redirected"
 
 
 class UpstreamTimeout(UpstreamError):

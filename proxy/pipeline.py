@@ -1,10 +1,11 @@
-"""What a turn goes through: filters, then one upstream, each made ready when the settings were read."""
+"""What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
+from proxy.health import Health
 from proxy.kinds import Kind
 from proxy.lately import Lately
 from proxy.memory.episodes.source import Episodes
@@ -18,6 +19,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A model's address, and how it wants to be talked to. Times are in seconds."""
 
     name: str
+    health: Health
     upstream: Upstream
     kind: Kind
     headers: Headers
@@ -27,7 +29,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     forward_headers: tuple[str, ...] = ()
     forward_key: bool = False
     first_token: float
+    first_content: float | None = None
     total: float
+    retries: int = 0
+
+    @property
+    def patience(self) -> float:
+        """How long it may take to answer, where it is asked once."""
+        return max(self.first_token, self.first_content or 0.0)
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -50,7 +59,11 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One named way from a client's messages to a model."""
+    """One named way from a client's messages to a model. Times are in seconds.
+
+    ``first_token`` is what all its targets together have until one has begun to answer, ``total`` until it
+    has ended.
+    """
 
     name: str
     targets: tuple[Target, ...]
@@ -60,3 +73,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     lately: Lately | None = None
     model: str | None = None
+    first_token: float
+    total: float
+    hedge: float | None = None
+    keep_alive: float | None = None

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from proxy.memory.store import Key
 from proxy.place import Place, decoded, identifier, newest_user, opened
 from proxy.wire import Call
 
@@ -17,6 +18,11 @@ class Identity(msgspec.Struct, frozen=True):
     session: str | None
     user: str | None
     background: bool
+
+    @property
+    def key(self) -> Key | None:
+        """What the session is remembered under; ``None`` where nothing is."""
+        return None if self.session is None or self.background else Key(self.tenant, self.session)
 
 
 class Places(msgspec.Struct, frozen=True):

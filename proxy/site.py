@@ -1,6 +1,6 @@
 """Everything under the server's root that is not a completion."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -64,9 +64,11 @@ class Site:
 
     async def _ready(self, request: Request) -> Response:
         parts: Parts = request.scope["parts"]
-        degraded = ["memory"] if parts.memory and parts.memory.degraded else []
+        degraded = list(_degraded(parts))
         if self._health.phase != "ready":
             return _json({"status": self._health.phase, "degraded": degraded}, status=503)
+        if all(health.down for health in parts.health.values()):
+            return _json({"status": "unavailable", "degraded": degraded}, status=503)
         return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
 
     async def _metrics(self, _: Request) -> Response:
@@ -91,6 +93,14 @@ async def _framed(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
     yield b": turns\n\n"
     async for event in events:
         yield b"event: turn\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _degraded(parts: Parts) -> Iterator[str]:
+    if parts.memory and parts.memory.degraded:
+        yield "memory"
+    for name, health in parts.health.items():
+        if health.degraded:
+            yield f"upstream {name}"
 
 
 def _path(scope: Scope) -> str:

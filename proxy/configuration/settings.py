@@ -76,9 +76,13 @@ class Upstream(Part):
     connect: Duration = 2.0
     """How long a connection may take to stand; in seconds once loaded."""
     first_token: Duration = 5.0
-    """How long the model may take to say anything; in seconds once loaded."""
+    """How long the model may take to say anything, each time it is asked; in seconds once loaded."""
+    first_content: Duration | None = None
+    """How long it may take to say more than reasoning, which is held back until then; off unless set."""
     total: Duration = 60.0
-    """How long a whole answer may take; in seconds once loaded."""
+    """How long a whole answer may take, with all tries; in seconds once loaded."""
+    retries: Annotated[Whole, Field(ge=0, le=10)] = 1
+    """How often it is asked again in a turn when it fails before it has said anything."""
     max_connections: Annotated[Whole, Field(ge=1)] = 1000
     """How many requests may be under way at once."""
     headers: Frozen[SentHeader, SentValue] = Field(default_factory=lambda: MappingProxyType({}))
@@ -109,6 +113,12 @@ class Pipeline(Part):
     """Names of upstreams; each further one is asked when those before it fail."""
     model: str = ""
     """The model's name; empty takes the upstream's, else the request's."""
+    first_token: Duration | None = None
+    """How long all upstreams together may take to say anything; left out, the sum of what each may take."""
+    hedge: Duration | None = None
+    """When the first delta is so late, the next upstream is asked as well; off unless set."""
+    keep_alive: Duration | None = None
+    """How long a stream may be silent before a comment is sent; off unless set."""
     identity: Identity = Identity()
     """Where session and user are named, in place of the usual places of each dialect."""
     request: tuple[RequestStep, ...] = ()

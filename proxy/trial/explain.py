@@ -11,10 +11,11 @@ from msgspec import UNSET, UnsetType
 
 from filters.base import Context, Fields, Messages, RequestFilter
 from filters.message import Message
-from proxy import kinds, session, turn, wire
+from proxy import session, wire
 from proxy.errors import TurnkeeperError
 from proxy.pipeline import Pipeline
 from proxy.place import decoded
+from proxy.question import Question
 from proxy.session import Identity
 from proxy.trial import disclosure
 from proxy.trial.stripping import Stripped, stripped
@@ -134,9 +135,8 @@ def run(call: Call, identity: Identity, pipeline: Pipeline, now: float) -> Outco
     for each in pipeline.filters:
         step, messages, fields = _step(each, messages, fields, context)
         steps.append(step)
-    target = pipeline.targets[0]
-    model = turn.chosen_model(fields, pipeline, target)
-    sent = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
+    question = Question(headers=call.headers, fields=fields, messages=messages, streaming=False)
+    sent = question.to(pipeline.targets[0], pipeline).body
     return Outcome(messages=messages, fields=fields, steps=tuple(steps), sent=sent)
 
 
