@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from filters.message import Message
-from proxy.memory.cap import cap
 from proxy.memory.answer import Answer, answered
+from proxy.memory.cap import cap
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Deleted, Key, Store, StoreError
