@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
+from proxy.memory.answer import Answer, answered
 from proxy.memory.contents import contents, imported
-from proxy.memory.reconcile import Answer, answered, asked, reconcile
+from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.session import Entry, Session
 from proxy.wire import read_messages
@@ -89,5 +90,5 @@ def test_a_system_message_is_not_brought_in() -> None:
 
 @pytest.mark.parametrize("own", [[], [{}, {}], [{"turn": "one"}]])
 def test_a_remainder_of_other_messages_is_refused(own: list[dict[str, Any]]) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - what it says is msgspec's, or ours
+    with pytest.raises(ValueError):
         restored([message("u:Hi")], Remainder(entries=own))
