@@ -7,7 +7,8 @@ import msgspec
 
 from proxy.memory.heard import renewed
 from proxy.memory.line import CUT, Line, kinship
-from proxy.memory.newest import Newest, Turn, asks
+from proxy.memory.newest import Newest, Turn
+from proxy.memory.question import position_of
 from proxy.memory.session import Entry, Session, message_of, remembering
 from proxy.memory.wording import goes_on
 
@@ -44,12 +45,6 @@ def answered(held: Session, answer: Answer, *, now: float) -> Session:
     return _overtaken(held, said, question) if _late(held, question, now) else _put(held, said, question)
 
 
-def position_of(entries: Sequence[Entry], turn: Turn) -> int | None:
-    """Where the words stand that are to be answered; ``None`` where they are no longer held."""
-    users = [i for i, entry in enumerate(entries) if asks(entry, turn.life, turn.turn)]
-    return users[turn.question] if len(users) >= -turn.question else None
-
-
 def _late(held: Session, question: int, now: float) -> bool:
     """Whether a newer request goes on from other words than these."""
     newest = held.newest
@@ -70,7 +65,7 @@ def _put(held: Session, said: Entry, question: int) -> Session:
 
 
 def _overtaken(held: Session, said: Entry, question: int) -> Session:
-    """The answer as a newer window shows it; where that window spans its place and does not, it is unheard."""
+    """The answer as a newer window shows it; unheard, where that window spans its place and does not."""
     shown = _shown(held.entries, said, question)
     if shown is not None:
         entry = held.entries[shown]

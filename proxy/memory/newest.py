@@ -1,8 +1,8 @@
-"""The newest request whose window a session has taken in: by it an older one is known, and the same one again."""
+"""The newest request that a session has taken in: an older one is known by it, and the same one again."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,6 +10,7 @@ from filters.message import Message
 from proxy.memory.speech import answers, speech
 
 _BYTES = 8
+_KNOWN = 4
 
 
 class Turn(NamedTuple):
@@ -23,25 +24,14 @@ class Turn(NamedTuple):
     question: int = -1
 
 
-class Words(Protocol):
-    """What is held of one message, as far as it tells whose words in which turn they are."""
-
-    @property
-    def role(self) -> str: ...
-
-    @property
-    def life(self) -> int: ...
-
-    @property
-    def turn(self) -> int: ...
-
-
 class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a session keeps of that request.
 
     ``at`` is when it arrived, in seconds since 1970, and ``seal`` what tells its window from others, of
     ``lines`` lines. ``since`` is where the window begins, counted from the session's first entry, moved ones
-    too; ``whole`` is whether its life does not begin before. ``answering`` is whether it shows what the assistant said. ``asked`` are the words to be answered.
+    too; ``whole`` is whether its life does not begin before. ``answering`` is whether it shows what the
+    assistant said. ``asked`` are the words to be answered. ``overtaken`` are requests that arrived before it
+    and were recorded after it: their seals, and what they asked.
     """
 
     at: float
@@ -51,6 +41,20 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answering: bool
     whole: bool
     asked: Turn | None = None
+    overtaken: tuple[tuple[bytes, Turn | None], ...] = ()
+
+    def knows(self, sealed: bytes) -> bool:
+        """Whether the request with this seal has been taken in."""
+        return sealed == self.seal or any(sealed == other for other, _ in self.overtaken)
+
+    def asked_by(self, sealed: bytes) -> Turn | None:
+        """The words that the request with this seal asked to be answered."""
+        return self.asked if sealed == self.seal else dict(self.overtaken).get(sealed)
+
+    def overtaking(self, sealed: bytes, asked: Turn | None) -> "Newest":
+        """The same, once it has overtaken another request too; the last four are known again."""
+        overtaken = (*self.overtaken, (sealed, asked))[-_KNOWN:]
+        return msgspec.structs.replace(self, overtaken=overtaken)
 
 
 def seal(window: Sequence[Message]) -> bytes:
@@ -60,14 +64,3 @@ def seal(window: Sequence[Message]) -> bytes:
         for m in speech(window)
     ]
     return blake2b(repr((answers(window), said)).encode("utf-8", "replace"), digest_size=_BYTES).digest()
-
-
-def turn_of(entries: Sequence[Words], position: int) -> Turn:
-    """How the words at a position are called."""
-    life, turn = entries[position].life, entries[position].turn
-    return Turn(life, turn, -sum(asks(entry, life, turn) for entry in entries[position:]))
-
-
-def asks(entry: Words, life: int, turn: int) -> bool:
-    """Whether these are words of the user in that turn."""
-    return entry.turn == turn and entry.life == life and entry.role == "user"

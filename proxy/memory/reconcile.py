@@ -7,8 +7,9 @@ import msgspec
 from filters.message import Message
 from proxy.memory.absence import gone
 from proxy.memory.heard import renewed
-from proxy.memory.newest import Turn, seal, turn_of
+from proxy.memory.newest import Turn, seal
 from proxy.memory.overtaken import overtaken
+from proxy.memory.question import turn_of
 from proxy.memory.replay import Replay, last_user, read
 from proxy.memory.session import Entry, Session, message_of
 from proxy.memory.weaving import woven
@@ -20,15 +21,15 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     ``now`` is when the request arrived, in seconds since 1970: one that a newer request has overtaken takes
     nothing back. System messages, silence prompts and the like are passed over.
     """
-    sealed = seal(window)
-    if held.newest and held.newest.seal == sealed:
+    newest, sealed = held.newest, seal(window)
+    if newest and newest.knows(sealed):
         return held
-    late = held.newest is not None and now < held.newest.at
+    late = newest is not None and now < newest.at
     replay = read(held, window, overtaken=late)
     if not replay.spoken or replay.stale:
         return held
-    if held.newest and late:
-        return overtaken(held, replay, held.newest, now=now)
+    if newest and late:
+        return _overtaken(overtaken(held, replay, newest, now=now), window, sealed)
     session = woven(held, replay, gone(replay), now=now, seal=sealed)
     return msgspec.structs.replace(
         session,
@@ -39,15 +40,25 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     )
 
 
+def _overtaken(session: Session, window: Sequence[Message], sealed: bytes) -> Session:
+    newest = session.newest and session.newest.overtaking(sealed, _asked(session, window))
+    return msgspec.structs.replace(session, newest=newest)
+
+
 def _began(session: Session) -> int | float | None:
     entries = (entry for entry in session.entries if entry.life == session.life)
     return next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
 
 
 def asked(held: Session, window: Sequence[Message]) -> Turn | None:
-    """The words that ``window`` asks to be answered, once they are held; ``None`` when they are superseded."""
-    if held.newest and held.newest.seal == seal(window):
-        return held.newest.asked
+    """The words that ``window`` asks to be answered, once it is held; ``None`` when they are superseded."""
+    sealed = seal(window)
+    if held.newest and held.newest.knows(sealed):
+        return held.newest.asked_by(sealed)
+    return _asked(held, window)
+
+
+def _asked(held: Session, window: Sequence[Message]) -> Turn | None:
     replay = read(held, window, overtaken=True)
     place = None if replay.asked is None or replay.anew else replay.places[replay.asked]
     if place is None or place < 0 or replay.stale or replay.revised is not None:

@@ -7,6 +7,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.contents import numbered
+from proxy.memory.newest import Newest
 from proxy.memory.session import Entry, Session, message_of
 
 _SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
@@ -24,8 +25,11 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     life: int = 0
     turns: int = 0
     user: str | None = None
+    began: int | float | None = None
     created: float = 0.0
     updated: float = 0.0
+    newest: Newest | None = None
+    unheard: tuple[Entry, ...] = ()
     state: dict[str, Any] = {}
 
 
@@ -38,8 +42,11 @@ def remainder(session: Session) -> Remainder:
         life=session.life,
         turns=session.turns,
         user=session.user,
+        began=session.began,
         created=session.created,
         updated=session.updated,
+        newest=session.newest,
+        unheard=session.unheard,
         state=session.state,
     )
 
@@ -58,8 +65,11 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
         life=left.life,
         turns=left.turns,
         user=left.user,
+        began=left.began,
         created=left.created,
         updated=left.updated,
+        newest=left.newest,
+        unheard=left.unheard,
         state=left.state,
     )
 
