@@ -18,6 +18,12 @@ TYPES: Final = Types(
     number="BIGINT",
     real="DOUBLE PRECISION",
     blob="BYTEA",
+    index=(
+        (
+            "CREATE INDEX turnkeeper_index ON turnkeeper_passages"
+            " USING gin (array_to_tsvector(string_to_array(terms, ' ')))"
+        ),
+    ),
 )
 
 _MIGRATING: Final = 30.0
