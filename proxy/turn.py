@@ -85,6 +85,8 @@ async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply)
             _log.error("A session cannot be read: %s", type(error).__name__)
         reply.add("x-turnkeeper-degraded", "memory")
         return call, Snapshot()
+    if pipeline.memory.recorder.lags(key):  # what is not written yet is not remembered either
+        reply.add("x-turnkeeper-degraded", "memory")
     return (call if heard is call.messages else msgspec.structs.replace(call, messages=heard)), known
 
 

@@ -47,7 +47,8 @@ def _entry(message: Message, now: float) -> Entry:
 
 def _shown(entry: Entry) -> dict[str, Any]:
     message: dict[str, Any] = msgspec.to_builtins(message_of(entry))
-    return message | message.pop(_OTHERS)
+    others: dict[str, Any] = message.pop(_OTHERS)
+    return message | others
 
 
 def _next(entry: Entry, before: Sequence[Entry]) -> Entry:

@@ -89,5 +89,5 @@ def test_a_system_message_is_not_brought_in() -> None:
 
 @pytest.mark.parametrize("own", [[], [{}, {}], [{"turn": "one"}]])
 def test_a_remainder_of_other_messages_is_refused(own: list[dict[str, Any]]) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - what it says is msgspec's, or ours
+    with pytest.raises(ValueError):
         restored([message("u:Hi")], Remainder(entries=own))

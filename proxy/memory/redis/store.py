@@ -58,7 +58,7 @@ class RedisStore:
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
     ) -> bool:
         """Replaces both parts if ``version`` is still held; else as ``write``."""
-        whole = blob, WHOLE, _written(math.inf), *cold
+        whole: tuple[Argument, ...] = blob, WHOLE, _written(math.inf), *cold
         return await self._swap(self._leisurely, key, version, _milliseconds(ttl), *whole)
 
     async def _swap(self, link: Link, key: Key, version: int, lasting: int, *what: Argument) -> bool:
