@@ -53,6 +53,8 @@ async def _of_session(
     if pipeline.memory is None or who.key is None:
         return call, Snapshot()
     found = await _or_none("memory", _read(call, pipeline.memory.store, who.key), lacking)
+    if found and pipeline.memory.recorder.lags(who.key):  # what is not written yet is not remembered either
+        lacking("memory")
     return found or (call, Snapshot())
 
 

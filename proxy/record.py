@@ -54,12 +54,12 @@ class Recorder:
         self, store: Store, window: Window, listeners: Sequence[Listener] = (), *, reasoning: bool = False
     ) -> None:
         self.lost_turns = 0
-        self.failing = False
         self.window = window
         self._store = store
         self._listeners = listeners
         self._reasoning = reasoning
         self._waiting: dict[Key, deque[Said]] = {}
+        self._failing: set[Key] = set()
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -67,6 +67,15 @@ class Recorder:
     def waiting(self) -> int:
         """How many turns are yet to be written."""
         return self._count
+
+    @property
+    def failing(self) -> bool:
+        """Whether turns wait for a store that did not take them."""
+        return bool(self._failing)
+
+    def lags(self, key: Key) -> bool:
+        """Whether turns of this session do."""
+        return key in self._failing
 
     def put(self, said: Said) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
@@ -96,6 +105,7 @@ class Recorder:
         turns = self._waiting[key]
         while turns:
             await self._until_written(turns[0])
+            self._failing.discard(key)
             turns.popleft()
             self._count -= 1
         del self._waiting[key]
@@ -105,14 +115,13 @@ class Recorder:
         while True:
             try:
                 if await self._attempt(said):
-                    self.failing = False
                     return
             except Deleted:
                 return
             except StoreError as error:
                 if not self.failing:
                     _log.warning("Memory cannot be written: %s", error)
-                self.failing = True
+                self._failing.add(said.key)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST)
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest

@@ -47,7 +47,7 @@ DELETION_KEPT: Final = 900.0
 
 
 LEISURE: Final = 5.0
-"""What ``replace``, ``cold``, ``delete`` and ``list`` may take, in seconds: no call waits for them."""
+"""Seconds that ``replace``, ``cold``, ``delete`` and ``list`` may take: no call waits for them."""
 
 
 class Store(Protocol):

@@ -27,7 +27,7 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     one that cannot be understood.
     """
     place = Address.of(url)
-    link, leisurely = (
-        Link(clients(place, limit), deadline=limit) for limit in (deadline, max(deadline, leisure))
-    )
+    leisure = max(deadline, leisure)
+    link = Link(clients(place, deadline), deadline=deadline)
+    leisurely = Link(clients(place, leisure), deadline=leisure)
     return RedisStore(link, leisurely, Names(place.prefix))

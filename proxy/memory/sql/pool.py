@@ -53,11 +53,14 @@ class Pool:
         self._opening: asyncio.Task[Any] | None = None
         self._closed = False
 
-    async def run(self, work: Work[T]) -> T:
-        """What ``work`` makes of a connection to tables that are up to date. Raises StoreError."""
+    async def run(self, work: Work[T], within: float | None = None) -> T:
+        """What ``work`` makes of a connection to tables that are up to date.
+
+        Raises StoreError, after ``within`` seconds at the latest where that is given.
+        """
         if self._closed:
             raise StoreError("The memory has been closed.")
-        return await self._awaited(self._start(self._carry_out(work)))
+        return await self._awaited(self._start(self._carry_out(work)), within or self._timeout)
 
     def start(self, work: Work[object]) -> None:
         """Carries out ``work`` that nobody waits for."""
@@ -85,8 +88,8 @@ class Pool:
         if not task.cancelled():
             task.exception()  # whoever waited may have left: the error is known all the same
 
-    async def _awaited(self, task: asyncio.Task[T]) -> T:
-        done, _ = await asyncio.wait({task}, timeout=self._timeout)
+    async def _awaited(self, task: asyncio.Task[T], within: float) -> T:
+        done, _ = await asyncio.wait({task}, timeout=within)
         if not done:
             raise StoreError("The memory database is too slow.")
         return task.result()

@@ -67,15 +67,18 @@ def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driv
     """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema.
 
     Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and
-    whoever reads on a call's behalf leaves at the deadline.
+    whoever reads leaves at the deadline.
     """
-    return PostgresStore(url, timeout=max(TIMEOUT, deadline))
+    return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline)
 
 
 class PostgresStore:
     """One round trip for each read and each write. Versions are drawn at random, as SqliteStore's are."""
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT, leisure: float = LEISURE) -> None:
+    def __init__(
+        self, url: str, *, timeout: float = TIMEOUT, leisure: float = LEISURE, deadline: float | None = None
+    ) -> None:
+        self._deadline = deadline
         self._pool = Pool(url, timeout=timeout, size=_CONNECTIONS)
         # How long a command may take is a connection's matter, and calls shall not wait for what is long.
         self._leisurely = Pool(url, timeout=max(timeout, leisure), size=_FEW_CONNECTIONS)
@@ -83,7 +86,7 @@ class PostgresStore:
 
     async def read(self, key: Key) -> Held | None:
         """As the protocol has it."""
-        rows = await self._fetch(READ, whose(key))
+        rows = await self._fetch(READ, whose(key), within=self._deadline)
         return Held(*rows[0]) if rows else None
 
     async def write(  # noqa: PLR0913 - as the protocol has it
@@ -137,13 +140,19 @@ class PostgresStore:
         """As the protocol has it."""
         await asyncio.gather(self._pool.aclose(), self._leisurely.aclose())
 
-    async def _fetch(self, statement: Statement, arguments: Arguments, pool: Pool | None = None) -> Rows:
+    async def _fetch(
+        self,
+        statement: Statement,
+        arguments: Arguments,
+        pool: Pool | None = None,
+        within: float | None = None,
+    ) -> Rows:
         given = statement.in_order({**arguments, "now": time.time()})
 
         async def work(connection: Connection) -> Rows:
             return cast("Rows", await connection.fetch(statement.numbered, *given))
 
-        return await (pool or self._pool).run(work)
+        return await (pool or self._pool).run(work, within)
 
     def _sweep(self) -> None:
         if time.monotonic() >= self._sweep_due:
