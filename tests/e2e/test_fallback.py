@@ -409,3 +409,13 @@ def test_streams_that_break_again_and_again_count_as_failures(
     for _ in range(5):
         assert proxy.chat(stream=True).status_code == 200
     assert ready(proxy) == (503, ["upstream main"])
+
+
+def test_a_stream_that_comes_to_its_end_makes_up_for_those_that_broke(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    broken = [HEAD, chunk(ROLE + delta(content="Hel")), RESET]
+    upstream.script = in_turn(*[broken] * 4, sse(GOOD), *[broken] * 4)
+    for _ in range(9):
+        assert proxy.chat(stream=True).status_code == 200
+    assert ready(proxy) == (200, [])

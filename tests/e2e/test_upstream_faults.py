@@ -78,7 +78,6 @@ BEFORE: dict[str, tuple[list[Step], int]] = {
     "stalls after the role": ([HEAD, chunk(ROLE), HANG], 504),
     "trickles its head": ([step for byte in HEAD for step in (bytes([byte]), 0.05)], 504),
     "sends comments for ever": ([HEAD, *[chunk(b": ping\n\n"), 0.05] * 40, HANG], 504),
-    "sends comments without end": ([HEAD, *[chunk(b": " + b"x" * 2_000_000 + b"\n\n")] * 12, HANG], 502),
     "promises more than it sends": ([sized(len(ROLE) + 99), ROLE, CLOSE], 502),
     "closes before anything": ([OPEN_END, ROLE, CLOSE], 502),
     "ends before anything": ([HEAD, chunk(ROLE), END], 502),
@@ -200,6 +199,7 @@ def harmless(proxy: ProxyServer, upstream: FakeUpstream, idle: int = 1) -> Itera
 
     So many connections may wait for the next call.
     """
+    upstream.script = by_default
     assert proxy.chat(stream=True).content == GOOD
     assert until(lambda: upstream.open <= idle)
     tasks, files = proxy.tasks(), open_files() - 2 * upstream.open
@@ -319,8 +319,10 @@ def test_a_storm_is_weathered(serve: Serve, upstream: FakeUpstream, table: list[
     with harmless(proxy, upstream, idle=16):
         upstream.requests.clear()
         upstream.says(*answer({"error": {"message": "Busy."}}, status))
-        with ThreadPoolExecutor(16) as callers:
-            got = list(callers.map(lambda _: proxy.chat(stream=True).status_code, range(64)))
+        call = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        with ThreadPoolExecutor(16) as callers, httpx2.Client(timeout=10) as client:
+            url = f"{proxy.url}/chat/completions"
+            got = list(callers.map(lambda _: client.post(url, json=call).status_code, range(64)))
         assert set(got) == {status}
         assert len(upstream.requests) <= 2 * 64
     table.append(f"{f'a storm of {status}':34} {status}")

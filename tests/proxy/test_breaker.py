@@ -55,9 +55,9 @@ def test_five_failures_in_a_row_open_it() -> None:
     assert not breaker.admit()
 
 
-@given(EVENTS)
-def test_a_model_that_is_well_again_is_found_out_in_time(events: list[object]) -> None:
-    breaker, time = after(events)
+@given(EVENTS, st.integers(0, 8))
+def test_a_model_that_is_well_again_is_found_out_in_time(events: list[object], probes: int) -> None:
+    breaker, time = after([*events, *["failed"] * 5, *[100.0, "admit", "failed"] * probes])
     end = time.now + RECOVERY - 1
     while breaker.state != "closed":
         time.now += 0.5
