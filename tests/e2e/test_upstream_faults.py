@@ -98,6 +98,13 @@ BEFORE: dict[str, tuple[list[Step], int]] = {
     "an unknown coding": ([ZIPPED.replace(b"gzip", b"br"), chunk(GOOD), END], 502),
     "an error frame": (sse(event(error={"message": "boom"}, choices=[])), 502),
     "a role and a frame of 429": (sse(ROLE + event(error={"message": "boom", "code": 429}, choices=[])), 429),
+    "an error frame, and stays": ([HEAD, chunk(ROLE + event(error={"message": "boom"})), HANG], 502),
+    "[DONE] alone, and stays": ([HEAD, chunk(ROLE + DONE), HANG], 502),
+    "an error of 2 MB, and stays": (
+        [STATUS.replace(b"200", b"500") + b"\r\n\r\n", b"x" * 2_000_000, HANG],
+        502,
+    ),
+    "a redirection that stays": ([STATUS.replace(b"200", b"302") + b"\r\n\r\n", HANG], 502),
     "an error that is no stream": (answer({"error": {"message": "boom"}}), 502),
     "a page of HTML": (answer(b"<html>Bad gateway</html>", 502, kind="text/html"), 502),
     "an error of 2 MB": (answer(b"x" * 2_000_000, 500), 502),
@@ -212,6 +219,7 @@ def harmless(proxy: ProxyServer, upstream: FakeUpstream, idle: int = 1) -> Itera
     upstream.script = by_default
     assert proxy.chat(stream=True).content == GOOD
     assert proxy.chat().json() == completion()
+    assert until(lambda: upstream.open <= idle), "one that was left open was not the one for the next call"
 
 
 def assert_error(got: httpx2.Response, status: int) -> None:
