@@ -8,6 +8,7 @@ from proxy.rewriting import Rewriting
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
+_DONE = b"data: [DONE]"
 
 
 async def pass_on(begun: Begun, answer: Rewriting, reply: Reply) -> None:
@@ -28,14 +29,17 @@ async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Repl
     response = begun.response
     if not reply.started:
         await reply.start(response.status, [*passed_on(response.headers), *UNBUFFERED])
-    await reply.write(answer.first() + answer.feed(begun.data))
+    last = begun.data
+    await reply.write(answer.first() + answer.feed(last))
     reply.watch.answered()
     read, cut, write, filtered = response.read, framing.feed, reply.write, answer.filtered
     try:
         while data := await read():
             if whole := cut(data):
+                last = whole
                 await write(answer.feed(whole) if filtered else whole)
     except UpstreamError:
-        await reply.write(answer.close())
-        raise
+        if not last.rstrip().endswith(_DONE):  # what breaks behind its own end is whole
+            await write(answer.close())
+            raise
     await reply.end(answer.end(framing.close()))
