@@ -145,6 +145,17 @@ class Memory(Part):
     """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
 
 
+class Limits(Part):
+    """What each key may have, shared by all servers on one Redis; 0 is no limit."""
+
+    requests_per_minute: Annotated[Whole, Field(ge=0)] = 0
+    """How many turns in a minute, which begins with the first of them."""
+    tokens_per_minute: Annotated[Whole, Field(ge=0)] = 0
+    """How many tokens, of prompts and answers; a turn is admitted while any are left."""
+    concurrent_streams: Annotated[Whole, Field(ge=0)] = 0
+    """How many turns at once, in each process."""
+
+
 class Settings(Part):
     """All that a configuration says."""
 
@@ -158,6 +169,8 @@ class Settings(Part):
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None
     """What is remembered of conversations; left out, nothing is."""
+    limits: Limits = Limits()
+    """What each key may have."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(at_least_one))] = Field(
         json_schema_extra={"minProperties": 1}
     )
