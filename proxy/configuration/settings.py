@@ -43,6 +43,8 @@ class Listen(Part):
     """A port; 0 takes one that is free."""
     max_body: Size = 16_000_000
     """The largest request that is read; in bytes once loaded."""
+    grace: Duration = 6.0
+    """How long calls may last after SIGTERM; writing memory may take 3 s more. In seconds once loaded."""
 
 
 class Log(Part):
