@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import body, turn, words
 from proxy.access import told
 from proxy.era import Era, Parts
-from proxy.errors import MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
+from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
 from proxy.feed import Feed
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
@@ -91,6 +91,8 @@ class App:
             with self._era as parts:
                 await self._route(parts, scope, headers, receive, reply)
         except TurnkeeperError as error:
+            if isinstance(error, FilterFailed):
+                _log.error("%s", error.message)
             await reply.fail(error)
         except ClientGone:
             watch.outcome = "hangup"

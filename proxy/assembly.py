@@ -102,6 +102,7 @@ def _pipeline(
         name=name,
         targets=tuple(targets[upstream] for upstream in settings.upstreams),
         filters=settings.request,
+        skips_failing=settings.failing == "skip",
         answer=settings.answer,
         places=_places(settings.identity),
         memory=memory,

@@ -50,12 +50,16 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One named way from a client's messages to a model."""
+    """One named way from a client's messages to a model.
+
+    ``skips_failing`` is whether a turn goes on without a request filter that fails.
+    """
 
     name: str
     targets: tuple[Target, ...]
     filters: Sequence[RequestFilter]
     answer: Sequence[AnswerFilter] = ()
+    skips_failing: bool = False
     places: Places
     memory: Memory | None = None
     lately: Lately | None = None

@@ -58,7 +58,9 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     context = _context(who, known)
     watch.clock.begin("filters")
     target = pipeline.targets[0]
-    question = _question(call, pipeline, target, context, watch.filters)
+    notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
+    question = _question(call, pipeline, target, context, notes)
+    _own_up(notes.skipped, reply)
     watch.clock.begin("upstream")
     watch.model, watch.upstream = question.model, target.name
     answer = Rewriting(pipeline.answer, context)
@@ -143,11 +145,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     total: float
 
 
+def _own_up(skipped: list[str] | None, reply: Reply) -> None:
+    for name in dict.fromkeys(skipped or ()):
+        _log.warning("The filter '%s' has failed; the turn went on without it.", name)
+        reply.add("x-turnkeeper-degraded", name)
+
+
 def _question(
-    call: Call, pipeline: Pipeline, target: Target, context: Context, taken: chain.Taken
+    call: Call, pipeline: Pipeline, target: Target, context: Context, notes: chain.Notes
 ) -> Question:
-    messages = chain.run(pipeline.filters, call.messages, context, taken)
-    fields = chain.set_fields(pipeline.filters, call.fields, context)
+    messages = chain.run(pipeline.filters, call.messages, context, notes)
+    fields = chain.set_fields(pipeline.filters, call.fields, context, notes)
     model = chosen_model(fields, pipeline, target)
     body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
     now = asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
 """What a configuration says, as one frozen value."""
 
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
@@ -115,6 +115,8 @@ class Pipeline(Part):
     """Where session and user are named, in place of the usual places of each dialect."""
     request: tuple[RequestStep, ...] = ()
     """The filters between the client's request and the model, in the order in which they run."""
+    failing: Literal["refuse", "skip"] = "refuse"
+    """A request filter that raises an error: the turn is refused, or goes on without it and says so."""
     answer: tuple[AnswerStep, ...] = ()
     """The filters between the model's answer and the client, in the order in which they run."""
     tests: tuple[Case, ...] = ()
