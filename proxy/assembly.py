@@ -23,9 +23,10 @@ from proxy.metrics import Metrics
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.practice import Practice
+from proxy.proof import Proof
 from proxy.quota import Limits, Quota
 from proxy.record import Recorder, Window
-from proxy.session import SESSION_PLACES, USER_PLACES, Places
+from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 
@@ -120,10 +121,12 @@ def _lately(steps: Iterable[RequestFilter]) -> Lately | None:
 
 
 def _places(settings: Identity) -> Places:
+    secret = settings.user_hmac.get_secret_value()
     return Places(
         session=_parsed(settings.session, SESSION_PLACES),
-        user=_parsed(settings.user, USER_PLACES),
+        user=_parsed(settings.user, PROVEN_PLACES if secret else USER_PLACES),
         default_session=settings.default_session or None,
+        proof=Proof(secret) if secret else None,
     )
 
 

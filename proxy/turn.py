@@ -17,6 +17,7 @@ from proxy.memory import recall
 from proxy.memory.store import Key, StoreError
 from proxy.pipeline import Pipeline, Target
 from proxy.place import decoded
+from proxy.proof import HEADER as PROVEN_BY
 from proxy.record import Said
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
@@ -48,6 +49,8 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
     call = wire.read(request.body, request.headers, request.query)
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
+    if pipeline.places.proof:
+        pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
     with in_flight.turn(_line(who, pipeline), call, reply):
         await _answer(call, pipeline, who, reply)
 

@@ -28,6 +28,7 @@ from proxy.configuration.value import (
     at_least_one,
     encryption_keys,
     listening_host,
+    signing_secret,
     store_address,
 )
 from proxy.keys import Keys
@@ -98,6 +99,11 @@ class Identity(Part):
     """Where the session's name stands; left out, the usual places of each dialect."""
     user: tuple[Place, ...] | None = None
     """Where the user's name stands; left out, the usual places of each dialect."""
+    user_hmac: Annotated[SecretStr, AfterValidator(advising(signing_secret))] = SecretStr("")
+    """Demands ``X-User-Hmac`` with each user's id: its HMAC-SHA256 in hexadecimal under this secret.
+
+    ``user`` left out, the id is then read from ``X-User-Id`` alone.
+    """
     default_session: str = ""
     """The session of a caller who names none; empty means no session."""
 
