@@ -7,6 +7,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -15,12 +16,13 @@ from starlette.types import Receive, Scope, Send
 from proxy import body, turn, words
 from proxy.access import told
 from proxy.era import Era, Parts
-from proxy.errors import MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
+from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
 from proxy.feed import Feed
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
 from proxy.metrics import Metrics
 from proxy.pipeline import Memory, Pipeline
+from proxy.quota import Quota
 from proxy.reply import Reply
 from proxy.site import Site
 from proxy.standing import Standing
@@ -89,6 +91,8 @@ class App:
             with self._era as parts:
                 await self._route(parts, scope, headers, receive, reply)
         except TurnkeeperError as error:
+            if isinstance(error, FilterFailed):
+                _log.error("%s", error.message)
             await reply.fail(error)
         except ClientGone:
             watch.outcome = "hangup"
@@ -125,14 +129,18 @@ class App:
         content = await body.read(receive, headers, parts.max_body)
         request = turn.Request(headers=headers, query=query, body=content, tenant=tenant)
         if chat:
-            await until_gone(receive, self._turn(request, pipeline, reply))
+            await until_gone(receive, self._turn(request, pipeline, reply, parts.quota))
         else:
             await until_gone(receive, _explain(request, pipeline, reply))
 
-    async def _turn(self, request: turn.Request, pipeline: Pipeline, reply: Reply) -> None:
+    async def _turn(
+        self, request: turn.Request, pipeline: Pipeline, reply: Reply, quota: Quota | None
+    ) -> None:
+        admitted = quota.turn(request.tenant, len(request.body), reply) if quota else nullcontext()
         self._turns += 1
         try:
-            await turn.take(request, pipeline, reply, self._in_flight)
+            async with admitted:
+                await turn.take(request, pipeline, reply, self._in_flight)
         finally:
             self._turns -= 1
 

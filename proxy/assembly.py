@@ -1,7 +1,7 @@
 """From settings to the objects that serve them."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
@@ -18,14 +18,16 @@ from proxy.lately import Lately
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
 from proxy.memory.metered import Meter, Metered
-from proxy.memory.open import open_store
+from proxy.memory.open import open_counts, open_store
 from proxy.memory.sealing import codec_of
 from proxy.metrics import Metrics
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.practice import Practice
+from proxy.proof import Proof
+from proxy.quota import Limits, Quota
 from proxy.record import Recorder, Window
-from proxy.session import SESSION_PLACES, USER_PLACES, Places
+from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 
@@ -51,7 +53,20 @@ def parts(settings: Settings, environ: Mapping[str, str], metrics: Metrics | Non
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
         log_content=settings.log.content,
+        quota=_quota(settings, metrics.refused),
     )
+
+
+def _quota(settings: Settings, refused: Callable[[str], None]) -> Quota | None:
+    """Counts where sessions are, when that is a Redis; else in this process."""
+    own, memory = settings.limits, settings.memory
+    limits = Limits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+    if limits == Limits():
+        return None
+    if not memory:
+        return Quota(limits, refused=refused)
+    storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline)
+    return Quota(limits, storage, deadline=memory.deadline, refused=refused)
 
 
 def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:
@@ -91,6 +106,7 @@ def _pipeline(
         name=name,
         targets=asked,
         filters=settings.request,
+        skips_failing=settings.failing == "skip",
         answer=settings.answer,
         places=_places(settings.identity),
         memory=memory,
@@ -112,10 +128,12 @@ def _lately(steps: Iterable[RequestFilter]) -> Lately | None:
 
 
 def _places(settings: Identity) -> Places:
+    secret = settings.user_hmac.get_secret_value()
     return Places(
         session=_parsed(settings.session, SESSION_PLACES),
-        user=_parsed(settings.user, USER_PLACES),
+        user=_parsed(settings.user, PROVEN_PLACES if secret else USER_PLACES),
         default_session=settings.default_session or None,
+        proof=Proof(secret) if secret else None,
     )
 
 

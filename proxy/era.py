@@ -9,6 +9,7 @@ import msgspec
 from proxy.gate import Gate
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
+from proxy.quota import Quota
 from proxy.upstream import Upstream
 
 
@@ -25,6 +26,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate
     max_body: int
     log_content: bool = False
+    quota: Quota | None = None
 
 
 class Era:
@@ -51,6 +53,8 @@ class Era:
     async def end(self) -> None:
         """Closes memory and the ways to the models once the last call has left."""
         await self._empty.wait()
+        if self.parts.quota:
+            await self.parts.quota.aclose()
         if self.parts.memory:
             await self.parts.memory.aclose()
         for upstream in self.parts.upstreams:

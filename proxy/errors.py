@@ -14,6 +14,7 @@ TurnkeeperError
 │   ├── LimitExceeded           429  more than the settings allow a key
 │   ├── UnsupportedEncoding     415
 │   └── UnsupportedMediaType    415
+├── FilterFailed            500  a filter, most likely one of the user's own
 ├── ShuttingDown                503  the server ends before the answer does
 ├── MemoryUnavailable           503  the store does not answer
 ├── UpstreamError               502  the model cannot be reached, or talks nonsense
@@ -170,6 +171,12 @@ class UnsupportedEncoding(RequestError):
     """The body is compressed in a way that is not understood."""
 
     status = 415
+
+
+class FilterFailed(TurnkeeperError):
+    """A filter raised an error, or returned what is none of a filter's results."""
+
+    code = "filter_failed"
 
 
 class ShuttingDown(TurnkeeperError):

@@ -14,6 +14,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 _TEXT: Final = "%(levelname)s %(message)s"
 _MOST_WAITING: Final = 10_000
+_PATIENCE: Final = 1.0
 
 
 class Entry:
@@ -51,7 +52,7 @@ def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") 
     writer = logging.StreamHandler(stream)
     writer.setFormatter(Lines() if form == "json" else logging.Formatter(_TEXT))
     handing = _Handing(Queue(_MOST_WAITING))
-    listener = QueueListener(handing.queue, writer)
+    listener = _Writing(handing.queue, writer)
     root = logging.getLogger()
     root.addHandler(handing)
     root.setLevel(level.upper())
@@ -72,6 +73,16 @@ class _Handing(QueueHandler):
     def enqueue(self, record: logging.LogRecord) -> None:
         with suppress(Full):
             self.queue.put_nowait(record)
+
+
+class _Writing(QueueListener):
+    """Writes in a thread. A reader who stalls does not hold up the end."""
+
+    def stop(self) -> None:
+        with suppress(Full):
+            self.queue.put(self._sentinel, timeout=_PATIENCE)  # type: ignore[attr-defined]
+        if self._thread:
+            self._thread.join(_PATIENCE)
 
 
 def _shown(value: object) -> str:

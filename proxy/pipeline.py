@@ -62,13 +62,14 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """One named way from a client's messages to a model. Times are in seconds.
 
     ``first_token`` is what all its targets together have until one has begun to answer, ``total`` until it
-    has ended.
+    has ended. ``skips_failing`` is whether a turn goes on without a request filter that fails.
     """
 
     name: str
     targets: tuple[Target, ...]
     filters: Sequence[RequestFilter]
     answer: Sequence[AnswerFilter] = ()
+    skips_failing: bool = False
     places: Places
     memory: Memory | None = None
     lately: Lately | None = None

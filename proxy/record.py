@@ -21,7 +21,7 @@ Listener = Callable[[Key, Session], None]
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
 _MOST_WAITING = 10_000
-_DRAINED_WITHIN = 5.0
+_DRAINED_WITHIN = 3.0
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class Recorder:
         task.add_done_callback(self._tasks.discard)
 
     async def drain(self) -> None:
-        """Waits until everything is written, for five seconds at most; what is left then is lost."""
+        """Waits until everything is written, for three seconds at most; what is left then is lost."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAINED_WITHIN)
             for task in late:

@@ -8,6 +8,7 @@ import msgspec
 
 from proxy.memory.store import Key
 from proxy.place import Place, decoded, identifier, newest_user, opened
+from proxy.proof import Proof
 from proxy.wire import Call
 
 
@@ -26,11 +27,15 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Where to look for the session and the user, in this order; the first usable id counts."""
+    """Where to look for the session and the user, in this order; the first usable id counts.
+
+    With a ``proof``, a user counts who is proven to be one.
+    """
 
     session: tuple[Place, ...]
     user: tuple[Place, ...]
     default_session: str | None = None
+    proof: Proof | None = None
 
 
 def _places(*spellings: str) -> tuple[Place, ...]:
@@ -74,6 +79,9 @@ USER_PLACES: Final = _places(
     "message:metadata.user",
     "body:user",
 )
+
+# A body's user is what an engine says of a caller, and nobody signs it.
+PROVEN_PLACES: Final = _places("header:X-User-Id")
 
 DEFAULT: Final = Places(SESSION_PLACES, USER_PLACES)
 

@@ -1,5 +1,6 @@
 """One turn, from the client's bytes to the model's."""
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ from proxy import chain, relay, session, wire
 from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
 from proxy.pipeline import Pipeline
+from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
 from proxy.recollection import recollect
 from proxy.record import Said
@@ -22,6 +24,7 @@ from proxy.silence import Silence
 from proxy.supersession import number
 from proxy.wire import Call
 
+_log = logging.getLogger("turnkeeper")
 _DEGRADED = "x-turnkeeper-degraded"
 
 
@@ -43,6 +46,8 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
     call = wire.read(request.body, request.headers, request.query)
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
+    if pipeline.places.proof:
+        pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
     with in_flight.turn(_line(who, pipeline), call, reply):
         await _answer(call, pipeline, who, reply)
 
@@ -52,7 +57,9 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     call, known = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
     context = _context(who, known)
     watch.clock.begin("filters")
-    question = _question(call, pipeline, context, watch.filters)
+    notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
+    question = _question(call, pipeline, context, notes)
+    _own_up(notes.skipped, reply)
     fallback = Fallback(question, pipeline)
     watch.clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
@@ -83,11 +90,17 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
     return (who.key, pipeline.name) if who.key and named else None
 
 
-def _question(call: Call, pipeline: Pipeline, context: Context, taken: chain.Taken) -> Question:
+def _own_up(skipped: list[str] | None, reply: Reply) -> None:
+    for name in dict.fromkeys(skipped or ()):
+        _log.warning("The filter '%s' has failed; the turn went on without it.", name)
+        reply.add(_DEGRADED, name)
+
+
+def _question(call: Call, pipeline: Pipeline, context: Context, notes: chain.Notes) -> Question:
     return Question(
         headers=call.headers,
-        fields=chain.set_fields(pipeline.filters, call.fields, context),
-        messages=chain.run(pipeline.filters, call.messages, context, taken),
+        fields=chain.set_fields(pipeline.filters, call.fields, context, notes),
+        messages=chain.run(pipeline.filters, call.messages, context, notes),
         streaming=call.field("stream") is True,
     )
 

@@ -1,7 +1,7 @@
 """What a configuration says, as one frozen value."""
 
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
@@ -28,6 +28,7 @@ from proxy.configuration.value import (
     at_least_one,
     encryption_keys,
     listening_host,
+    signing_secret,
     store_address,
 )
 from proxy.keys import Keys
@@ -43,6 +44,8 @@ class Listen(Part):
     """A port; 0 takes one that is free."""
     max_body: Size = 16_000_000
     """The largest request that is read; in bytes once loaded."""
+    grace: Duration = 6.0
+    """How long calls may last after SIGTERM; writing memory may take 3 s more. In seconds once loaded."""
 
 
 class Log(Part):
@@ -100,6 +103,11 @@ class Identity(Part):
     """Where the session's name stands; left out, the usual places of each dialect."""
     user: tuple[Place, ...] | None = None
     """Where the user's name stands; left out, the usual places of each dialect."""
+    user_hmac: Annotated[SecretStr, AfterValidator(advising(signing_secret))] = SecretStr("")
+    """Demands ``X-User-Hmac`` with each user's id: its HMAC-SHA256 in hexadecimal under this secret.
+
+    ``user`` left out, the id is then read from ``X-User-Id`` alone.
+    """
     default_session: str = ""
     """The session of a caller who names none; empty means no session."""
 
@@ -123,6 +131,8 @@ class Pipeline(Part):
     """Where session and user are named, in place of the usual places of each dialect."""
     request: tuple[RequestStep, ...] = ()
     """The filters between the client's request and the model, in the order in which they run."""
+    failing: Literal["refuse", "skip"] = "refuse"
+    """A request filter that raises an error: the turn is refused, or goes on without it and says so."""
     answer: tuple[AnswerStep, ...] = ()
     """The filters between the model's answer and the client, in the order in which they run."""
     tests: tuple[Case, ...] = ()
@@ -155,6 +165,17 @@ class Memory(Part):
     """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
 
 
+class Limits(Part):
+    """What each key may have, shared by all servers on one Redis; 0 is no limit."""
+
+    requests_per_minute: Annotated[Whole, Field(ge=0)] = 0
+    """How many turns in a minute, which begins with the first of them."""
+    tokens_per_minute: Annotated[Whole, Field(ge=0)] = 0
+    """How many tokens, of prompts and answers; a turn is admitted while any are left."""
+    concurrent_streams: Annotated[Whole, Field(ge=0)] = 0
+    """How many turns at once, in each process."""
+
+
 class Settings(Part):
     """All that a configuration says."""
 
@@ -168,6 +189,8 @@ class Settings(Part):
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None
     """What is remembered of conversations; left out, nothing is."""
+    limits: Limits = Limits()
+    """What each key may have."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(at_least_one))] = Field(
         json_schema_extra={"minProperties": 1}
     )

@@ -1,9 +1,7 @@
 """What would become of a call, step by step; nothing is sent and nothing is remembered."""
 
 import time
-import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -11,8 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from filters.base import Context, Fields, Messages, RequestFilter
 from filters.message import Message
-from proxy import session, wire
-from proxy.errors import TurnkeeperError
+from proxy import chain, session, wire
+from proxy.failing import name_of
 from proxy.pipeline import Pipeline
 from proxy.place import decoded
 from proxy.question import Question
@@ -150,16 +148,12 @@ def _step(
     each: RequestFilter, messages: Messages, fields: Fields, context: Context
 ) -> tuple[Step, Messages, Fields]:
     started = time.perf_counter_ns()
-    try:
-        shown, kept = each.apply(messages, context), each.set(fields, context)
-    except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        raise _failed(each, error) from None
+    shown, kept = chain.applied(each, messages, context), chain.set_by(each, fields, context)
     microseconds = (time.perf_counter_ns() - started) // 1000
-    _check(each, shown)
     differs = shown is not messages and list(shown) != list(messages)
     changes = tuple(_changes(fields, kept))
     step = Step(
-        filter=_module(each),
+        filter=name_of(each),
         options=each.model_dump(mode="json", exclude_unset=True),
         changed=differs or bool(changes),
         microseconds=microseconds,
@@ -168,24 +162,6 @@ def _step(
         fields=changes,
     )
     return step, shown, kept
-
-
-def _module(each: RequestFilter) -> str:
-    return type(each).__module__.rpartition(".")[2]
-
-
-def _failed(each: RequestFilter, error: Exception) -> TurnkeeperError:
-    """Which filter failed, and where; the error's own words may quote a caller."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{PurePath(where.filename).name}:{where.lineno}"
-    return TurnkeeperError(f"The filter '{_module(each)}' failed with {type(error).__name__} at {place}.")
-
-
-def _check(each: RequestFilter, shown: object) -> None:
-    if not isinstance(shown, Sequence) or not all(isinstance(message, Message) for message in shown):
-        raise TurnkeeperError(
-            f"The filter '{_module(each)}' returned something else than a list of messages."
-        )
 
 
 def _changes(before: Fields, after: Fields) -> list[Change]:

@@ -34,6 +34,7 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Listen", WRITTEN["listen"]),
         ("Log", WRITTEN["log"]),
         ("Memory", WRITTEN["memory"]),
+        ("Limits", WRITTEN["limits"]),
         ("Window", WRITTEN["memory"]["window"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
@@ -50,6 +51,7 @@ def test_no_section_is_forgotten():
     known = {
         "Listen",
         "Log",
+        "Limits",
         "Upstream",
         "Pipeline",
         "Identity",

@@ -86,3 +86,9 @@ redis.call('HSET', KEYS[1], 'deleted', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return there and 1 or 0
 """)
+
+COUNT = Script("""
+local count = redis.call('INCRBY', KEYS[1], ARGV[1])
+if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return count
+""")
