@@ -155,6 +155,15 @@ class Memory(Part):
     """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
 
 
+class Traces(Part):
+    """What is kept of turns to be looked at on the web page, in the process alone."""
+
+    keep: Annotated[Whole, Field(ge=0, le=10_000)] = 200
+    """How many turns; the oldest are let go, and sooner where they have more than 16 MB between them."""
+    content: bool = True
+    """Whether what was said is kept too; without it, only when, who and how long."""
+
+
 class Settings(Part):
     """All that a configuration says."""
 
@@ -168,6 +177,8 @@ class Settings(Part):
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None
     """What is remembered of conversations; left out, nothing is."""
+    traces: Traces = Traces()
+    """What is kept of turns to be looked at on the web page."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(at_least_one))] = Field(
         json_schema_extra={"minProperties": 1}
     )

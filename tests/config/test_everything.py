@@ -35,6 +35,7 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Log", WRITTEN["log"]),
         ("Memory", WRITTEN["memory"]),
         ("Window", WRITTEN["memory"]["window"]),
+        ("Traces", WRITTEN["traces"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -58,6 +59,7 @@ def test_no_section_is_forgotten():
         "Case",
         "Memory",
         "Window",
+        "Traces",
     }
     assert set(of_model(Settings)["$defs"]) == known
 
