@@ -25,6 +25,7 @@ from proxy.trial.explain import Explanation, of
 _HERE: Final = "playground"
 _MOST_REQUEST: Final = 256_000
 _FIRST: Final = "agora"
+_MODEL: Final = "a-model"
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +104,14 @@ def _explained(tenant: str, pipeline: Pipeline, text: str) -> Explanation:
         raise RequestError("Paste a request, or pick an engine's.")
     if len(data) > _MOST_REQUEST:
         raise RequestError(f"A request to be tried here has at most {_MOST_REQUEST // 1000} KB.")
-    return of(sample.request(data, (), tenant), pipeline, time.time())
+    request = sample.request(data, (), tenant)
+    try:
+        return of(request, pipeline, time.time())
+    except RequestError as error:
+        if error.param != "model":
+            raise
+        # Not every engine names one, and here nobody is asked anything.
+        return of(request, msgspec.structs.replace(pipeline, model=_MODEL), time.time())
 
 
 def shelf_of(pipelines: Mapping[str, Pipeline]) -> Shelf:
