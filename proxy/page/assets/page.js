@@ -29,9 +29,10 @@ function show(body, { id, html }) {
   localise(row);
   const there = [...body.rows].find((each) => each.dataset.turn === id);
   if (there) {
-    // A row that has the focus keeps it: only its content changes.
-    if (there.contains(document.activeElement)) there.replaceChildren(...row.children);
-    else there.replaceWith(row);
+    // Only what differs is replaced, so that a link that has the focus keeps it.
+    [...row.cells].forEach((cell, i) => {
+      if (!cell.isEqualNode(there.cells[i])) there.cells[i].replaceWith(cell);
+    });
     return;
   }
   row.classList.add("new");
