@@ -21,11 +21,13 @@ from proxy.feed import Feed
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
 from proxy.metrics import Metrics
+from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
 from proxy.quota import Quota
 from proxy.reply import Reply
 from proxy.site import Site
 from proxy.standing import Standing
+from proxy.traces import Traces
 from proxy.trial import explain
 from proxy.watch import Watch
 
@@ -39,9 +41,10 @@ _log = logging.getLogger("turnkeeper")
 class App:
     """Turnkeeper as an ASGI application. Its ``phase`` is starting, ready or draining."""
 
-    def __init__(self, parts: Parts, metrics: Metrics) -> None:
+    def __init__(self, parts: Parts, metrics: Metrics, traces: Traces) -> None:
         self._era = Era(parts)
         self._site = Site(self)
+        self._page = Door(self)
         self._in_flight = InFlight()
         self._ending: dict[asyncio.Task[None], Era] = {}
         self._lost = 0
@@ -50,6 +53,8 @@ class App:
         self.metrics = metrics
         metrics.gauge(self._standing)
         self.feed = Feed()
+        self.traces = traces
+        traces.keep(parts.keeping)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the server's whole life (ASGI's lifespan)."""
@@ -64,6 +69,12 @@ class App:
         self._ending[ending] = self._era
         ending.add_done_callback(self._ended)
         self._era = Era(parts)
+        self.traces.keep(parts.keeping)
+
+    @property
+    def parts(self) -> Parts:
+        """What calls are answered with now."""
+        return self._era.parts
 
     @property
     def memory(self) -> Memory | None:
@@ -115,6 +126,9 @@ class App:
         self, parts: Parts, scope: Scope, headers: dict[str, str], receive: Receive, reply: Reply
     ) -> None:
         path = scope["path"]
+        if self._page.owns(path):
+            await self._page.answer(scope, parts, headers, receive, reply.send)
+            return
         tenant = parts.gate.admit(headers, path)
         chat = _CHAT.fullmatch(path)
         if chat is None and path != _EXPLAIN:
@@ -149,6 +163,7 @@ class App:
         if watch.outcome is not None:
             account = watch.account()
             self.metrics.turn(account)
+            self.traces.put(account, watch)
             self.feed.publish(account)
             told(account, words.of(watch) if self._era.parts.log_content else {})
         elif self.feed.watched:

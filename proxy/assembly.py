@@ -1,7 +1,7 @@
 """From settings to the objects that serve them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
@@ -26,8 +26,9 @@ from proxy.place import Place, identifier
 from proxy.practice import Practice
 from proxy.proof import Proof
 from proxy.quota import Limits, Quota
-from proxy.record import Recorder, Window
+from proxy.record import Listener, Recorder, Window
 from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
+from proxy.traces import Keeping, Traces
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 
@@ -36,15 +37,20 @@ _PRACTICE = "practice:"
 
 def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
     """The application that a configuration describes; ``environ`` says which proxies lead to the models."""
-    metrics = Metrics()
-    return App(parts(settings, environ, metrics), metrics)
+    metrics, traces = Metrics(), Traces()
+    return App(parts(settings, environ, metrics, traces), metrics, traces)
 
 
-def parts(settings: Settings, environ: Mapping[str, str], metrics: Metrics | None = None) -> Parts:
-    """What an application is made of; ``metrics`` are told of what memory does."""
-    metrics = metrics or Metrics()
+def parts(
+    settings: Settings,
+    environ: Mapping[str, str],
+    metrics: Metrics | None = None,
+    traces: Traces | None = None,
+) -> Parts:
+    """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
+    metrics, traces = metrics or Metrics(), traces or Traces()
     targets = _targets(settings, environ)
-    memory = _memory(settings.memory, metrics.memory) if settings.memory else None
+    memory = _memory(settings.memory, metrics.memory, [traces.recorded]) if settings.memory else None
     return Parts(
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
@@ -54,6 +60,7 @@ def parts(settings: Settings, environ: Mapping[str, str], metrics: Metrics | Non
         max_body=settings.listen.max_body,
         log_content=settings.log.content,
         quota=_quota(settings, metrics.refused),
+        keeping=Keeping(settings.traces.keep, settings.traces.content),
     )
 
 
@@ -78,7 +85,7 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
     return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
 
 
-def _memory(settings: MemorySettings, meter: Meter) -> Memory:
+def _memory(settings: MemorySettings, meter: Meter, listeners: Sequence[Listener]) -> Memory:
     url, deadline = settings.sessions.get_secret_value(), settings.deadline
     codec = codec_of([key.get_secret_value() for key in settings.encryption])
     opened = open_store(url, deadline=deadline, codec=codec)
@@ -87,7 +94,7 @@ def _memory(settings: MemorySettings, meter: Meter) -> Memory:
     held = Window(window.max_messages, window.keep_messages, window.ttl)
     return Memory(
         store,
-        Recorder(store, held, reasoning=settings.reasoning),
+        Recorder(store, held, listeners, reasoning=settings.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
     )
 

@@ -6,12 +6,16 @@ _WHOLE = "request"
 
 
 class Clock:
-    """One stage at a time, in seconds; a request that has none is one itself."""
+    """One stage at a time, in seconds; a request that has none is one itself.
+
+    ``began`` is when the request arrived, and ``marks`` when each stage began, by ``time.perf_counter``.
+    """
 
     def __init__(self) -> None:
         self.stages: list[tuple[str, float]] = []
+        self.marks: list[tuple[str, float]] = []
         self._stage: str | None = None
-        self._began = self._since = time.perf_counter()
+        self.began = self._since = time.perf_counter()
 
     def begin(self, stage: str) -> None:
         """The stage under way ends; this one begins."""
@@ -19,6 +23,11 @@ class Clock:
         if self._stage is not None:
             self.stages.append((self._stage, now - self._since))
         self._stage, self._since = stage, now
+        self.mark(stage, now)
+
+    def mark(self, stage: str, at: float | None = None) -> None:
+        """A stage begins that is reported as a part of the one under way."""
+        self.marks.append((stage, at or time.perf_counter()))
 
     def report(self) -> str:
         """The value of the header, in milliseconds; the stage under way ends here."""
@@ -29,4 +38,4 @@ class Clock:
 
     def passed(self) -> float:
         """Seconds since the request arrived."""
-        return time.perf_counter() - self._began
+        return time.perf_counter() - self.began

@@ -10,13 +10,15 @@ from proxy.gate import Gate
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
 from proxy.quota import Quota
+from proxy.traces import Keeping
 from proxy.upstream import Upstream
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """What an application is made of. ``health`` goes by the upstreams' names; ``max_body`` is in bytes.
 
-    ``log_content`` is whether the log may hold what was said.
+    ``log_content`` is whether the log may hold what was said, and ``keeping`` what is kept of turns to be
+    looked at.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -27,6 +29,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int
     log_content: bool = False
     quota: Quota | None = None
+    keeping: Keeping = Keeping()
 
 
 class Era:

@@ -1,5 +1,6 @@
 """What one client gets: a status once, then bytes, then the end."""
 
+import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
@@ -54,15 +55,13 @@ class Reply:
 
     async def write(self, data: bytes) -> None:
         """Bytes of the body, on their way at once."""
-        if self._tape is not None:
-            self._tape.append(data)
+        self._keep(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         """The last bytes of the body."""
         self.ending = True
-        if self._tape is not None:
-            self._tape.append(data)
+        self._keep(data)
         await self._send({"type": "http.response.body", "body": data})
 
     async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
@@ -74,9 +73,14 @@ class Reply:
     async def fail(self, error: TurnkeeperError) -> None:
         """The error as a status; as an event once the answer has started."""
         self.watch.outcome = "superseded" if isinstance(error, Superseded) else "failed"
-        self.watch.code = error.code
+        self.watch.code, self.watch.failure = error.code, error.message
         if self.started:
             await self.end(error.event())
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
         await self.whole(error.status, [_JSON, *own], error.body())
+
+    def _keep(self, data: bytes) -> None:
+        if self._tape is not None and data:
+            self._tape.append(data)
+            self.watch.stamps.append(time.perf_counter())

@@ -26,6 +26,7 @@ from proxy.methods import Endpoint, Methods
 from proxy.pipeline import Memory
 from proxy.place import decoded, identifier
 from proxy.record import Window
+from proxy.traces import Traces
 
 ROOT: Final = "/v1/memory/"
 _SESSIONS = f"{ROOT}sessions"
@@ -106,6 +107,8 @@ async def _deleted(request: Request) -> Response:
     store, key = _memory(request).store, _key(request)
     if "content-type" in request.headers:
         await _json_body(request)
+    traces: Traces = request.scope["traces"]
+    traces.forget(key.tenant, session=key.session)
     if not await store.delete(key):
         raise _missing(key)
     return Response(status_code=204)

@@ -16,6 +16,7 @@ from proxy.errors import MethodNotAllowed, NotFound
 from proxy.feed import Event, Feed
 from proxy.metrics import CONTENT_TYPE, Metrics
 from proxy.pipeline import Pipeline
+from proxy.traces import Traces
 
 _UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 
@@ -26,6 +27,7 @@ class Health(Protocol):
     phase: str
     metrics: Metrics
     feed: Feed
+    traces: Traces
 
 
 class Site:
@@ -54,6 +56,7 @@ class Site:
     async def answer(self, scope: Scope, parts: Parts, tenant: str, receive: Receive, send: Send) -> None:
         """One request that is no completion."""
         known = {"app": self, "parts": parts, "tenant": tenant, "path": _path(scope)}
+        known |= {"traces": self._health.traces}
         try:
             await self._router({**scope, **known}, receive, send)
         except HTTPException as error:

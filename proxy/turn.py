@@ -22,6 +22,7 @@ from proxy.rewriting import Rewriting
 from proxy.session import Identity
 from proxy.silence import Silence
 from proxy.supersession import number
+from proxy.trace import Content
 from proxy.wire import Call
 
 _log = logging.getLogger("turnkeeper")
@@ -43,6 +44,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
     reply.watch.clock.begin("recall")
+    reply.watch.size = len(request.body)
     call = wire.read(request.body, request.headers, request.query)
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
@@ -53,7 +55,8 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 
 
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
-    watch = reply.watch
+    watch, asked = reply.watch, call
+    watch.clock.mark("memory")
     call, known = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
     context = _context(who, known)
     watch.clock.begin("filters")
@@ -62,6 +65,15 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     _own_up(notes.skipped, reply)
     fallback = Fallback(question, pipeline)
     watch.clock.begin("upstream")
+    watch.content = Content(
+        call=asked,
+        heard=call,
+        who=who,
+        context=context,
+        pipeline=pipeline,
+        fields=question.fields,
+        messages=question.messages,
+    )
     answer = Rewriting(pipeline.answer, context)
     tape = reply.taped()
     silence = Silence(pipeline, context, answer, reply, tape) if question.streaming else nullcontext()

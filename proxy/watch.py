@@ -14,6 +14,8 @@ class Watch:
     """What is known of a request so far; of a turn from ``turn_of`` on.
 
     ``tell`` is called with a turn's account when its first token has gone out, and when it has ended.
+    ``stamps`` are when each part of ``sent`` went out, by ``time.perf_counter``; ``content`` is what was
+    said, for whoever knows its form, and ``size`` how many bytes were asked.
     """
 
     def __init__(self, request: str, tell: Callable[["Watch"], None] = lambda _: None) -> None:
@@ -35,6 +37,10 @@ class Watch:
         self.asked: Sequence[Message] = ()
         self.filters: list[tuple[str, float]] = []
         self.sent: list[bytes] = []
+        self.stamps: list[float] = []
+        self.failure: str | None = None
+        self.content: object = None
+        self.size = 0
         self._at = time.time()
         self._id = ""
         self._tell = tell

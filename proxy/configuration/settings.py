@@ -176,6 +176,15 @@ class Limits(Part):
     """How many turns at once, in each process."""
 
 
+class Traces(Part):
+    """What is kept of turns to be looked at on the web page, in the process alone."""
+
+    keep: Annotated[Whole, Field(ge=0, le=10_000)] = 200
+    """How many turns; the oldest are let go, and sooner where they have more than 16 MB between them."""
+    content: bool = True
+    """Whether what was said is kept too; without it, only when, who and how long."""
+
+
 class Settings(Part):
     """All that a configuration says."""
 
@@ -191,6 +200,8 @@ class Settings(Part):
     """What is remembered of conversations; left out, nothing is."""
     limits: Limits = Limits()
     """What each key may have."""
+    traces: Traces = Traces()
+    """What is kept of turns to be looked at on the web page."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(at_least_one))] = Field(
         json_schema_extra={"minProperties": 1}
     )

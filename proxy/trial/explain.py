@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from filters.base import Context, Fields, Messages, RequestFilter
+from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
 from proxy import chain, session, wire
 from proxy.failing import name_of
@@ -21,6 +21,7 @@ from proxy.turn import Request
 from proxy.wire import Call
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NOTHING = Snapshot()
 _FIELDS = tuple(name for name in Message.__struct_fields__ if name != "others")
 
 
@@ -101,12 +102,14 @@ def of(request: Request, pipeline: Pipeline, now: float) -> Explanation:
     return explain(call, session.of(call, pipeline.places, request.tenant), pipeline, now)
 
 
-def explain(call: Call, identity: Identity, pipeline: Pipeline, now: float) -> Explanation:
+def explain(
+    call: Call, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
+) -> Explanation:
     """What would become of a call that comes at ``now``, in seconds since 1970.
 
-    Raises RequestError where no model is named.
+    ``memory`` is what its filters know of the session. Raises RequestError where no model is named.
     """
-    outcome = run(call, identity, pipeline, now)
+    outcome = run(call, identity, pipeline, now, memory)
     target, body = pipeline.targets[0], _top_level(outcome.sent)
     sent: dict[str, Any] = {name: decoded(raw) for name, raw in body.items()}
     return Explanation(
@@ -121,12 +124,15 @@ def explain(call: Call, identity: Identity, pipeline: Pipeline, now: float) -> E
     )
 
 
-def run(call: Call, identity: Identity, pipeline: Pipeline, now: float) -> Outcome:
+def run(
+    call: Call, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
+) -> Outcome:
     """The call through all filters of a pipeline, and as its first upstream would get it.
 
     Raises RequestError where no model is named.
     """
-    context = Context(now=now, tenant=identity.tenant, session=identity.session, user=identity.user)
+    who = identity
+    context = Context(now=now, tenant=who.tenant, session=who.session, user=who.user, memory=memory)
     messages: Messages = call.messages
     fields: Fields = call.fields
     steps = []

@@ -36,6 +36,7 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Memory", WRITTEN["memory"]),
         ("Limits", WRITTEN["limits"]),
         ("Window", WRITTEN["memory"]["window"]),
+        ("Traces", WRITTEN["traces"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -60,6 +61,7 @@ def test_no_section_is_forgotten():
         "Case",
         "Memory",
         "Window",
+        "Traces",
     }
     assert set(of_model(Settings)["$defs"]) == known
 
