@@ -62,6 +62,8 @@ class App:
         self._ending[ending] = self._era
         ending.add_done_callback(self._ended)
         self._era = Era(parts)
+        if parts.memory:
+            parts.memory.start()
 
     @property
     def memory(self) -> Memory | None:
@@ -75,6 +77,8 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        if self.memory:
+            self.memory.start()
         self.phase = "ready"
         await send({"type": "lifespan.startup.complete"})
         await receive()

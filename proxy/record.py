@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from filters.message import Message
-from proxy.memory.cap import cap
 from proxy.memory.answer import Answer, answered
+from proxy.memory.cap import cap
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Deleted, Key, Store, StoreError
@@ -153,6 +153,8 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     told = transcript(said.answer)
     if not told.reached:
         return session
+    if session.user is None and said.user:
+        session = msgspec.structs.replace(session, user=said.user)
     known = reconcile(session, said.window, now=said.at)
     answer = Answer(
         turn=asked(known, said.window),

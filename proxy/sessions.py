@@ -103,10 +103,13 @@ async def _imported(request: Request) -> Response:
 
 
 async def _deleted(request: Request) -> Response:
-    store, key = _memory(request).store, _key(request)
+    memory, key = _memory(request), _key(request)
     if "content-type" in request.headers:
         await _json_body(request)
-    if not await store.delete(key):
+    there = await memory.store.delete(key)
+    if memory.archiving:
+        there = bool(await memory.archiving.archive.forget_strangers(key)) or there
+    if not there:
         raise _missing(key)
     return Response(status_code=204)
 
@@ -129,6 +132,8 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
         held = await memory.store.read(key)
         version = held.version if held else 0
         if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
+            if memory.archiving:
+                memory.archiving.archivist.told(key, decode(blob))
             return
     raise Conflict("Others are writing this session; try again.")
 

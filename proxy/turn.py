@@ -9,11 +9,13 @@ import msgspec
 
 from filters.base import Context, Fields, Snapshot
 from filters.episode import Episode
+from filters.remembered import Remembered
 from proxy import chain, kinds, relay, session, wire
 from proxy.errors import RequestError, UpstreamBroken
 from proxy.flight import InFlight, Line
 from proxy.lately import lately
 from proxy.memory import recall
+from proxy.memory.archive.lexicon import Scope
 from proxy.memory.store import Key, StoreError
 from proxy.pipeline import Pipeline, Target
 from proxy.place import decoded
@@ -73,13 +75,31 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
 
 
 async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Call, Snapshot]:
-    """What memory tells of the session and of the agent, asked at once."""
-    if pipeline.lately is None or pipeline.memory is None or who.background:
+    """What memory tells of the session, of the agent and of the person, asked at once."""
+    if not (pipeline.lately or pipeline.recalls) or pipeline.memory is None or who.background:
         return await _of_session(call, pipeline, who, reply)
-    (call, known), episodes = await asyncio.gather(
-        _of_session(call, pipeline, who, reply), _of_agent(call, pipeline, who, reply)
+    (call, known), episodes, recalled = await asyncio.gather(
+        _of_session(call, pipeline, who, reply),
+        _of_agent(call, pipeline, who, reply),
+        _of_person(call, pipeline, who, reply),
     )
-    return call, msgspec.structs.replace(known, episodes=episodes)
+    return call, msgspec.structs.replace(known, episodes=episodes, recalled=recalled)
+
+
+async def _of_person(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Remembered, ...]:
+    """What of earlier talks and of documents bears on the newest words; nothing where memory is slow."""
+    archiving = pipeline.memory.archiving if pipeline.memory else None
+    if archiving is None or not pipeline.recalls or not who.user:
+        return ()
+    words = next((message.text for message in reversed(call.messages) if message.role == "user"), "")
+    try:
+        person, limit = Scope(who.tenant, who.user), pipeline.recalls
+        return await archiving.recollection.of(person, words, now=time.time(), limit=limit)
+    except Exception as error:  # noqa: BLE001 - whatever ails memory, the caller gets an answer
+        if not isinstance(error, StoreError):
+            _log.error("Nothing can be recalled: %s", type(error).__name__)
+        reply.add("x-turnkeeper-degraded", "recall")
+        return ()
 
 
 async def _of_agent(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Episode, ...]:

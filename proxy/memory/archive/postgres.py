@@ -11,6 +11,7 @@ T = TypeVar("T")
 
 # Nobody waits for it on a call but whoever searches, and leaves at the deadline.
 _TIMEOUT: Final = 5.0
+_CONNECTIONS: Final = 4
 _TABLES: Final = ("turns", "passages", "facts", "talks", "people")
 
 
@@ -18,7 +19,7 @@ class PostgresEngine:
     """Each work is one transaction on a connection of the archive's own pool."""
 
     def __init__(self, url: str) -> None:
-        self._pool = Pool(url, timeout=_TIMEOUT)
+        self._pool = Pool(url, timeout=_TIMEOUT, size=_CONNECTIONS)
 
     async def write(self, work: Work[T]) -> T:
         """As the protocol has it."""
