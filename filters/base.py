@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from filters.episode import Episode
 from filters.message import Message
+from filters.remembered import Remembered
 
 Messages = Sequence[Message]
 Fields = Mapping[str, msgspec.Raw]
@@ -21,13 +22,15 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     ``dropped`` is what was heard in this life of the session and stands before the window that the client
     replays. ``began`` is when this life began, in seconds since 1970; ``speakers`` are the names of those who
-    spoke in it. ``episodes`` is what the agent did lately, newest first.
+    spoke in it. ``episodes`` is what the agent did lately, newest first. ``recalled`` is what memory
+    holds beyond this conversation that may bear on the newest words, best first.
     """
 
     dropped: tuple[Message, ...] = ()
     began: float | None = None
     speakers: frozenset[str] = frozenset()
     episodes: tuple[Episode, ...] = ()
+    recalled: tuple[Remembered, ...] = ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,6 +70,8 @@ class App:
         ending.add_done_callback(self._ended)
         self._era = Era(parts)
         self.traces.keep(parts.keeping)
+        if parts.memory:
+            parts.memory.start()
 
     @property
     def parts(self) -> Parts:
@@ -88,6 +90,8 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        if self.memory:
+            self.memory.start()
         self.phase = "ready"
         await send({"type": "lifespan.startup.complete"})
         await receive()

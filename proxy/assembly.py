@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
+from filters.recall import Recall
 from proxy.app import App
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Memory as MemorySettings
@@ -15,13 +16,19 @@ from proxy.gate import Gate
 from proxy.health import Health
 from proxy.kinds import KINDS
 from proxy.lately import Lately
+from proxy.memory.archive.archivist import Archivist
+from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.recollection import Recollection
+from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_counts, open_store
+from proxy.memory.people import Archived, HeldSessions, People
 from proxy.memory.sealing import codec_of
+from proxy.memory.store import Store
 from proxy.metrics import Metrics
-from proxy.pipeline import Memory, Pipeline, Target
+from proxy.pipeline import Archiving, Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.practice import Practice
 from proxy.proof import Proof
@@ -50,7 +57,9 @@ def parts(
     """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = _targets(settings, environ)
-    memory = _memory(settings.memory, metrics.memory, [traces.recorded]) if settings.memory else None
+    memory = None
+    if settings.memory:
+        memory = _memory(settings.memory, metrics.memory, _tenants(settings), [traces.recorded])
     return Parts(
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
@@ -85,18 +94,41 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
     return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
 
 
-def _memory(settings: MemorySettings, meter: Meter, listeners: Sequence[Listener]) -> Memory:
+def _tenants(settings: Settings) -> tuple[str, ...]:
+    named = dict.fromkeys(key.tenant for key in settings.keys.entries)
+    return tuple(named) or ("default",)
+
+
+def _memory(
+    settings: MemorySettings, meter: Meter, tenants: tuple[str, ...], listeners: Sequence[Listener]
+) -> Memory:
     url, deadline = settings.sessions.get_secret_value(), settings.deadline
     codec = codec_of([key.get_secret_value() for key in settings.encryption])
     opened = open_store(url, deadline=deadline, codec=codec)
     store = Metered(Guard(opened, patience=deadline / 4), meter)
     window = settings.window
     held = Window(window.max_messages, window.keep_messages, window.ttl)
+    archiving = _archiving(settings, store, codec, tenants)
+    archivist = (archiving.archivist.told,) if archiving else ()
+    holdings = (Archived(archiving.archive),) if archiving else ()
     return Memory(
         store,
-        Recorder(store, held, listeners, reasoning=settings.reasoning),
+        Recorder(store, held, (*listeners, *archivist), reasoning=settings.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
+        People((*holdings, HeldSessions(store, ttl=window.ttl))),
+        archiving,
     )
+
+
+def _archiving(
+    settings: MemorySettings, store: Store, codec: Codec, tenants: tuple[str, ...]
+) -> Archiving | None:
+    url = settings.archive_url
+    if not url:
+        return None
+    archive = open_archive(url, codec=codec)
+    archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
+    return Archiving(archive, archivist, Recollection(archive, deadline=settings.deadline))
 
 
 def _pipelines(
@@ -118,6 +150,7 @@ def _pipeline(
         places=_places(settings.identity),
         memory=memory,
         lately=_lately(settings.request),
+        recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         model=settings.model or None,
         first_token=settings.first_token or sum(target.patience for target in asked),
         total=max(target.total for target in asked),

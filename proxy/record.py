@@ -162,6 +162,8 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     told = transcript(said.answer)
     if not told.reached:
         return session
+    if session.user is None and said.user:
+        session = msgspec.structs.replace(session, user=said.user)
     known = reconcile(session, said.window, now=said.at)
     answer = Answer(
         turn=asked(known, said.window),

@@ -104,12 +104,15 @@ async def _imported(request: Request) -> Response:
 
 
 async def _deleted(request: Request) -> Response:
-    store, key = _memory(request).store, _key(request)
+    memory, key = _memory(request), _key(request)
     if "content-type" in request.headers:
         await _json_body(request)
     traces: Traces = request.scope["traces"]
     traces.forget(key.tenant, session=key.session)
-    if not await store.delete(key):
+    there = await memory.store.delete(key)
+    if memory.archiving:
+        there = bool(await memory.archiving.archive.forget_strangers(key)) or there
+    if not there:
         raise _missing(key)
     return Response(status_code=204)
 
@@ -132,6 +135,8 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
         held = await memory.store.read(key)
         version = held.version if held else 0
         if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
+            if memory.archiving:
+                memory.archiving.archivist.told(key, decode(blob))
             return
     raise Conflict("Others are writing this session; try again.")
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
+from filters import quantity
 from proxy.configuration import base_url, header
 from proxy.configuration.advice import advising
 from proxy.configuration.case import Case
@@ -19,12 +20,14 @@ from proxy.configuration.value import (
     Name,
     Place,
     RequestStep,
+    Retention,
     SentHeader,
     SentValue,
     Size,
     UpstreamName,
     Whole,
     allowed_names,
+    archive_address,
     at_least_one,
     encryption_keys,
     listening_host,
@@ -33,6 +36,7 @@ from proxy.configuration.value import (
 )
 from proxy.keys import Keys
 from proxy.log import Format, Level
+from proxy.memory.archive.open import is_archive
 
 
 class Listen(Part):
@@ -150,6 +154,20 @@ class Window(Part):
     """How long a session is kept after its last turn; in seconds once loaded."""
 
 
+class Archive(Part):
+    """Where every turn is kept as it was heard, beyond its session."""
+
+    url: Annotated[SecretStr, AfterValidator(advising(archive_address))] = SecretStr("")
+    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is one of these, else nowhere."""
+    keep: Retention = "forever"
+    """For how long: ``forever``, a duration such as ``90d``, or ``off``."""
+
+    @property
+    def seconds(self) -> float:
+        """For how long turns are kept, in seconds; 0 is for ever."""
+        return 0.0 if self.keep in {"forever", "off"} else quantity.seconds(self.keep)
+
+
 class Memory(Part):
     """What is remembered of conversations; left out, nothing is."""
 
@@ -161,8 +179,18 @@ class Memory(Part):
     """What a slow or dead memory may cost a call; in seconds once loaded."""
     window: Window = Window()
     """How much of a session is held ready."""
+    archive: Archive = Archive()
+    """Where every turn is kept as it was heard, beyond its session."""
     reasoning: bool = False
     """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
+
+    @property
+    def archive_url(self) -> str:
+        """Where the archive is: empty where there is none."""
+        if self.archive.keep == "off":
+            return ""
+        sessions = self.sessions.get_secret_value()
+        return self.archive.url.get_secret_value() or (sessions if is_archive(sessions) else "")
 
 
 class Limits(Part):
