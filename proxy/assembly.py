@@ -28,6 +28,7 @@ from proxy.record import Recorder, Window
 from proxy.session import SESSION_PLACES, USER_PLACES, Places
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
+from proxy.webhook import Webhook
 
 _PRACTICE = "practice:"
 
@@ -50,8 +51,17 @@ def parts(settings: Settings, environ: Mapping[str, str], metrics: Metrics | Non
         health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
+        agora=_agora(settings),
         log_content=settings.log.content,
     )
+
+
+def _agora(settings: Settings) -> Webhook | None:
+    """Who may tell of Agora's agents; nobody without a secret."""
+    told, names = settings.webhooks.agora, [key.tenant for key in settings.keys.entries]
+    secret = told.secret.get_secret_value()
+    tenant = told.tenant or (names[0] if names else "default")
+    return Webhook(secret.encode(), tenant) if secret else None
 
 
 def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:

@@ -10,6 +10,7 @@ from proxy.gate import Gate
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
 from proxy.upstream import Upstream
+from proxy.webhook import Webhook
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None
     gate: Gate
     max_body: int
+    agora: Webhook | None = None
     log_content: bool = False
 
 

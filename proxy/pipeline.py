@@ -1,6 +1,6 @@
 """What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -9,7 +9,7 @@ from proxy.health import Health
 from proxy.kinds import Kind
 from proxy.lately import Lately
 from proxy.memory.episodes.source import Episodes
-from proxy.memory.store import Store
+from proxy.memory.store import Key, Store
 from proxy.record import Recorder
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream
@@ -39,12 +39,19 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.first_token, self.first_content or 0.0)
 
 
+Facts = Callable[[Key], Awaitable[Sequence[str]]]
+
+
 class Memory(msgspec.Struct, frozen=True):
-    """Where sessions are kept, who writes them down, and where agents' episodes are."""
+    """Where sessions are kept, who writes them down, and where agents' episodes are.
+
+    ``facts`` tells what is known of a user, a line each, where anything keeps that; it may raise StoreError.
+    """
 
     store: Store
     recorder: Recorder
     episodes: Episodes
+    facts: Facts | None = None
 
     @property
     def degraded(self) -> bool:

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from proxy import agents, catalogue, sessions
+from proxy import agents, agora, catalogue, sessions, users
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.feed import Event, Feed
@@ -46,6 +46,8 @@ class Site:
                 Route("/v1/models/{model:path}", self._model),
                 *sessions.routes(),
                 *agents.routes(),
+                *agora.routes(),
+                *users.routes(),
             ],
             redirect_slashes=False,
             default=_missing,

@@ -35,6 +35,8 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Log", WRITTEN["log"]),
         ("Memory", WRITTEN["memory"]),
         ("Window", WRITTEN["memory"]["window"]),
+        ("Webhooks", WRITTEN["webhooks"]),
+        ("AgoraWebhook", WRITTEN["webhooks"]["agora"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -58,6 +60,8 @@ def test_no_section_is_forgotten():
         "Case",
         "Memory",
         "Window",
+        "Webhooks",
+        "AgoraWebhook",
     }
     assert set(of_model(Settings)["$defs"]) == known
 
