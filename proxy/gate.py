@@ -19,7 +19,7 @@ class Gate:
         self._keys = keys
 
     def admit(self, headers: Mapping[str, str], path: str) -> str:
-        """The tenant; ``default`` where there are no keys, and for notices: their signature is looked at later.
+        """The tenant; ``default`` where there are no keys, and for notices, whose signature is checked.
 
         Raises Forbidden for a foreign ``Host`` where there are no keys, and for a key that may only chat;
         Unauthorized where a key is wanted and not given.

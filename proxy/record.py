@@ -131,7 +131,7 @@ class Recorder:
                 return
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
-        """Changes a session behind the turns that wait to be written, and tells of it as of a turn; tries for 2 s.
+        """Changes a session behind the turns that wait to be written, and tells of it; tries for two seconds.
 
         ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
         """

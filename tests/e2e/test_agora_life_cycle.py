@@ -1,4 +1,4 @@
-"""Agora's agents over their whole life: what was said in a call ends with it, and the next one knows of it."""
+"""Agora's agents over their whole life: what was said in a call, the next one knows."""
 
 import hashlib
 import hmac
@@ -39,11 +39,11 @@ def proxy(serve: Serve, url: str) -> ProxyServer:
     return serve(CONFIG, MEMORY_URL=url, AGORA_WEBHOOK_SECRET=SECRET)
 
 
-def notice(event: int, *, id: str = "", **payload: Any) -> bytes:
+def notice(event: int, *, name: str = "", **payload: Any) -> bytes:
     return json.dumps(
         {
             "sid": "sid",
-            "noticeId": id or f"notice-{next(NUMBERS)}",
+            "noticeId": name or f"notice-{next(NUMBERS)}",
             "productId": 17,
             "eventType": event,
             "notifyMs": int(time.time() * 1000),
@@ -118,12 +118,12 @@ def seconds(ago: float = 0.0) -> int:
         {"agora-signature": "0" * 40},
         {"agora-signature-v2": "é"},
         signed(b"other"),
-        signed(notice(101, id="n"), "wrong"),
+        signed(notice(101, name="n"), "wrong"),
     ],
 )
 def test_a_notice_without_its_signature_changes_nothing(proxy: ProxyServer, headers: dict[str, str]) -> None:
     encoded = {name: value.encode() for name, value in headers.items()}
-    got = proxy.client.post(PATH, content=notice(101, id="n"), headers=encoded)
+    got = proxy.client.post(PATH, content=notice(101, name="n"), headers=encoded)
     assert got.status_code == 401
     assert got.json()["error"]["code"] == "invalid_signature"
     assert proxy.client.get("/v1/memory/sessions").json()["data"] == []
@@ -160,9 +160,9 @@ def test_a_name_beyond_this_machine_may_tell(proxy: ProxyServer) -> None:
 
 def test_with_several_tenants_the_file_says_whose_calls_are_told_of(serve: Serve, url: str) -> None:
     keys = {"KEYS": "one:secret-1,two:secret-2", "MEMORY_URL": url, "AGORA_WEBHOOK_SECRET": SECRET}
-    with pytest.raises(ConfigError, match="agora.tenant"):
+    with pytest.raises(ConfigError, match=r"agora\.tenant"):
         serve(KEYED, **keys)
-    with pytest.raises(ConfigError, match="agora.tenant"):
+    with pytest.raises(ConfigError, match=r"agora\.tenant"):
         serve(KEYED.replace(":-}", ':-}", tenant: "three'), **keys)
     proxy = serve(KEYED.replace(":-}", ':-}", tenant: "two'), **keys)
     tell(proxy, notice(103, contents=[spoken("user", "Hi")]))
