@@ -18,7 +18,7 @@ _STATE = "agora"
 _SPOKEN = "speech_start_ms"
 _MOST_NOTICES = 32
 _MOST_AGENTS = 16
-_EARLIEST = 1_000_000_000.0
+_EARLIEST, _LATEST = 1e9, 1e11
 _SLACK = 10.0
 _BEFORE = 2.0
 
@@ -34,7 +34,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 def plausible(timestamp: object) -> float | None:
     """A time of an event in seconds since 1970; ``None`` for what is none."""
     seconds = epoch_seconds(timestamp)
-    return seconds if seconds is not None and seconds >= _EARLIEST else None
+    return seconds if seconds is not None and _EARLIEST <= seconds < _LATEST else None
 
 
 def noticed(session: Session, notice: str) -> bool:
