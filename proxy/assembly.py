@@ -38,6 +38,7 @@ from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.traces import Keeping, Traces
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
+from proxy.webhook import Webhook
 
 _PRACTICE = "practice:"
 
@@ -67,6 +68,7 @@ def parts(
         health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
+        agora=_agora(settings),
         log_content=settings.log.content,
         quota=_quota(settings, metrics.refused),
         keeping=Keeping(settings.traces.keep, settings.traces.content),
@@ -83,6 +85,14 @@ def _quota(settings: Settings, refused: Callable[[str], None]) -> Quota | None:
         return Quota(limits, refused=refused)
     storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline)
     return Quota(limits, storage, deadline=memory.deadline, refused=refused)
+
+
+def _agora(settings: Settings) -> Webhook | None:
+    """Who may tell of Agora's agents; nobody without a secret."""
+    told, names = settings.webhooks.agora, [key.tenant for key in settings.keys.entries]
+    secret = told.secret.get_secret_value()
+    tenant = told.tenant or (names[0] if names else "default")
+    return Webhook(secret.encode(), tenant) if secret else None
 
 
 def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:

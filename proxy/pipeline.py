@@ -1,6 +1,6 @@
 """What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.people import People
-from proxy.memory.store import Store
+from proxy.memory.store import Key, Store
 from proxy.record import Recorder
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream
@@ -43,6 +43,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.first_token, self.first_content or 0.0)
 
 
+Facts = Callable[[Key], Awaitable[Sequence[str]]]
+
+
 class Archiving(msgspec.Struct, frozen=True):
     """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls."""
 
@@ -55,6 +58,7 @@ class Memory(msgspec.Struct, frozen=True):
     """Where sessions are kept, who writes them down, and where agents' episodes are.
 
     ``people`` knows every place that holds a person's words.
+    ``facts`` tells what is known of a user, a line each, where anything keeps that; it may raise StoreError.
     """
 
     store: Store
@@ -62,6 +66,7 @@ class Memory(msgspec.Struct, frozen=True):
     episodes: Episodes
     people: People
     archiving: Archiving | None = None
+    facts: Facts | None = None
 
     @property
     def degraded(self) -> bool:

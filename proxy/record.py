@@ -20,6 +20,7 @@ Listener = Callable[[Key, Session], None]
 
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
+_ATTEMPTS = 20
 _MOST_WAITING = 10_000
 _DRAINED_WITHIN = 3.0
 
@@ -129,24 +130,42 @@ class Recorder:
                 self.lost_turns += 1
                 return
 
+    async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
+        """Changes a session behind the turns that wait to be written, and tells of it; tries for two seconds.
+
+        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
+        """
+        fault = StoreError("others are writing this session")
+        for _ in range(_ATTEMPTS):
+            try:
+                if key not in self._waiting and await self._changed(key, change, at=at):
+                    return
+            except Deleted:
+                raise
+            except StoreError as error:
+                fault = error
+            await asyncio.sleep(_SHORTEST)
+        raise fault
+
     async def _attempt(self, said: Said) -> bool:
-        held = await self._store.read(said.key)
-        session = decode(held.blob) if held else Session()
-        kept, moved = cap(
-            after(session, said, reasoning=self._reasoning),
-            self.window.max_messages,
-            self.window.keep_messages,
+        return await self._changed(
+            said.key, lambda session: after(session, said, reasoning=self._reasoning), at=said.at
         )
+
+    async def _changed(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
+        held = await self._store.read(key)
+        session = decode(held.blob) if held else Session()
+        kept, moved = cap(change(session), self.window.max_messages, self.window.keep_messages)
         written = await self._store.write(
-            said.key,
+            key,
             encode(kept),
             version=held.version if held else 0,
             ttl=self.window.ttl,
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
-            at=said.at,
+            at=at,
         )
         if written:
-            self._tell(said.key, kept)
+            self._tell(key, kept)
         return written
 
     def _tell(self, key: Key, session: Session) -> None:

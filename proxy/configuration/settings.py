@@ -3,7 +3,7 @@
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 
 from filters import quantity
 from proxy.configuration import base_url, header
@@ -213,6 +213,32 @@ class Traces(Part):
     """Whether what was said is kept too; without it, only when, who and how long."""
 
 
+class AgoraWebhook(Part):
+    """Notices of Agora's engine: who joined and left, and what was said."""
+
+    secret: SecretStr = SecretStr("")
+    """What Agora signs its notices with; empty takes none."""
+    tenant: str = ""
+    """Whose calls they tell of, as named in ``keys``; empty is the only name there."""
+
+
+class Webhooks(Part):
+    """What engines tell by themselves."""
+
+    agora: AgoraWebhook = AgoraWebhook()
+    """``POST /webhooks/agora``."""
+
+
+def _told_of(given: Webhooks, info: ValidationInfo) -> Webhooks:
+    """Notices name no tenant: with several, the file does."""
+    keys = info.data.get("keys") or Keys()
+    tenants = {key.tenant for key in keys.entries} or {"default"}
+    named = given.agora.tenant
+    if given.agora.secret.get_secret_value() and (named or len(tenants) > 1) and named not in tenants:
+        raise ValueError(f"agora.tenant: name one of those in 'keys': {', '.join(sorted(tenants))}")
+    return given
+
+
 class Settings(Part):
     """All that a configuration says."""
 
@@ -230,6 +256,8 @@ class Settings(Part):
     """What each key may have."""
     traces: Traces = Traces()
     """What is kept of turns to be looked at on the web page."""
+    webhooks: Annotated[Webhooks, AfterValidator(advising(_told_of))] = Webhooks()
+    """What engines tell by themselves."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(at_least_one))] = Field(
         json_schema_extra={"minProperties": 1}
     )

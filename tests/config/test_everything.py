@@ -37,6 +37,8 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Limits", WRITTEN["limits"]),
         ("Window", WRITTEN["memory"]["window"]),
         ("Traces", WRITTEN["traces"]),
+        ("Webhooks", WRITTEN["webhooks"]),
+        ("AgoraWebhook", WRITTEN["webhooks"]["agora"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -62,6 +64,8 @@ def test_no_section_is_forgotten():
         "Memory",
         "Window",
         "Traces",
+        "Webhooks",
+        "AgoraWebhook",
     }
     assert set(of_model(Settings)["$defs"]) == known
 
