@@ -51,7 +51,7 @@ class App:
         self._turns = 0
         self.phase = "starting"
         self.metrics = metrics
-        metrics.gauge(self._standing)
+        metrics.gauge(self.standing)
         self.feed = Feed()
         self.traces = traces
         traces.keep(parts.keeping)
@@ -176,7 +176,8 @@ class App:
     def _ended(self, ending: asyncio.Task[None]) -> None:
         self._lost += _lost(self._ending.pop(ending))
 
-    def _standing(self) -> Standing:
+    def standing(self) -> Standing:
+        """What is true of the server now."""
         memory = self._era.parts.memory
         eras = (self._era, *self._ending.values())
         return Standing(

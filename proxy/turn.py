@@ -63,8 +63,6 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = _question(call, pipeline, context, notes)
     _own_up(notes.skipped, reply)
-    fallback = Fallback(question, pipeline)
-    watch.clock.begin("upstream")
     watch.content = Content(
         call=asked,
         heard=call,
@@ -74,6 +72,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         fields=question.fields,
         messages=question.messages,
     )
+    fallback = Fallback(question, pipeline)
+    watch.clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
     tape = reply.taped()
     silence = Silence(pipeline, context, answer, reply, tape) if question.streaming else nullcontext()
