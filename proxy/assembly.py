@@ -22,6 +22,7 @@ from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
+from proxy.memory.knowledge import Knowledge
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_counts, open_store
 from proxy.memory.people import Archived, HeldSessions, People
@@ -127,6 +128,7 @@ def _memory(
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         People((*holdings, HeldSessions(store, ttl=window.ttl))),
         archiving,
+        archiving.knowledge.lines if archiving else None,
     )
 
 
@@ -138,7 +140,8 @@ def _archiving(
         return None
     archive = open_archive(url, codec=codec)
     archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
-    return Archiving(archive, archivist, Recollection(archive, deadline=settings.deadline))
+    recollection = Recollection(archive, deadline=settings.deadline)
+    return Archiving(archive, archivist, recollection, Knowledge(archive, talk=settings.window.ttl))
 
 
 def _pipelines(
@@ -160,6 +163,8 @@ def _pipeline(
         places=_places(settings.identity),
         memory=memory,
         lately=_lately(settings.request),
+        tools=settings.tools,
+        tool_rounds=settings.tool_rounds,
         recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         model=settings.model or None,
         first_token=settings.first_token or sum(target.patience for target in asked),

@@ -100,6 +100,9 @@ class Upstream(Part):
     """Whether the client's own bearer key goes on, in place of ``api_key``."""
 
 
+Tool = Literal["memory_store", "memory_recall", "memory_forget"]
+
+
 class Identity(Part):
     """Where a pipeline finds out whose turn it is; the first place that says something counts."""
 
@@ -137,6 +140,10 @@ class Pipeline(Part):
     """The filters between the client's request and the model, in the order in which they run."""
     failing: Literal["refuse", "skip"] = "refuse"
     """A request filter that raises an error: the turn is refused, or goes on without it and says so."""
+    tools: tuple[Tool, ...] = ()
+    """Memory tools that the model may call; the proxy carries them out within the answer."""
+    tool_rounds: Annotated[Whole, Field(ge=1, le=10)] = 4
+    """How often the model is asked again in one answer, after its calls have been carried out."""
     answer: tuple[AnswerStep, ...] = ()
     """The filters between the model's answer and the client, in the order in which they run."""
     tests: tuple[Case, ...] = ()
@@ -158,7 +165,7 @@ class Archive(Part):
     """Where every turn is kept as it was heard, beyond its session."""
 
     url: Annotated[SecretStr, AfterValidator(advising(archive_address))] = SecretStr("")
-    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is one of these, else nowhere."""
+    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is such a place."""
     keep: Retention = "forever"
     """For how long: ``forever``, a duration such as ``90d``, or ``off``."""
 
