@@ -87,7 +87,7 @@ async def _made(request: Request) -> Response:
 
 async def _exported(request: Request) -> Response:
     store, key = _memory(request).store, _key(request)
-    held = await store.read(key)
+    held = await store.read(key, leisure=True)
     if held is None:
         raise _missing(key)
     session = decode(held.blob)
@@ -132,7 +132,7 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
     window = memory.recorder.window
     blob, cold = await asyncio.to_thread(_parts, session, window)
     for _ in range(_ATTEMPTS):
-        held = await memory.store.read(key)
+        held = await memory.store.read(key, leisure=True)
         version = held.version if held else 0
         if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
             if memory.archiving:
