@@ -20,9 +20,11 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     opening = next(iter(shown))[0] if shown else None
     for sure in _SURE, _LIKELY:
         for lane, ws in shown.items():
-            left = [w for w in ws if places[w] == NEW]
-            free = [h for h in known.get(lane, []) if h not in places]
-            for w, h in _pairs(held, window, left, free, sure, cut=lane[0] == opening):
+            free = (
+                [w for w in ws if places[w] == NEW],
+                [h for h in known.get(lane, []) if h not in places],
+            )
+            for w, h in _pairs(held, window, free, sure, cut=lane[0] == opening):
                 places[w] = h
         _unnumbered(places, held, window)
     repeated(places, held, window)
@@ -55,14 +57,14 @@ def _lanes(lines: Sequence[Line]) -> dict[Lane, list[int]]:
 def _pairs(
     held: Sequence[Line],
     window: Sequence[Line],
-    ws: list[int],
-    hs: list[int],
+    free: tuple[list[int], list[int]],
     sure: Sequence[Fit],
     *,
     cut: bool,
 ) -> list[tuple[int, int]]:
     """Pairs of one turn and speaker, the surest first; where the window cuts the turn, its end counts."""
-    ws, hs, pairs = list(ws), list(hs), []
+    ws, hs = free
+    pairs = []
     for fits in sure if hs else ():
         for w in ws[::-1] if cut else list(ws):
             fitting = [h for h in hs if fits(window[w], held[h])]
