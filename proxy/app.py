@@ -52,6 +52,7 @@ class App:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         self._era = Era(parts)
+        self._begin()
 
     @property
     def memory(self) -> Memory | None:
@@ -62,9 +63,14 @@ class App:
         """From now on the server says that it is going away."""
         self.phase = "draining"
 
+    def _begin(self) -> None:
+        if self._era.parts.works:
+            self._era.begin()
+
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         self.phase = "ready"
+        self._begin()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await asyncio.gather(self._era.end(), *self._ending)

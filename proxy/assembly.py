@@ -9,22 +9,29 @@ from proxy.app import App
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Pipeline as PipelineSettings
+from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
+from proxy.inquiry import Inquiry
+from proxy.keys import Keys
 from proxy.kinds import KINDS
 from proxy.lately import Lately
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
 from proxy.memory.open import open_store
+from proxy.memory.plan import Window
 from proxy.memory.sealing import codec_of
+from proxy.memory.summaries import Summaries
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.practice import Practice
-from proxy.record import Recorder, Window
+from proxy.record import Recorder
 from proxy.session import SESSION_PLACES, USER_PLACES, Places
+from proxy.summariser import Summariser
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
+from proxy.work import Worker
 
 _PRACTICE = "practice:"
 
@@ -37,13 +44,15 @@ def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
 def parts(settings: Settings, environ: Mapping[str, str]) -> Parts:
     """What an application is made of."""
     targets = _targets(settings, environ)
-    memory = _memory(settings.memory) if settings.memory else None
+    memory, worker = _memory(settings, targets)
     return Parts(
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
         upstreams=tuple(target.upstream for target in targets.values()),
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
+        worker=worker,
+        works=settings.memory.work if settings.memory else False,
     )
 
 
@@ -56,16 +65,48 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
     return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
 
 
-def _memory(settings: MemorySettings) -> Memory:
-    url, deadline = settings.sessions.get_secret_value(), settings.deadline
-    codec = codec_of([key.get_secret_value() for key in settings.encryption])
+def _memory(settings: Settings, targets: Mapping[str, Target]) -> tuple[Memory, Worker] | tuple[None, None]:
+    """Memory, and who works on it in the background."""
+    if settings.memory is None:
+        return None, None
+    url, deadline = settings.memory.sessions.get_secret_value(), settings.memory.deadline
+    codec = codec_of([key.get_secret_value() for key in settings.memory.encryption])
     store = Guard(open_store(url, deadline=deadline, codec=codec), patience=deadline / 4)
+    window = _window(settings.memory)
+    summaries = Summaries(store, window, _summariser(settings.memory.summaries, targets))
+    works = [summaries] if settings.memory.summaries else []
+    worker = Worker(store, works, _tenants(settings.keys))
+    recorder = Recorder(store, window, [worker.nudge])
+    episodes = open_episodes(url, deadline=deadline, codec=codec, store=store)
+    return Memory(store, recorder, episodes, summaries), worker
+
+
+def _window(settings: MemorySettings) -> Window:
     window = settings.window
-    return Memory(
-        store,
-        Recorder(store, Window(window.max_messages, window.keep_messages, window.ttl)),
-        open_episodes(url, deadline=deadline, codec=codec, store=store),
+    return Window(
+        max_messages=window.max_messages,
+        keep_messages=window.keep_messages,
+        max_tokens=window.max_tokens,
+        ttl=window.ttl,
+        summaries=settings.summaries.max if settings.summaries else 0,
     )
+
+
+def _summariser(settings: SummarySettings | None, targets: Mapping[str, Target]) -> Summariser | None:
+    """The model that writes summaries; none where it could only tell what it was shown."""
+    target = targets[settings.upstream] if settings else None
+    if settings is None or target is None or isinstance(target.upstream, Practice):
+        return None
+    return Summariser(
+        Inquiry(target, timeout=settings.timeout),
+        model=settings.model or target.model or "",
+        fallback=settings.fallback,
+        input_tokens=settings.input_tokens,
+    )
+
+
+def _tenants(keys: Keys) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key.tenant for key in keys.entries)) or ("default",)
 
 
 def _pipelines(

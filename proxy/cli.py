@@ -11,6 +11,7 @@ from proxy.commands.schema import schema
 from proxy.commands.serve import serve
 from proxy.commands.terminal import codes
 from proxy.commands.trial import try_cases
+from proxy.commands.worker import worker
 from proxy.version import VERSION
 
 app = typer.Typer(
@@ -28,6 +29,9 @@ app.command("test", epilog=codes(good="all cases hold", bad="one does not, or a 
 app.command(epilog=codes(good="shown", bad="the configuration is wrong"))(filters)
 app.command(epilog=codes(good="printed", bad="the configuration is wrong, or the file cannot be written"))(
     schema
+)
+app.command(epilog=codes(good="ended as told", bad="the configuration is wrong, or remembers nothing"))(
+    worker
 )
 
 

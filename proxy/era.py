@@ -9,16 +9,22 @@ import msgspec
 from proxy.gate import Gate
 from proxy.pipeline import Memory, Pipeline
 from proxy.upstream import Upstream
+from proxy.work import EVERY, Worker
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an application is made of. ``max_body`` is in bytes."""
+    """What an application is made of. ``max_body`` is in bytes.
+
+    ``worker`` does what no caller waits for; ``works`` is whether it does so beside the calls.
+    """
 
     pipelines: Mapping[str, Pipeline]
     upstreams: tuple[Upstream, ...]
     memory: Memory | None
     gate: Gate
     max_body: int
+    worker: Worker | None = None
+    works: bool = True
 
 
 class Era:
@@ -27,6 +33,7 @@ class Era:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._calls = 0
+        self._work: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -42,8 +49,16 @@ class Era:
         if not self._calls:
             self._empty.set()
 
+    def begin(self, *, every: float = EVERY) -> None:
+        """Begins the work in the background; the store is looked through ``every`` so many seconds."""
+        if self.parts.worker:
+            self._work = asyncio.get_running_loop().create_task(self.parts.worker.run(every=every))
+
     async def end(self) -> None:
-        """Closes memory and the ways to the models once the last call has left."""
+        """Ends the work at once, and closes memory and the ways to the models once the last call has left."""
+        if self._work:
+            self._work.cancel()
+            await asyncio.wait({self._work})
         await self._empty.wait()
         if self.parts.memory:
             await self.parts.memory.aclose()

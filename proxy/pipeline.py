@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
+from filters.inject_summaries import InjectSummaries
 from proxy.kinds import Kind
 from proxy.lately import Lately
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.store import Store
+from proxy.memory.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream
@@ -31,11 +33,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Where sessions are kept, who writes them down, and where agents' episodes are."""
+    """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises."""
 
     store: Store
     recorder: Recorder
     episodes: Episodes
+    summaries: Summaries
 
     @property
     def degraded(self) -> bool:
@@ -60,3 +63,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     lately: Lately | None = None
     model: str | None = None
+
+    @property
+    def injecting(self) -> bool:
+        """Whether summaries are put in the place of the turns that they stand for."""
+        return any(isinstance(step, InjectSummaries) for step in self.filters)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -61,7 +61,10 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply, c
     context = _context(who, known)
     clock.begin("filters")
     target = pipeline.targets[0]
-    question = _question(call, pipeline, target, context)
+    left_out: list[str] = []
+    question = _question(call, pipeline, target, context, left_out.append)
+    for name in left_out:
+        reply.add("x-turnkeeper-degraded", name)
     clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
     silence = Silence(pipeline.answer if question.streaming else (), context, answer, reply)
@@ -71,7 +74,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply, c
             await _ask(target, question, answer, reply)
     finally:
         answer.close()
-        _record(call, pipeline, who, tape, at=context.now, model=question.model)
+        trimmed = bool(left_out)
+        _record(call, pipeline, who, tape, at=context.now, model=question.model, trimmed=trimmed)
 
 
 async def _recalled(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> tuple[Call, Snapshot]:
@@ -105,7 +109,7 @@ async def _of_session(call: Call, pipeline: Pipeline, who: Identity, reply: Repl
         return call, Snapshot()
     try:
         session = await recall.recall(pipeline.memory.store, key)
-        known, heard = recall.known(session, call.messages)
+        known, heard = recall.known(session, call.messages, injecting=pipeline.injecting)
     except Exception as error:  # noqa: BLE001 - whatever ails memory, the caller gets an answer
         if not isinstance(error, StoreError):
             _log.error("A session cannot be read: %s", type(error).__name__)
@@ -115,12 +119,27 @@ async def _of_session(call: Call, pipeline: Pipeline, who: Identity, reply: Repl
 
 
 def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
-    call: Call, pipeline: Pipeline, who: Identity, tape: list[bytes], *, at: float, model: str | None
+    call: Call,
+    pipeline: Pipeline,
+    who: Identity,
+    tape: list[bytes],
+    *,
+    at: float,
+    model: str | None,
+    trimmed: bool,
 ) -> None:
     key = _key(who)
     if pipeline.memory and key and tape:
         answer = b"".join(tape)
-        said = Said(key=key, user=who.user, model=model, window=call.messages, answer=answer, at=at)
+        said = Said(
+            key=key,
+            user=who.user,
+            model=model,
+            window=call.messages,
+            answer=answer,
+            at=at,
+            trimmed=trimmed,
+        )
         pipeline.memory.recorder.put(said)
 
 
@@ -145,8 +164,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     total: float
 
 
-def _question(call: Call, pipeline: Pipeline, target: Target, context: Context) -> Question:
-    messages = chain.run(pipeline.filters, call.messages, context)
+def _question(
+    call: Call, pipeline: Pipeline, target: Target, context: Context, tell: Callable[[str], None]
+) -> Question:
+    messages = chain.run(pipeline.filters, call.messages, context, tell)
     fields = chain.set_fields(pipeline.filters, call.fields, context)
     model = chosen_model(fields, pipeline, target)
     body = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)

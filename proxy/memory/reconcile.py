@@ -1,7 +1,7 @@
 """What an engine replays and what is held, brought together: memory holds what the caller heard."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -9,15 +9,9 @@ from filters.message import Message
 from proxy.memory.absence import gone
 from proxy.memory.heard import renewed
 from proxy.memory.replay import Replay, last_user, read
+from proxy.memory.segment import START, Turn
 from proxy.memory.session import Entry, Session, message_of
 from proxy.memory.weaving import woven
-
-
-class Turn(NamedTuple):
-    """Which turn: its number means nothing without its life."""
-
-    life: int
-    turn: int
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,8 +97,10 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
     return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 
 
-def missing(held: Session, window: Sequence[Message], replay: Replay | None = None) -> tuple[Message, ...]:
-    """What the engine no longer replays and memory still has of this life, in order.
+def missing(
+    held: Session, window: Sequence[Message], replay: Replay | None = None, *, behind: Turn = START
+) -> tuple[Message, ...]:
+    """What the engine no longer replays and memory still has of this life, in order, of turns ``behind`` one.
 
     It is what stands before the window's first line; a turn that the window supersedes is not missing.
     """
@@ -113,7 +109,8 @@ def missing(held: Session, window: Sequence[Message], replay: Replay | None = No
     if not first:
         return ()
     lost = gone(replay)
-    return tuple(message_of(entry) for h, entry in enumerate(replay.held[:first]) if h not in lost)
+    left = (entry for h, entry in enumerate(replay.held[:first]) if h not in lost)
+    return tuple(message_of(entry) for entry in left if entry.place > behind)
 
 
 def _first(replay: Replay) -> int:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET
 
 from filters.message import Content, Message
+from proxy.memory.segment import START, Segment, Turn
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
 _MARKS = ("source", "user", "interrupt_timestamp", "original")
@@ -40,6 +41,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it was first recorded, in seconds since 1970."""
 
     @property
+    def place(self) -> Turn:
+        """Its turn."""
+        return Turn(self.life, self.turn)
+
+    @property
     def text(self) -> str:
         """What was said: the content, or its text parts joined by a line break."""
         return self.content if isinstance(self.content, str) else Message(role="", content=self.content).text
@@ -56,7 +62,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``entries`` are the newest, in order; older ones have moved to the cold part, ``moved`` of them so far.
     ``turns`` is the number that the next turn of this ``life`` will bear; a turn that is withdrawn takes its
     number along. ``user`` is the session's first user. ``began`` is the first time that the engine wrote to a
-    message of this life, as it wrote it; the other times are in seconds since 1970.
+    message of this life, as it wrote it; the other times are in seconds since 1970. ``summaries`` stand for
+    the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns that no
+    summary covers had to be left out.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -68,6 +76,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created: float = 0.0
     updated: float = 0.0
     state: dict[str, Any] = {}
+    summaries: tuple[Segment, ...] = ()
+    model: str | None = None
+    trimmed: bool = False
+
+    @property
+    def reach(self) -> Turn:
+        """The last turn that a summary covers."""
+        return self.summaries[-1].reach if self.summaries else START
 
 
 def message_of(entry: Entry) -> Message:
