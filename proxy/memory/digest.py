@@ -11,9 +11,8 @@ import msgspec
 from filters.line import one_line
 from filters.tokens import in_text
 
-MOST: Final = 400
-"""How many tokens a digest has at the most, about."""
-
+_MOST: Final = 400
+_LEAST: Final = 40
 _END = re.compile(r"(?<=[.!?…])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(
@@ -38,12 +37,15 @@ class Sentence(msgspec.Struct, frozen=True):
     text: str
 
 
-def digest(said: Iterable[tuple[str, str]], most: int = MOST) -> str:
+def digest(said: Iterable[tuple[str, str]], most: int | None = None) -> str:
     """The most telling sentences of what was said, in order, a line for each change of speaker.
 
-    ``said`` is who spoke and what. It has about ``most`` tokens, and never nothing where something was said.
+    ``said`` is who spoke and what. It has about ``most`` tokens, else a quarter of what was said and no more
+    than 400; and never nothing where something was said.
     """
     sentences = list(_sentences(said))
+    if most is None:
+        most = min(_MOST, max(_LEAST, sum(in_text(s.text) for s in sentences) // 4))
     rarity = Counter(word for s in sentences for word in set(_words(s.text)))
     ranked = sorted(sentences, key=lambda s: (-_worth(s, rarity, len(sentences)), s.place))
     return _written(sorted(_fitting(ranked, most), key=lambda s: s.place))

@@ -34,6 +34,7 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Listen", WRITTEN["listen"]),
         ("Memory", WRITTEN["memory"]),
         ("Window", WRITTEN["memory"]["window"]),
+        ("Summaries", WRITTEN["memory"]["summaries"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -56,6 +57,7 @@ def test_no_section_is_forgotten():
         "Case",
         "Memory",
         "Window",
+        "Summaries",
     }
     assert set(of_model(Settings)["$defs"]) == known
 
