@@ -117,10 +117,11 @@ class Recorder:
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
         )
         if written:
-            self._tell(said.key, kept)
+            self.tell(said.key, kept)
         return written
 
-    def _tell(self, key: Key, session: Session) -> None:
+    def tell(self, key: Key, session: Session) -> None:
+        """Tells the listeners of a session that was written."""
         for told in self._listeners:
             told(key, session)
 

@@ -16,8 +16,9 @@ from starlette.routing import Route
 from proxy import body, wire
 from proxy.era import Parts
 from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, UnsupportedMediaType
-from proxy.memory.cap import cap
-from proxy.memory.contents import contents, imported
+from proxy.memory.cold import all_of
+from proxy.memory.compaction import fitted
+from proxy.memory.contents import Summary, contents, imported, summaries, with_summaries
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Store, StoreError
 from proxy.methods import Endpoint, Methods
@@ -25,10 +26,9 @@ from proxy.pipeline import Memory
 from proxy.place import decoded, identifier
 
 ROOT: Final = "/v1/memory/"
-_SESSIONS = f"{ROOT}sessions"
+PATH: Final = f"{ROOT}sessions"
 _EXAMPLE = '{"contents": [{"role": "user", "content": "..."}]}'
 _MOST, _USUAL = 100, 50
-_COLD_AT_ONCE = 1000
 _ATTEMPTS = 10
 _ID = "a text of 1 to 256 characters without control characters"
 
@@ -37,7 +37,7 @@ def routes() -> list[Route]:
     """The paths; they are matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
     listed = {"GET": _listed, "POST": _made}
     one = {"GET": _exported, "PUT": _imported, "DELETE": _deleted}
-    return [Route(_SESSIONS, _answering(listed)), Route(f"{_SESSIONS}/{{id}}", _answering(one))]
+    return [Route(PATH, _answering(listed)), Route(f"{PATH}/{{id}}", _answering(one))]
 
 
 def _answering(endpoints: Mapping[str, Endpoint]) -> Methods:
@@ -85,7 +85,7 @@ async def _exported(request: Request) -> Response:
     if held is None:
         raise _missing(key)
     session = decode(held.blob)
-    return await _whole((*await _moved(store, key, session.moved), *session.entries))
+    return await _whole(session, await all_of(store, key, session))
 
 
 async def _imported(request: Request) -> Response:
@@ -93,7 +93,7 @@ async def _imported(request: Request) -> Response:
     # In a thread: an import may be long, and callers wait on the loop.
     session = await asyncio.to_thread(_read, await _json_body(request))
     await _replace(memory, key, session)
-    return await _whole(session.entries)
+    return await _whole(session, session.entries)
 
 
 async def _deleted(request: Request) -> Response:
@@ -106,25 +106,15 @@ async def _deleted(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def _moved(store: Store, key: Key, count: int) -> list[Entry]:
-    """The first ``count`` entries of the cold part, which only grows; fewer where it is deleted meanwhile."""
-    moved: list[bytes] = []
-    while len(moved) < count:
-        page = await store.cold(key, start=len(moved), limit=min(_COLD_AT_ONCE, count - len(moved)))
-        if not page:
-            break
-        moved += page
-    return [msgspec.msgpack.decode(entry, type=Entry) for entry in moved]
-
-
 async def _replace(memory: Memory, key: Key, session: Session) -> None:
     window = memory.recorder.window
-    kept, moved = cap(session, window.max_messages, window.keep_messages)
+    kept, moved = fitted(session, session, window, now=time.time())
     blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
     for _ in range(_ATTEMPTS):
         held = await memory.store.read(key)
         version = held.version if held else 0
         if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
+            memory.recorder.tell(key, kept)
             return
     raise Conflict("Others are writing this session; try again.")
 
@@ -133,10 +123,8 @@ def _read(content: bytes) -> Session:
     fields = wire.top_level(content, _EXAMPLE)
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
-    if bytes(fields.get("summaries", b"[]")).strip() not in {b"null", b"[]"}:
-        raise RequestError("'summaries' must be empty; only what was said is kept.", param="summaries")
     messages, _ = wire.read_messages(fields["contents"], "contents")
-    session = imported(messages, now=time.time())
+    session = _with_summaries(imported(messages, now=time.time()), fields.get("summaries"))
     try:
         return decode(encode(session))  # so that what is written can be read
     except (OverflowError, RecursionError, ValueError):
@@ -144,8 +132,19 @@ def _read(content: bytes) -> Session:
         raise RequestError(fault, param="contents") from None
 
 
-async def _whole(entries: tuple[Entry, ...]) -> Response:
-    return await asyncio.to_thread(lambda: _json({"contents": contents(entries), "summaries": []}))
+def _with_summaries(session: Session, written: msgspec.Raw | None) -> Session:
+    try:
+        carried = msgspec.json.decode(written or b"[]", type=list[Summary] | None)
+        return with_summaries(session, carried or [])
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        fault = "'summaries' must be an array of {text, messages} for no more messages than 'contents' has."
+        raise RequestError(fault, param="summaries") from None
+
+
+async def _whole(session: Session, entries: tuple[Entry, ...]) -> Response:
+    return await asyncio.to_thread(
+        lambda: _json({"contents": contents(entries), "summaries": summaries(session, entries)})
+    )
 
 
 def _memory(request: Request) -> Memory:

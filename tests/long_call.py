@@ -19,29 +19,9 @@ from tests.fake_upstream import Received, Step, answer, completion, sse, stream_
 SYSTEM = {"role": "system", "content": "You are the voice of a travel agency. Keep to what you know. " * 4}
 _MARK = re.compile(r"\b(user|answer)(\d+)\b")
 _RANGE = re.compile(r"\b([ua])(\d+)-(\d+)\b")
-_WORDS = [
-    "trains",
-    "to",
-    "the",
-    "coast",
-    "leave",
-    "early",
-    "and",
-    "the",
-    "hotel",
-    "by",
-    "the",
-    "harbour",
-    "has",
-    "a",
-    "room",
-    "with",
-    "a",
-    "view",
-    "of",
-    "the",
-    "lake",
-]
+_TALK = "trains to the coast leave early and the hotel by the harbour has a room with a view of the lake"
+_WORDS = _TALK.split()
+
 
 CONFIG = """
 memory:
