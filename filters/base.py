@@ -22,7 +22,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     ``dropped`` is what was heard in this life of the session and stands before the window that the client
     replays; ``summaries`` stand for what was said before it, oldest first. ``began`` is when this life began,
     in seconds since 1970; ``speakers`` are the names of those who spoke in it. ``episodes`` is what the agent
-    did lately, newest first.
+    did lately, newest first. ``state`` is what the client keeps with the session.
     """
 
     dropped: tuple[Message, ...] = ()
@@ -30,6 +30,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     began: float | None = None
     speakers: frozenset[str] = frozenset()
     episodes: tuple[Episode, ...] = ()
+    state: Mapping[str, Any] = {}
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

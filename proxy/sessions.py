@@ -20,7 +20,7 @@ from proxy.memory.cold import all_of
 from proxy.memory.compaction import fitted
 from proxy.memory.contents import Summary, contents, imported, summaries, with_summaries
 from proxy.memory.session import Entry, Session, decode, encode
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, StoreError
 from proxy.methods import Endpoint, Methods
 from proxy.pipeline import Memory
 from proxy.place import decoded, identifier

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from proxy import agents, catalogue, sessions, summaries
+from proxy import agents, catalogue, sessions, state, summaries
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.pipeline import Pipeline
@@ -38,6 +38,7 @@ class Site:
                 Route("/v1/models/{model:path}", self._model),
                 *sessions.routes(),
                 *summaries.routes(sessions.PATH),
+                *state.routes(sessions.PATH),
                 *agents.routes(),
             ],
             redirect_slashes=False,

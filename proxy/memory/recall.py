@@ -27,11 +27,12 @@ def known(
     the chain is ``injecting`` them: then they stand for all turns behind their reach.
     """
     if not session.entries:
-        return Snapshot(), window
+        return Snapshot(state=session.state), window
     replay = read(session, window)
     summaries = session.summaries if injecting else ()
     snapshot = Snapshot(
         dropped=missing(session, window, replay, behind=session.reach if summaries else START),
+        state=session.state,
         summaries=tuple(segment.text for segment in summaries),
         began=epoch_seconds(session.began),
         speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),
