@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
 from proxy.memory.coverage import shown
+from proxy.memory.parting import parted, without
 from proxy.memory.reconcile import marked, missing
 from proxy.memory.replay import read
 from proxy.memory.segment import START
@@ -29,9 +30,14 @@ def known(
     if not session.entries:
         return Snapshot(state=session.state), window
     replay = read(session, window)
+    if results := parted(replay):
+        window = without(window, replay, results)
+        replay = read(session, window)
     summaries = session.summaries if injecting else ()
     snapshot = Snapshot(
-        dropped=missing(session, window, replay, behind=session.reach if summaries else START),
+        dropped=missing(
+            session, window, replay, behind=session.reach if summaries else START, also=results.values()
+        ),
         state=session.state,
         summaries=tuple(segment.text for segment in summaries),
         began=epoch_seconds(session.began),

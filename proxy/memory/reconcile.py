@@ -1,6 +1,6 @@
 """What an engine replays and what is held, brought together: memory holds what the caller heard."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -98,18 +98,25 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
 
 
 def missing(
-    held: Session, window: Sequence[Message], replay: Replay | None = None, *, behind: Turn = START
+    held: Session,
+    window: Sequence[Message],
+    replay: Replay | None = None,
+    *,
+    behind: Turn = START,
+    also: Collection[int] = (),
 ) -> tuple[Message, ...]:
     """What the engine no longer replays and memory still has of this life, in order, of turns ``behind`` one.
 
-    It is what stands before the window's first line; a turn that the window supersedes is not missing.
+    It is what stands before the window's first line, and ``also`` what stands at these positions; a turn
+    that the window supersedes is not missing.
     """
     replay = replay or read(held, window)
     first = _first(replay)
-    if not first:
+    if not first and not also:
         return ()
     lost = gone(replay)
-    left = (entry for h, entry in enumerate(replay.held[:first]) if h not in lost)
+    places = sorted({*range(first), *also} - lost)
+    left = (replay.held[h] for h in places)
     return tuple(message_of(entry) for entry in left if entry.place > behind)
 
 

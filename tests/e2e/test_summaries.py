@@ -193,7 +193,9 @@ def test_a_state_is_put_merged_and_shown(proxy: ProxyServer, call: LongCall) -> 
     assert proxy.client.get(f"{PATH}/state").json() == {"plan": "gold", "tags": ["a"]}
 
 
-@pytest.mark.parametrize("wrong", [b"[]", b"1", b"{", b'{"n": 1e999}', b'{"n": 99999999999999999999999}', b""])
+@pytest.mark.parametrize(
+    "wrong", [b"[]", b"1", b"{", b'{"n": 1e999}', b'{"n": 99999999999999999999999}', b""]
+)
 def test_a_state_is_an_object(proxy: ProxyServer, call: LongCall, wrong: bytes) -> None:
     talk(call, 1)
     got = proxy.client.put(f"{PATH}/state", content=wrong, headers={"content-type": "application/json"})
