@@ -10,7 +10,7 @@ from proxy.memory.store import Key, Store, StoreError
 
 # No key's name begins like this, so that no caller sees what stands here.
 _TENANT: Final = "~leases"
-TTL: Final = 20.0
+TTL: Final = 10.0
 """How long a process that was killed still holds a lease, in seconds."""
 
 
