@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-long test-clients check docs lock
+.PHONY: help install run test test-long test-clients check bench docs lock
 
 CONFIG ?= config/agora.yaml
 ARGS ?=
@@ -38,6 +38,9 @@ check: .venv/.test.ok ## Lint, format, types, imports
 	$(python) -m ruff format --check .
 	$(python) -m mypy
 	$(bin)/lint-imports
+
+bench: .venv/.test.ok ## Measure what the proxy adds, beside its peers (ARGS="--peers nginx,smg")
+	$(python) -m bench.proxy $(ARGS)
 
 docs: .venv/.test.ok ## Write docs/filters.md and the schemas anew
 	$(python) -m docs.make

@@ -62,9 +62,9 @@ def run(kind: str, *, turns: int, window: tuple[int, int], numbered: bool, fails
 
 
 def plot(calls: dict[str, LongCall], path: Path) -> None:
-    from matplotlib import pyplot  # noqa: PLC0415 - a figure is wanted now and then, and matplotlib is large
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - seldom wanted, and large
 
-    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(9, 6))
+    figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(9, 6))
     for name, call in calls.items():
         sizes = [tokens(prompt) for prompt in call.prompts]
         shares = [unchanged(a, b) / tokens(b) for a, b in itertools.pairwise(call.prompts)]

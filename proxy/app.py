@@ -7,20 +7,29 @@ import secrets
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from proxy import body, turn
+from proxy import body, turn, words
+from proxy.access import told
 from proxy.era import Era, Parts
-from proxy.errors import MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
+from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
+from proxy.feed import Feed
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
+from proxy.metrics import Metrics
+from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
+from proxy.quota import Quota
 from proxy.reply import Reply
 from proxy.site import Site
+from proxy.standing import Standing
+from proxy.traces import Traces
 from proxy.trial import explain
+from proxy.watch import Watch
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN = "/v1/explain"
@@ -32,12 +41,20 @@ _log = logging.getLogger("turnkeeper")
 class App:
     """Turnkeeper as an ASGI application. Its ``phase`` is starting, ready or draining."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, metrics: Metrics, traces: Traces) -> None:
         self._era = Era(parts)
         self._site = Site(self)
+        self._page = Door(self)
         self._in_flight = InFlight()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], Era] = {}
+        self._lost = 0
+        self._turns = 0
         self.phase = "starting"
+        self.metrics = metrics
+        metrics.gauge(self._standing)
+        self.feed = Feed()
+        self.traces = traces
+        traces.keep(parts.keeping)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the server's whole life (ASGI's lifespan)."""
@@ -49,10 +66,16 @@ class App:
     def swap(self, parts: Parts) -> None:
         """Answers from new parts from now on; turns in flight end on those that they began with."""
         ending = asyncio.create_task(self._era.end())
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+        self._ending[ending] = self._era
+        ending.add_done_callback(self._ended)
         self._era = Era(parts)
         self._begin()
+        self.traces.keep(parts.keeping)
+
+    @property
+    def parts(self) -> Parts:
+        """What calls are answered with now."""
+        return self._era.parts
 
     @property
     def memory(self) -> Memory | None:
@@ -62,6 +85,7 @@ class App:
     def drain(self) -> None:
         """From now on the server says that it is going away."""
         self.phase = "draining"
+        self.feed.close()
 
     def _begin(self) -> None:
         if self._era.parts.works:
@@ -78,15 +102,17 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        request_id = (b"x-request-id", _request_id(headers).encode())
-        reply = Reply(send, [request_id])
+        watch = Watch(_request_id(headers), self._observe)
+        reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch)
         try:
             with self._era as parts:
                 await self._route(parts, scope, headers, receive, reply)
         except TurnkeeperError as error:
+            if isinstance(error, FilterFailed):
+                _log.error("%s", error.message)
             await reply.fail(error)
         except ClientGone:
-            pass
+            watch.outcome = "hangup"
         except asyncio.CancelledError:
             if self.phase != "draining":
                 raise
@@ -99,11 +125,16 @@ class App:
                 "".join(traceback.format_tb(error.__traceback__)),
             )
             await reply.fail(TurnkeeperError("Turnkeeper failed; its log says where."))
+        finally:
+            watch.end("done" if reply.ending else "hangup")
 
     async def _route(
         self, parts: Parts, scope: Scope, headers: dict[str, str], receive: Receive, reply: Reply
     ) -> None:
         path = scope["path"]
+        if self._page.owns(path):
+            await self._page.answer(scope, parts, headers, receive, reply.send)
+            return
         tenant = parts.gate.admit(headers, path)
         chat = _CHAT.fullmatch(path)
         if chat is None and path != _EXPLAIN:
@@ -113,12 +144,53 @@ class App:
             raise MethodNotAllowed(f"{path} takes POST.", allow="POST")
         query = _query(scope)
         pipeline = _pipeline(parts, (chat["pipeline"] if chat else query.get("pipeline")) or "default")
+        if chat:
+            reply.watch.turn_of(tenant, pipeline.name)
         content = await body.read(receive, headers, parts.max_body)
         request = turn.Request(headers=headers, query=query, body=content, tenant=tenant)
         if chat:
-            await until_gone(receive, turn.take(request, pipeline, reply, self._in_flight))
+            await until_gone(receive, self._turn(request, pipeline, reply, parts.quota))
         else:
             await until_gone(receive, _explain(request, pipeline, reply))
+
+    async def _turn(
+        self, request: turn.Request, pipeline: Pipeline, reply: Reply, quota: Quota | None
+    ) -> None:
+        admitted = quota.turn(request.tenant, len(request.body), reply) if quota else nullcontext()
+        self._turns += 1
+        try:
+            async with admitted:
+                await turn.take(request, pipeline, reply, self._in_flight)
+        finally:
+            self._turns -= 1
+
+    def _observe(self, watch: Watch) -> None:
+        """Tells of a turn that has begun to answer, where anyone looks on, or has ended."""
+        if watch.outcome is not None:
+            account = watch.account()
+            self.metrics.turn(account)
+            self.traces.put(account, watch)
+            self.feed.publish(account)
+            told(account, words.of(watch) if self._era.parts.log_content else {})
+        elif self.feed.watched:
+            self.feed.publish(watch.account())
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        self._lost += _lost(self._ending.pop(ending))
+
+    def _standing(self) -> Standing:
+        memory = self._era.parts.memory
+        eras = (self._era, *self._ending.values())
+        return Standing(
+            in_flight=self._turns,
+            waiting=memory.recorder.waiting if memory else 0,
+            lost=self._lost + sum(map(_lost, eras)),
+            failing=bool(memory and memory.degraded),
+        )
+
+
+def _lost(era: Era) -> int:
+    return era.parts.memory.recorder.lost_turns if era.parts.memory else 0
 
 
 def _pipeline(parts: Parts, name: str) -> Pipeline:

@@ -1,7 +1,7 @@
 """From settings to the objects that serve them."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
@@ -13,22 +13,28 @@ from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
+from proxy.health import Health
 from proxy.inquiry import Inquiry
 from proxy.keys import Keys
 from proxy.kinds import KINDS
 from proxy.lately import Lately
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
-from proxy.memory.open import open_store
+from proxy.memory.metered import Meter, Metered
+from proxy.memory.open import open_counts, open_store
 from proxy.memory.plan import Window
 from proxy.memory.sealing import codec_of
 from proxy.memory.summaries import Summaries
+from proxy.metrics import Metrics
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.practice import Practice
-from proxy.record import Recorder
-from proxy.session import SESSION_PLACES, USER_PLACES, Places
+from proxy.proof import Proof
+from proxy.quota import Limits, Quota
+from proxy.record import Listener, Recorder
+from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.summariser import Summariser
+from proxy.traces import Keeping, Traces
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 from proxy.work import Worker
@@ -38,22 +44,45 @@ _PRACTICE = "practice:"
 
 def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
     """The application that a configuration describes; ``environ`` says which proxies lead to the models."""
-    return App(parts(settings, environ))
+    metrics, traces = Metrics(), Traces()
+    return App(parts(settings, environ, metrics, traces), metrics, traces)
 
 
-def parts(settings: Settings, environ: Mapping[str, str]) -> Parts:
-    """What an application is made of."""
+def parts(
+    settings: Settings,
+    environ: Mapping[str, str],
+    metrics: Metrics | None = None,
+    traces: Traces | None = None,
+) -> Parts:
+    """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
+    metrics, traces = metrics or Metrics(), traces or Traces()
     targets = _targets(settings, environ)
-    memory, worker = _memory(settings, targets)
+    memory, worker = _memory(settings, targets, metrics.memory, [traces.recorded])
     return Parts(
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
         upstreams=tuple(target.upstream for target in targets.values()),
+        health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
         worker=worker,
         works=settings.memory.work if settings.memory else False,
+        log_content=settings.log.content,
+        quota=_quota(settings, metrics.refused),
+        keeping=Keeping(settings.traces.keep, settings.traces.content),
     )
+
+
+def _quota(settings: Settings, refused: Callable[[str], None]) -> Quota | None:
+    """Counts where sessions are, when that is a Redis; else in this process."""
+    own, memory = settings.limits, settings.memory
+    limits = Limits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+    if limits == Limits():
+        return None
+    if not memory:
+        return Quota(limits, refused=refused)
+    storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline)
+    return Quota(limits, storage, deadline=memory.deadline, refused=refused)
 
 
 def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:
@@ -65,18 +94,21 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
     return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
 
 
-def _memory(settings: Settings, targets: Mapping[str, Target]) -> tuple[Memory, Worker] | tuple[None, None]:
+def _memory(
+    settings: Settings, targets: Mapping[str, Target], meter: Meter, listeners: Sequence[Listener]
+) -> tuple[Memory, Worker] | tuple[None, None]:
     """Memory, and who works on it in the background."""
     if settings.memory is None:
         return None, None
-    url, deadline = settings.memory.sessions.get_secret_value(), settings.memory.deadline
-    codec = codec_of([key.get_secret_value() for key in settings.memory.encryption])
-    store = Guard(open_store(url, deadline=deadline, codec=codec), patience=deadline / 4)
-    window = _window(settings.memory)
-    summaries = Summaries(store, window, _summariser(settings.memory.summaries, targets))
-    works = [summaries] if settings.memory.summaries else []
-    worker = Worker(store, works, _tenants(settings.keys))
-    recorder = Recorder(store, window, [worker.nudge])
+    own, deadline = settings.memory, settings.memory.deadline
+    url, window = own.sessions.get_secret_value(), _window(own)
+    codec = codec_of([key.get_secret_value() for key in own.encryption])
+    opened = open_store(url, deadline=deadline, codec=codec)
+    store = Metered(Guard(opened, patience=deadline / 4), meter)
+    # Work in the background waits where it must, and shuts the store off for nobody.
+    summaries = Summaries(opened, window, _summariser(own.summaries, targets))
+    worker = Worker(opened, [summaries] if own.summaries else [], _tenants(settings.keys))
+    recorder = Recorder(store, window, [*listeners, worker.nudge], reasoning=own.reasoning)
     episodes = open_episodes(url, deadline=deadline, codec=codec, store=store)
     return Memory(store, recorder, episodes, summaries), worker
 
@@ -118,15 +150,21 @@ def _pipelines(
 def _pipeline(
     name: str, settings: PipelineSettings, targets: Mapping[str, Target], memory: Memory | None
 ) -> Pipeline:
+    asked = tuple(targets[upstream] for upstream in settings.upstreams)
     return Pipeline(
         name=name,
-        targets=tuple(targets[upstream] for upstream in settings.upstreams),
+        targets=asked,
         filters=settings.request,
+        skips_failing=settings.failing == "skip",
         answer=settings.answer,
         places=_places(settings.identity),
         memory=memory,
         lately=_lately(settings.request),
         model=settings.model or None,
+        first_token=settings.first_token or sum(target.patience for target in asked),
+        total=max(target.total for target in asked),
+        hedge=settings.hedge,
+        keep_alive=settings.keep_alive,
     )
 
 
@@ -139,10 +177,12 @@ def _lately(steps: Iterable[RequestFilter]) -> Lately | None:
 
 
 def _places(settings: Identity) -> Places:
+    secret = settings.user_hmac.get_secret_value()
     return Places(
         session=_parsed(settings.session, SESSION_PLACES),
-        user=_parsed(settings.user, USER_PLACES),
+        user=_parsed(settings.user, PROVEN_PLACES if secret else USER_PLACES),
         default_session=settings.default_session or None,
+        proof=Proof(secret) if secret else None,
     )
 
 
@@ -153,6 +193,7 @@ def _parsed(places: tuple[str, ...] | None, otherwise: tuple[Place, ...]) -> tup
 def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str]) -> Target:
     return Target(
         name=name,
+        health=Health(),
         upstream=_upstream(settings, environ),
         kind=KINDS[settings.accepts],
         headers=tuple(_headers(settings)),
@@ -161,7 +202,9 @@ def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str]) -
         forward_headers=settings.forward_headers,
         forward_key=settings.forward_key,
         first_token=settings.first_token,
+        first_content=settings.first_content,
         total=settings.total,
+        retries=settings.retries,
     )
 
 

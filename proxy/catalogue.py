@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from proxy import relay
 from proxy.errors import UpstreamError
 from proxy.pipeline import Pipeline, Target
+from proxy.upstream import read_all
 
 _LONGEST_LIST = 4_000_000
 
@@ -32,7 +32,7 @@ async def _listed(target: Target) -> list[dict[str, Any]]:
     try:
         response = await target.upstream.open("GET", "/models", target.headers, b"", due=due)
         try:
-            body = await relay.read_all(response, _LONGEST_LIST)
+            body = await read_all(response, _LONGEST_LIST)
         finally:
             response.close()
     except UpstreamError:

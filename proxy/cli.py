@@ -9,6 +9,7 @@ from proxy.commands.explain import explain
 from proxy.commands.filters import filters
 from proxy.commands.schema import schema
 from proxy.commands.serve import serve
+from proxy.commands.tap import tap
 from proxy.commands.terminal import codes
 from proxy.commands.trial import try_cases
 from proxy.commands.worker import worker
@@ -33,6 +34,7 @@ app.command(epilog=codes(good="printed", bad="the configuration is wrong, or the
 app.command(epilog=codes(good="ended as told", bad="the configuration is wrong, or remembers nothing"))(
     worker
 )
+app.command(epilog=codes(good="the server has ended", bad="it cannot be reached, or refuses"))(tap)
 
 
 def main() -> None:

@@ -7,22 +7,31 @@ from types import TracebackType
 import msgspec
 
 from proxy.gate import Gate
+from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
+from proxy.quota import Quota
+from proxy.traces import Keeping
 from proxy.upstream import Upstream
 from proxy.work import EVERY, Worker
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an application is made of. ``max_body`` is in bytes.
+    """What an application is made of. ``health`` goes by the upstreams' names; ``max_body`` is in bytes.
 
-    ``worker`` does what no caller waits for; ``works`` is whether it does so beside the calls.
+    ``log_content`` is whether the log may hold what was said, and ``keeping`` what is kept of turns to be
+    looked at. ``worker`` does what no caller waits for; ``works`` is whether it does
+    so beside the calls.
     """
 
     pipelines: Mapping[str, Pipeline]
     upstreams: tuple[Upstream, ...]
+    health: Mapping[str, Health]
     memory: Memory | None
     gate: Gate
     max_body: int
+    log_content: bool = False
+    quota: Quota | None = None
+    keeping: Keeping = Keeping()
     worker: Worker | None = None
     works: bool = True
 
@@ -60,6 +69,8 @@ class Era:
             self._work.cancel()
             await asyncio.wait({self._work})
         await self._empty.wait()
+        if self.parts.quota:
+            await self.parts.quota.aclose()
         if self.parts.memory:
             await self.parts.memory.aclose()
         for upstream in self.parts.upstreams:

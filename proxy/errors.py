@@ -8,19 +8,25 @@ TurnkeeperError
 │   ├── MethodNotAllowed        405
 │   ├── Conflict                409  it exists already, or others are writing it
 │   ├── Superseded              409  a newer request asks for the same turn
+│   ├── TooSlow                 408  the request does not arrive
 │   ├── TooLarge                413
+│   ├── HeadTooLarge            431
+│   ├── LimitExceeded           429  more than the settings allow a key
 │   ├── UnsupportedEncoding     415
 │   └── UnsupportedMediaType    415
+├── FilterFailed            500  a filter, most likely one of the user's own
 ├── ShuttingDown                503  the server ends before the answer does
 ├── MemoryUnavailable           503  the store does not answer
 ├── UpstreamError               502  the model cannot be reached, or talks nonsense
 │   ├── UpstreamUnreachable     502  no connection
 │   ├── UpstreamBroken          502  the answer broke off, or is no HTTP
+│   ├── UpstreamRedirected      502  the model is somewhere else
 │   ├── UpstreamTimeout         504  too late
 │   └── UpstreamRefused         as the upstream said, with its own body
 └── ConfigError                 —    the configuration is wrong; nothing is served
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -130,10 +136,47 @@ class TooLarge(RequestError):
     code = "request_too_large"
 
 
+class HeadTooLarge(RequestError):
+    """The request line and the headers are larger than a server should read."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class TooSlow(RequestError):
+    """The request does not arrive."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class LimitExceeded(TurnkeeperError):
+    """A key asks for more than the settings allow; ``kind`` is requests, tokens or streams."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, kind: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.type = kind
+        self._after = retry_after
+
+    def headers(self) -> Mapping[str, str]:
+        """When to try again, in whole seconds and, as OpenAI's clients read it, in milliseconds."""
+        after = max(self._after, 0.001)
+        return {"retry-after": str(math.ceil(after)), "retry-after-ms": str(math.ceil(after * 1000))}
+
+
 class UnsupportedEncoding(RequestError):
     """The body is compressed in a way that is not understood."""
 
     status = 415
+
+
+class FilterFailed(TurnkeeperError):
+    """A filter raised an error, or returned what is none of a filter's results."""
+
+    code = "filter_failed"
 
 
 class ShuttingDown(TurnkeeperError):
@@ -174,6 +217,12 @@ class UpstreamBroken(UpstreamError):
     """The answer broke off, or is not what it says it is."""
 
     code = "upstream_broken"
+
+
+class UpstreamRedirected(UpstreamError):
+    """The upstream sends us somewhere else, and is not followed."""
+
+    code = "upstream_redirected"
 
 
 class UpstreamTimeout(UpstreamError):

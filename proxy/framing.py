@@ -52,6 +52,13 @@ def events(whole: bytes) -> Iterator[bytes]:
 
 def data_of(event: bytes) -> bytes:
     """What an event's ``data`` lines carry, joined as the standard says; empty for a comment."""
+    if (
+        event.startswith(b"data: ")
+        and event.find(b"\n") == len(event) - 2
+        and event[-1:] == b"\n"
+        and b"\r" not in event
+    ):
+        return event[6:-2]  # as models write it: one line, then LF LF
     values = [line[5:] for line in _LINE_END.split(event) if line.startswith(b"data:")]
     return b"\n".join(value.removeprefix(b" ") for value in values)
 

@@ -17,6 +17,11 @@ class Gate:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
+    @property
+    def keys(self) -> Keys:
+        """Those that are let in; none where this machine alone is."""
+        return self._keys
+
     def admit(self, headers: Mapping[str, str], path: str) -> str:
         """The tenant; ``default`` where there are no keys.
 

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Sequence
 
 from filters.message import Message
-from proxy import kinds, relay
+from proxy import kinds
 from proxy.errors import UpstreamBroken
 from proxy.pipeline import Target
 from proxy.transcript import transcript
+from proxy.upstream import read_all
 
 _PATH = "/chat/completions"
 _LONGEST = 1_000_000
@@ -33,7 +34,7 @@ class Inquiry:
         target, due = self._target, asyncio.get_running_loop().time() + self._timeout
         response = await target.upstream.open("POST", _PATH, target.headers, body, due=due)
         try:
-            content = await relay.read_all(response, _LONGEST)
+            content = await read_all(response, _LONGEST)
         finally:
             response.close()
         if response.status != _OK:

@@ -7,33 +7,55 @@ import msgspec
 from proxy.errors import UpstreamBroken, UpstreamRefused
 from proxy.framing import Framing, data_of, events
 
+_MOST_HELD = 16_000_000
+# What vendors call it: reasoning_content, reasoning_details, thinking_blocks …
+_REASONING = ("reasoning", "thinking")
+
 
 class Opening:
     """Holds a stream back until its first delta that carries anything.
 
     A role alone, metadata, usage or comments carry nothing. An error frame, and an end without anything,
-    mean that the upstream has not answered, whatever its status said.
+    mean that the upstream has not answered, whatever its status said. With ``content``, reasoning is no
+    answer either; that it has come is ``thinking``.
     """
 
-    def __init__(self, framing: Framing) -> None:
+    def __init__(self, framing: Framing, *, content: bool = False) -> None:
+        self.thinking = False
         self._framing = framing
+        self._content = content
         self._held: list[bytes] = []
+        self._size = 0
 
     def feed(self, data: bytes) -> bytes | None:
         """All bytes so far once the answer has begun; ``None`` until then.
 
-        Raises UpstreamRefused for an error frame and UpstreamBroken where the stream ends first.
+        Raises UpstreamRefused for an error frame and UpstreamBroken where the stream ends first, or is longer
+        than 16 MB by then.
         """
         whole = self._framing.feed(data)
         self._held.append(whole)
-        return b"".join(self._held) if any(_carries(event) for event in events(whole)) else None
+        for event in events(whole):
+            if self._carries(event):
+                return b"".join(self._held)
+        self._size += len(whole)
+        if self._size > _MOST_HELD:
+            raise UpstreamBroken("The upstream sent more than 16 MB before it had answered anything.")
+        return None
 
     def close(self) -> bytes:
         """The end of a stream that has not begun by then: what it holds, if its last bytes carry anything."""
         rest = self._framing.close()
-        if rest and _carries(rest):
+        if rest and self._carries(rest):
             return b"".join([*self._held, rest])
         raise _nothing()
+
+    def _carries(self, event: bytes) -> bool:
+        carried = _carried(event)
+        if carried is None:
+            return False
+        self.thinking = True
+        return carried or not self._content
 
 
 class _Choice(msgspec.Struct):
@@ -50,10 +72,11 @@ class _Chunk(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Chunk)
 
 
-def _carries(event: bytes) -> bool:
+def _carried(event: bytes) -> bool | None:
+    """Whether there is more than reasoning in what an event carries; ``None`` where it carries nothing."""
     data = data_of(event)
     if not data:
-        return False
+        return None
     if data == b"[DONE]":
         raise _nothing()
     try:
@@ -62,13 +85,21 @@ def _carries(event: bytes) -> bool:
         return True  # no chunk of ours to judge: it is the client's
     if chunk.error:
         raise refusal(data, chunk.error)
-    return any(_says(choice) for choice in chunk.choices or ())
+    carried = None
+    for choice in chunk.choices or ():
+        said = _said(choice)
+        carried = said if carried is None else carried or said
+    return carried
 
 
-def _says(choice: _Choice) -> bool:
+def _said(choice: _Choice) -> bool | None:
     if choice.finish_reason or choice.text:
         return True
-    return any(value for name, value in (choice.delta or {}).items() if name != "role")
+    said = None
+    for name, value in (choice.delta or {}).items():
+        if value and name != "role":
+            said = said or not name.startswith(_REASONING)
+    return said
 
 
 def refusal(body: bytes, error: Any) -> UpstreamRefused:

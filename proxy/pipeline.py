@@ -1,4 +1,4 @@
-"""What a turn goes through: filters, then one upstream, each made ready when the settings were read."""
+"""What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
 from filters.inject_summaries import InjectSummaries
+from proxy.health import Health
 from proxy.kinds import Kind
 from proxy.lately import Lately
 from proxy.memory.episodes.source import Episodes
@@ -20,6 +21,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A model's address, and how it wants to be talked to. Times are in seconds."""
 
     name: str
+    health: Health
     upstream: Upstream
     kind: Kind
     headers: Headers
@@ -29,7 +31,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     forward_headers: tuple[str, ...] = ()
     forward_key: bool = False
     first_token: float
+    first_content: float | None = None
     total: float
+    retries: int = 0
+
+    @property
+    def patience(self) -> float:
+        """How long it may take to answer, where it is asked once."""
+        return max(self.first_token, self.first_content or 0.0)
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -53,16 +62,25 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One named way from a client's messages to a model."""
+    """One named way from a client's messages to a model. Times are in seconds.
+
+    ``first_token`` is what all its targets together have until one has begun to answer, ``total`` until it
+    has ended. ``skips_failing`` is whether a turn goes on without a request filter that fails.
+    """
 
     name: str
     targets: tuple[Target, ...]
     filters: Sequence[RequestFilter]
     answer: Sequence[AnswerFilter] = ()
+    skips_failing: bool = False
     places: Places
     memory: Memory | None = None
     lately: Lately | None = None
     model: str | None = None
+    first_token: float
+    total: float
+    hedge: float | None = None
+    keep_alive: float | None = None
 
     @property
     def injecting(self) -> bool:

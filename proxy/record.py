@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from filters.message import Message
+from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
-from proxy.memory.reconcile import Answer, answered, asked, reconcile
+from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Deleted, Key, Store, StoreError
 from proxy.transcript import transcript
 
 Listener = Callable[[Key, Session], None]
@@ -23,7 +24,7 @@ __all__ = ["Listener", "Recorder", "Said", "Window", "after"]
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
 _MOST_WAITING = 10_000
-_DRAINED_WITHIN = 5.0
+_DRAINED_WITHIN = 3.0
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +46,32 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 class Recorder:
     """Writes turns down in the background, those of one session one after the other."""
 
-    def __init__(self, store: Store, window: Window, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(
+        self, store: Store, window: Window, listeners: Sequence[Listener] = (), *, reasoning: bool = False
+    ) -> None:
         self.lost_turns = 0
-        self.failing = False
         self.window = window
         self._store = store
         self._listeners = listeners
+        self._reasoning = reasoning
         self._waiting: dict[Key, deque[Said]] = {}
+        self._failing: set[Key] = set()
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many turns are yet to be written."""
+        return self._count
+
+    @property
+    def failing(self) -> bool:
+        """Whether turns wait for a store that did not take them."""
+        return bool(self._failing)
+
+    def lags(self, key: Key) -> bool:
+        """Whether turns of this session do."""
+        return key in self._failing
 
     def put(self, said: Said) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
@@ -70,7 +88,7 @@ class Recorder:
         task.add_done_callback(self._tasks.discard)
 
     async def drain(self) -> None:
-        """Waits until everything is written, for five seconds at most; what is left then is lost."""
+        """Waits until everything is written, for three seconds at most; what is left then is lost."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAINED_WITHIN)
             for task in late:
@@ -83,6 +101,7 @@ class Recorder:
         turns = self._waiting[key]
         while turns:
             await self._until_written(turns[0])
+            self._failing.discard(key)
             turns.popleft()
             self._count -= 1
         del self._waiting[key]
@@ -92,12 +111,13 @@ class Recorder:
         while True:
             try:
                 if await self._attempt(said):
-                    self.failing = False
                     return
+            except Deleted:
+                return
             except StoreError as error:
                 if not self.failing:
                     _log.warning("Memory cannot be written: %s", error)
-                self.failing = True
+                self._failing.add(said.key)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST)
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
@@ -108,13 +128,15 @@ class Recorder:
     async def _attempt(self, said: Said) -> bool:
         held = await self._store.read(said.key)
         session = decode(held.blob) if held else Session()
-        kept, moved = fitted(session, _asking(after(session, said), said), self.window, now=said.at)
+        known = _asking(after(session, said, reasoning=self._reasoning), said)
+        kept, moved = fitted(session, known, self.window, now=said.at)
         written = await self._store.write(
             said.key,
             encode(kept),
             version=held.version if held else 0,
             ttl=self.window.ttl,
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
+            at=said.at,
         )
         if written:
             self.tell(said.key, kept)
@@ -134,8 +156,11 @@ def _asking(session: Session, said: Said) -> Session:
     return msgspec.structs.replace(session, model=model, trimmed=trimmed)
 
 
-def after(session: Session, said: Said) -> Session:
-    """What is held after a turn; the same turn again changes nothing, and a failed one neither."""
+def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
+    """What is held after a turn; the same turn again changes nothing, and a failed one neither.
+
+    ``reasoning`` says whether the model's reasoning is kept beside the answer.
+    """
     told = transcript(said.answer)
     if not told.reached:
         return session
@@ -144,6 +169,7 @@ def after(session: Session, said: Said) -> Session:
         turn=asked(known, said.window),
         text=told.text,
         tool_calls=told.tool_calls,
+        reasoning=told.reasoning if reasoning else None,
         finished=told.finished,
         reached=told.reached,
     )

@@ -54,7 +54,8 @@ class Reload:
         return [self._path, *(file for file in named if file.parent.is_dir())]
 
     def _take_over(self, settings: Settings) -> None:
-        self._app.swap(assembly.parts(settings, self._environ))
+        app = self._app
+        app.swap(assembly.parts(settings, self._environ, app.metrics, app.traces))
         before, after = self._settings.listen, settings.listen
         if (before.host, before.port) != (after.host, after.port):
             _log.warning("%s: 'listen' has changed; a new address wants a restart.", self._path)

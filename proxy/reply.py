@@ -1,39 +1,39 @@
 """What one client gets: a status once, then bytes, then the end."""
 
+import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from proxy.clock import Clock
-from proxy.errors import TurnkeeperError
+from proxy.errors import Superseded, TurnkeeperError
+from proxy.watch import Watch
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 _JSON = (b"content-type", b"application/json")
+_DEGRADED = "x-turnkeeper-degraded"
 
 
 class Reply:
-    """An ASGI response whose headers may be added to until it starts."""
+    """An ASGI response whose headers may be added to until it starts; ``watch`` notes what becomes of it."""
 
-    def __init__(self, send: Send, headers: Sequence[Header] = ()) -> None:
+    def __init__(self, send: Send, headers: Sequence[Header] = (), watch: Watch | None = None) -> None:
+        self.watch = watch or Watch("")
         self._send = send
         self._headers = list(headers)
-        self._clock: Clock | None = None
         self._tape: list[bytes] | None = None
         self.started = False
         self.ending = False
 
     def add(self, name: str, value: str) -> None:
         """A header for the answer, whichever it will be. The value is visible ASCII."""
+        if name == _DEGRADED:
+            self.watch.degraded.append(value)
         self._headers.append((name.encode("latin-1"), value.encode("latin-1")))
-
-    def timed_by(self, clock: Clock) -> None:
-        """The answer will say how long it took to begin."""
-        self._clock = clock
 
     def taped(self) -> list[bytes]:
         """A list to which everything is appended that goes to the client from now on."""
-        self._tape = []
+        self._tape = self.watch.sent = []
         return self._tape
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
@@ -44,24 +44,24 @@ class Reply:
             await self._send(message)
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
-        """The status and the headers; nothing can be a status any more."""
+        """The status and the headers; nothing can be a status any more. What others say gives way to ours."""
         self.started = True
-        if self._clock:
-            self.add("server-timing", self._clock.report())
-        message = {"type": "http.response.start", "status": status, "headers": [*self._headers, *headers]}
+        self.watch.status = status
+        self.add("server-timing", self.watch.clock.report())
+        ours = {name for name, _ in self._headers}
+        theirs = [header for header in headers if header[0] not in ours]
+        message = {"type": "http.response.start", "status": status, "headers": [*self._headers, *theirs]}
         await self._send(message)
 
     async def write(self, data: bytes) -> None:
         """Bytes of the body, on their way at once."""
-        if self._tape is not None:
-            self._tape.append(data)
+        self._keep(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         """The last bytes of the body."""
         self.ending = True
-        if self._tape is not None:
-            self._tape.append(data)
+        self._keep(data)
         await self._send({"type": "http.response.body", "body": data})
 
     async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
@@ -72,8 +72,15 @@ class Reply:
 
     async def fail(self, error: TurnkeeperError) -> None:
         """The error as a status; as an event once the answer has started."""
+        self.watch.outcome = "superseded" if isinstance(error, Superseded) else "failed"
+        self.watch.code, self.watch.failure = error.code, error.message
         if self.started:
             await self.end(error.event())
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
         await self.whole(error.status, [_JSON, *own], error.body())
+
+    def _keep(self, data: bytes) -> None:
+        if self._tape is not None and data:
+            self._tape.append(data)
+            self.watch.stamps.append(time.perf_counter())

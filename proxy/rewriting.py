@@ -20,10 +20,17 @@ class Rewriting:
         self._context = context
         self._choices = {0: Stages(self._filters, context)}
         self._last: Chunk = {}
+        self.begun = False
+
+    @property
+    def filtered(self) -> bool:
+        """Whether any filter looks at what passes."""
+        return bool(self._choices[0])
 
     def first(self) -> bytes:
-        """Events to stand before the stream's own."""
-        stated = (each.first(self._context) for each in self._filters)
+        """Events to stand before the stream's own; none when it is called again."""
+        stated = [] if self.begun else [each.first(self._context) for each in self._filters]
+        self.begun = True
         return b"".join(event_of(chunk) for chunk in stated if chunk is not None)
 
     def feed(self, whole: bytes) -> bytes:

@@ -2,38 +2,41 @@
 
 import asyncio
 import gc
-import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from types import FrameType
 
 import uvicorn
 
 from proxy.app import App
+from proxy.configuration.settings import Settings
+from proxy.log import logging_to
+from proxy.protocol import Protocol
 from proxy.reload import Reload
 
 # A turn's values die young; what lives longer is the program itself, and need not be looked at again.
 _COLLECT_AFTER = (50_000, 50, 100)
 _FAREWELL = 5.0
-_GRACE = 25
 
 
-def uvicorn_config(app: App, *, host: str, port: int) -> uvicorn.Config:
-    """How uvicorn serves us: its fastest parts, and no log line per request."""
+def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: float = 6.0) -> uvicorn.Config:
+    """How uvicorn serves us: its fastest parts, and no log line per request. ``grace`` is in seconds."""
     return uvicorn.Config(
         app,
         host=host,
         port=port,
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         access_log=False,
+        log_config=None,
         log_level="warning",
         server_header=False,
         backlog=2048,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=_GRACE,
+        timeout_graceful_shutdown=grace,  # type: ignore[arg-type]
     )
 
 
@@ -66,9 +69,11 @@ class Server(uvicorn.Server):
     async def _say_farewell(self) -> None:
         # Whoever spreads calls over several servers must be able to read in /readyz that this one ends.
         clock = asyncio.get_running_loop().time
-        end = clock() + _FAREWELL
+        began, grace = clock(), self.config.timeout_graceful_shutdown or 0.0
+        end = began + min(_FAREWELL, grace)
         while self.server_state.tasks and not self.force_exit and clock() < end:  # noqa: ASYNC110 - as uvicorn waits
             await asyncio.sleep(0.05)
+        self.config.timeout_graceful_shutdown = max(0.0, grace - (clock() - began))  # type: ignore[assignment]
 
     def _do(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         task = asyncio.get_running_loop().create_task(work())
@@ -81,13 +86,14 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(app: App, reload: Reload, *, host: str, port: int, watch: bool) -> None:
+def serve(app: App, reload: Reload, settings: Settings, sockets: list[socket.socket], *, watch: bool) -> None:
     """Serves until SIGTERM or SIGINT, and then returns; ``watch`` follows changes of the configuration."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     # uvicorn raises the signal again when it is done; having ended well is no failure.
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: None)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
-    Server(uvicorn_config(app, host=host, port=port), app, reload, watch=watch).run()
+    config = uvicorn_config(app, grace=settings.listen.grace)
+    with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
+        Server(config, app, reload, watch=watch).run(sockets)

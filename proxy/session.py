@@ -6,7 +6,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from proxy.memory.store import Key
 from proxy.place import Place, decoded, identifier, newest_user, opened
+from proxy.proof import Proof
 from proxy.wire import Call
 
 
@@ -18,13 +20,22 @@ class Identity(msgspec.Struct, frozen=True):
     user: str | None
     background: bool
 
+    @property
+    def key(self) -> Key | None:
+        """What the session is remembered under; ``None`` where nothing is."""
+        return None if self.session is None or self.background else Key(self.tenant, self.session)
+
 
 class Places(msgspec.Struct, frozen=True):
-    """Where to look for the session and the user, in this order; the first usable id counts."""
+    """Where to look for the session and the user, in this order; the first usable id counts.
+
+    With a ``proof``, a user counts who is proven to be one.
+    """
 
     session: tuple[Place, ...]
     user: tuple[Place, ...]
     default_session: str | None = None
+    proof: Proof | None = None
 
 
 def _places(*spellings: str) -> tuple[Place, ...]:
@@ -68,6 +79,9 @@ USER_PLACES: Final = _places(
     "message:metadata.user",
     "body:user",
 )
+
+# A body's user is what an engine says of a caller, and nobody signs it.
+PROVEN_PLACES: Final = _places("header:X-User-Id")
 
 DEFAULT: Final = Places(SESSION_PLACES, USER_PLACES)
 

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -13,23 +13,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from filters.message import Message
 from proxy import body, wire
 from proxy.era import Parts
 from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, UnsupportedMediaType
-from proxy.memory.cold import all_of
+from proxy.memory.cold import cold_part
 from proxy.memory.compaction import fitted
 from proxy.memory.contents import Summary, contents, imported, summaries, with_summaries
+from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, StoreError
 from proxy.methods import Endpoint, Methods
 from proxy.pipeline import Memory
 from proxy.place import decoded, identifier
+from proxy.traces import Traces
 
 ROOT: Final = "/v1/memory/"
 PATH: Final = f"{ROOT}sessions"
 _EXAMPLE = '{"contents": [{"role": "user", "content": "..."}]}'
 _MOST, _USUAL = 100, 50
 _ATTEMPTS = 10
+_OWN: Final = "turnkeeper"
+"""What an export holds beside Agora's own shape, so that an import leaves the very same session."""
 _ID = "a text of 1 to 256 characters without control characters"
 
 
@@ -85,22 +90,24 @@ async def _exported(request: Request) -> Response:
     if held is None:
         raise _missing(key)
     session = decode(held.blob)
-    return await _whole(session, await all_of(store, key, session))
+    moved = await cold_part(store, key, session.moved)
+    # In a thread, as everything here that grows with a session: callers wait on the loop.
+    return await asyncio.to_thread(_export, session, moved)
 
 
 async def _imported(request: Request) -> Response:
     memory, key = _memory(request), _key(request)
-    # In a thread: an import may be long, and callers wait on the loop.
     session = await asyncio.to_thread(_read, await _json_body(request))
     await _replace(memory, key, session)
-    return await _whole(session, session.entries)
+    return await asyncio.to_thread(lambda: _json(_told(session)))
 
 
 async def _deleted(request: Request) -> Response:
-    """A turn that waits to be written when its session is deleted is written all the same, to a new one."""
     store, key = _memory(request).store, _key(request)
     if "content-type" in request.headers:
         await _json_body(request)
+    traces: Traces = request.scope["traces"]
+    traces.forget(key.tenant, session=key.session)
     if not await store.delete(key):
         raise _missing(key)
     return Response(status_code=204)
@@ -108,7 +115,7 @@ async def _deleted(request: Request) -> Response:
 
 async def _replace(memory: Memory, key: Key, session: Session) -> None:
     window = memory.recorder.window
-    kept, moved = fitted(session, session, window, now=time.time())
+    kept, moved = await asyncio.to_thread(fitted, session, session, window, now=time.time())
     blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
     for _ in range(_ATTEMPTS):
         held = await memory.store.read(key)
@@ -119,17 +126,40 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
     raise Conflict("Others are writing this session; try again.")
 
 
+def _export(hot: Session, cold: Sequence[bytes]) -> Response:
+    moved = (msgspec.msgpack.decode(entry, type=Entry) for entry in cold)
+    session = msgspec.structs.replace(hot, entries=(*moved, *hot.entries), moved=0)
+    return _json({**_told(session), _OWN: remainder(session)})
+
+
+def _told(session: Session) -> dict[str, Any]:
+    return {"contents": contents(session.entries), "summaries": summaries(session, session.entries)}
+
+
 def _read(content: bytes) -> Session:
     fields = wire.top_level(content, _EXAMPLE)
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
     messages, _ = wire.read_messages(fields["contents"], "contents")
-    session = _with_summaries(imported(messages, now=time.time()), fields.get("summaries"))
+    session = _session(messages, fields.get(_OWN))
+    if _OWN not in fields:
+        session = _with_summaries(session, fields.get("summaries"))
     try:
         return decode(encode(session))  # so that what is written can be read
     except (OverflowError, RecursionError, ValueError):
         fault = "'contents' holds a number too large, or is nested too deeply."
         raise RequestError(fault, param="contents") from None
+
+
+def _session(messages: Sequence[Message], own: msgspec.Raw | None) -> Session:
+    """Exactly what was exported, where the export says so; else what the messages tell."""
+    if own is None:
+        return imported(messages, now=time.time())
+    try:
+        return restored(messages, msgspec.json.decode(own, type=Remainder))
+    except (ValueError, RecursionError) as error:
+        fault = f"'{_OWN}' does not belong to these 'contents' ({error}); leave it out to import them alone."
+        raise RequestError(fault, param=_OWN) from None
 
 
 def _with_summaries(session: Session, written: msgspec.Raw | None) -> Session:
@@ -139,12 +169,6 @@ def _with_summaries(session: Session, written: msgspec.Raw | None) -> Session:
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         fault = "'summaries' must be an array of {text, messages} for no more messages than 'contents' has."
         raise RequestError(fault, param="summaries") from None
-
-
-async def _whole(session: Session, entries: tuple[Entry, ...]) -> Response:
-    return await asyncio.to_thread(
-        lambda: _json({"contents": contents(entries), "summaries": summaries(session, entries)})
-    )
 
 
 def _memory(request: Request) -> Memory:

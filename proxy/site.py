@@ -1,25 +1,33 @@
 """Everything under the server's root that is not a completion."""
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Final, Protocol
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from proxy import agents, catalogue, sessions, state, summaries
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
+from proxy.feed import Event, Feed
+from proxy.metrics import CONTENT_TYPE, Metrics
 from proxy.pipeline import Pipeline
+from proxy.traces import Traces
+
+_UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 
 
 class Health(Protocol):
     """What the site needs to know of the server around it."""
 
     phase: str
+    metrics: Metrics
+    feed: Feed
+    traces: Traces
 
 
 class Site:
@@ -34,6 +42,8 @@ class Site:
             [
                 Route("/healthz", self._alive),
                 Route("/readyz", self._ready),
+                Route("/metrics", self._metrics),
+                Route("/v1/turns", self._turns),
                 Route("/v1/models", self._models),
                 Route("/v1/models/{model:path}", self._model),
                 *sessions.routes(),
@@ -48,6 +58,7 @@ class Site:
     async def answer(self, scope: Scope, parts: Parts, tenant: str, receive: Receive, send: Send) -> None:
         """One request that is no completion."""
         known = {"app": self, "parts": parts, "tenant": tenant, "path": _path(scope)}
+        known |= {"traces": self._health.traces}
         try:
             await self._router({**scope, **known}, receive, send)
         except HTTPException as error:
@@ -58,10 +69,19 @@ class Site:
 
     async def _ready(self, request: Request) -> Response:
         parts: Parts = request.scope["parts"]
-        degraded = ["memory"] if parts.memory and parts.memory.degraded else []
+        degraded = list(_degraded(parts))
         if self._health.phase != "ready":
             return _json({"status": self._health.phase, "degraded": degraded}, status=503)
+        if all(health.down for health in parts.health.values()):
+            return _json({"status": "unavailable", "degraded": degraded}, status=503)
         return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(self._health.metrics.exposition(), media_type=CONTENT_TYPE)
+
+    async def _turns(self, request: Request) -> Response:
+        events = self._health.feed.turns(request.scope["tenant"])
+        return StreamingResponse(_framed(events), media_type="text/event-stream", headers=_UNBUFFERED)
 
     async def _models(self, request: Request) -> Response:
         return _json({"object": "list", "data": await catalogue.models(_pipelines(request))})
@@ -72,6 +92,20 @@ class Site:
             if model["id"] == wanted:
                 return _json(model)
         raise NotFound(f"No pipeline offers the model '{wanted}'.", param="model", code="model_not_found")
+
+
+async def _framed(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
+    yield b": turns\n\n"
+    async for event in events:
+        yield b"event: turn\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _degraded(parts: Parts) -> Iterator[str]:
+    if parts.memory and parts.memory.degraded:
+        yield "memory"
+    for name, health in parts.health.items():
+        if health.degraded:
+            yield f"upstream {name}"
 
 
 def _path(scope: Scope) -> str:

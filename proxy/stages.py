@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from filters.base import AnswerFilter, Context, Delta, Stage
+from proxy.failing import failed
 
 # Said once for each choice; everything else in a delta adds to what came before it.
 _NO_ADDITION = frozenset({"role"})
@@ -24,7 +25,10 @@ class Stages:
     def feed(self, delta: Delta) -> Delta:
         """What goes on of a delta; the very same object where nothing changes."""
         for stage in self._stages:
-            delta = stage.feed(delta)
+            try:
+                delta = stage.feed(delta)
+            except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
+                raise failed(stage, error) from None
         return delta
 
     def close(self) -> Delta:
@@ -57,9 +61,9 @@ def _closed(stages: Sequence[Stage], held: Delta) -> Delta:
         return held
     try:
         held = _ended(stages[0], held)
-    except BaseException:
+    except Exception as error:  # noqa: BLE001 - as in feeding
         _closed(stages[1:], {})
-        raise
+        raise failed(stages[0], error) from None
     return _closed(stages[1:], held)
 
 

@@ -17,16 +17,17 @@ def supersedes(newer: Call, older: Call) -> bool:
     Engines' turn numbers decide where both have one; else the newest words of the user do, which go on from
     the older's after an equal history.
     """
-    number, other = _number(newer), _number(older)
-    if number is not None and other is not None:
-        return number == other and newer.messages != older.messages
+    one, other = number(newer), number(older)
+    if one is not None and other is not None:
+        return one == other and newer.messages != older.messages
     return _goes_on(newer.messages, older.messages)
 
 
-def _number(call: Call) -> int | None:
+def number(call: Call) -> int | None:
+    """The engine's number of the turn that a call asks for, if it has one."""
     newest = _newest(call.messages)
     shown = call.messages[newest].turn_id if newest >= 0 else None
-    return next((number for number in (call.field("turn_id"), shown) if type(number) is int), None)
+    return next((given for given in (call.field("turn_id"), shown) if type(given) is int), None)
 
 
 def _newest(messages: Sequence[Message]) -> int:

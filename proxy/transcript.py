@@ -13,6 +13,7 @@ class Transcript(msgspec.Struct, frozen=True):
 
     text: str = ""
     tool_calls: list[dict[str, Any]] | None = None
+    reasoning: str | None = None
     finished: bool = False
 
     @property
@@ -33,7 +34,7 @@ def _of_stream(sent: bytes) -> Transcript:
             deltas.append(choice.get("delta"))
             finished = finished or bool(choice.get("finish_reason"))
     said = [delta for delta in deltas if isinstance(delta, dict)]
-    return Transcript(_text(said), _calls(said), finished)
+    return Transcript(_text(said), _calls(said), _reasoning(said), finished)
 
 
 def _chunks(sent: bytes) -> list[dict[str, Any]]:
@@ -58,7 +59,7 @@ def _payloads(sent: bytes) -> Iterator[bytes]:
 def _of_whole(sent: bytes) -> Transcript:
     messages = [choice.get("message") for choice in _first(_decoded(sent) or {})]
     said = [message for message in messages if isinstance(message, dict)]
-    return Transcript(_text(said), _calls(said), finished=bool(said))
+    return Transcript(_text(said), _calls(said), _reasoning(said), finished=bool(said))
 
 
 def _decoded(data: bytes) -> dict[str, Any] | None:
@@ -86,6 +87,12 @@ def _text(said: Iterable[dict[str, Any]]) -> str:
         if isinstance(words, str):
             spoken.append(words)
     return "".join(spoken)
+
+
+def _reasoning(said: Iterable[dict[str, Any]]) -> str | None:
+    """What the model thought, under either of the names that servers give it."""
+    thoughts = (delta.get("reasoning_content") or delta.get("reasoning") for delta in said)
+    return "".join(thought for thought in thoughts if isinstance(thought, str)) or None
 
 
 def _calls(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Protocol
 
-from proxy.errors import UpstreamUnreachable
+from proxy.errors import UpstreamBroken, UpstreamUnreachable
 from proxy.http1.answer import Answer
 from proxy.http1.connection import Connection, Stale
 from proxy.http1.dialer import Dialer
@@ -13,7 +13,7 @@ from proxy.http1.envelope import Headers
 from proxy.http1.pool import Pool
 from proxy.http1.route import Route
 
-__all__ = ["Headers", "HttpUpstream", "Response", "Upstream"]
+__all__ = ["Headers", "HttpUpstream", "Response", "Upstream", "is_stream", "read_all"]
 
 _PROXY_REFUSED = 407
 
@@ -45,6 +45,22 @@ class Upstream(Protocol):
 
     async def aclose(self) -> None:
         """Everything is closed, and whoever waits is told."""
+
+
+async def read_all(response: Response, most: int) -> bytes:
+    """A whole body; raises UpstreamBroken where it has more than ``most`` bytes."""
+    parts, size = [], 0
+    while data := await response.read():
+        parts.append(data)
+        size += len(data)
+        if size > most:
+            raise UpstreamBroken(f"The upstream's answer has more than {most} bytes.")
+    return b"".join(parts)
+
+
+def is_stream(headers: Headers) -> bool:
+    """Whether an answer is made of server-sent events."""
+    return any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in headers)
 
 
 class HttpUpstream:

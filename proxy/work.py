@@ -65,9 +65,9 @@ class Worker:
         """Works until it is cancelled; looks through the store at once and then every few seconds."""
         self._running = True
         try:
-            while True:
-                await self._look_through()
-                await asyncio.sleep(every)
+            while self._works:
+                done = await self._look_through()
+                await asyncio.sleep(every if done else min(every, ALONE_EVERY))
         finally:
             self._running = False
             await self._stop()
@@ -78,15 +78,17 @@ class Worker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _look_through(self) -> None:
+    async def _look_through(self) -> bool:
+        """Looks at what was written since; whether the store let itself be looked through."""
         began = time.time()
         try:
             for tenant in self._tenants:
                 await self._look_at(tenant)
         except StoreError as error:
             _log.warning("Work in the background cannot be found: %s", error)
-            return
+            return False
         self._seen = began - _CLOCKS
+        return True
 
     async def _look_at(self, tenant: str) -> None:
         after = ""

@@ -8,6 +8,7 @@ from proxy import assembly, server
 from proxy.commands.terminal import Config, told
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
+from proxy.listening import listen
 from proxy.reload import Reload
 from proxy.version import VERSION
 
@@ -21,13 +22,15 @@ def serve(
     with told():
         settings = load(config, os.environ)
         app = assembly.app(settings, os.environ)
-    typer.echo(_greeting(settings))
+        sockets = listen(settings.listen.host, settings.listen.port)
+    typer.echo(_greeting(settings, sockets[0].getsockname()[1]))
     again = Reload(app, settings, config, os.environ)
-    server.serve(app, again, host=settings.listen.host, port=settings.listen.port, watch=reload)
+    server.serve(app, again, settings, sockets, watch=reload)
 
 
-def _greeting(settings: Settings) -> str:
-    lines = [f"Turnkeeper {VERSION} on http://{settings.listen.host}:{settings.listen.port}"]
+def _greeting(settings: Settings, port: int) -> str:
+    host = settings.listen.host
+    lines = [f"Turnkeeper {VERSION} on http://{f'[{host}]' if ':' in host else host}:{port}"]
     for name, pipeline in settings.pipelines.items():
         first = settings.upstreams[pipeline.upstreams[0]]
         model = "the practice model; set UPSTREAM_BASE_URL for a real one"

@@ -87,8 +87,10 @@ def _unseen(settings: Settings) -> Iterator[Finding]:
 
 def _of_pipeline(pipeline: Pipeline, *, summarising: bool) -> Iterator[tuple[Place, str]]:
     for i, name in enumerate(pipeline.upstreams):
-        if name in pipeline.upstreams[:i]:
+        if name in pipeline.upstreams[:i] and not pipeline.hedge:
             yield ("upstreams", i), "this upstream stands here twice; a second time it fails as the first did"
+    if pipeline.hedge and len(pipeline.upstreams) == 1:
+        yield ("hedge",), "there is no second upstream to ask; name one, or this one once more"
     for key, steps in (("request", pipeline.request), ("answer", pipeline.answer)):
         for i in sequence.doubles(steps):
             yield (key, i), "this step stands here twice with the same options; keep one"

@@ -12,6 +12,7 @@ from proxy.configuration.crosscheck import findings
 from proxy.configuration.document import MAX_BYTES, Document, Flaw, NotADocument, decode, parse
 from proxy.configuration.fault import Fault, Place, dotted
 from proxy.configuration.interpolation import fill, is_private
+from proxy.configuration.part import Part
 from proxy.configuration.settings import Settings
 from proxy.configuration.shelf import Shelf
 from proxy.configuration.value import Surroundings
@@ -101,7 +102,7 @@ def _checked(
     try:
         settings = Settings.model_validate(value, context=_surroundings(value, known, shelf))
     except ValidationError as error:
-        found = [_flaw(each, document, value, shelf) for each in error.errors(include_url=False)]
+        found = [flaw(each, document, value, shelf) for each in error.errors(include_url=False)]
         flaws += [flaw for flaw in found if not _is_within(flaw.place, known)]
     flaws += _without_default(document, known)
     return sorted(flaws, key=lambda flaw: flaw.line) or settings
@@ -132,9 +133,12 @@ def _without_default(document: Document, known: set[Place]) -> Iterator[Flaw]:
         )
 
 
-def _flaw(error: ErrorDetails, document: Document, value: Any, shelf: Shelf) -> Flaw:
+def flaw(
+    error: ErrorDetails, document: Document, value: Any, shelf: Shelf, root: type[Part] = Settings
+) -> Flaw:
+    """What is wrong, in our own words, where a document is no ``root``."""
     place = tuple(step for step in error["loc"] if step != "[key]")
-    allowed = fields_at(Settings, place[:-1], shelf) if error["type"] == "extra_forbidden" else []
+    allowed = fields_at(root, place[:-1], shelf) if error["type"] == "extra_forbidden" else []
     message = advice(error, allowed, private=is_private(_deepest(value, place)))
     of_a_key = error["type"] == "extra_forbidden" or place != error["loc"]
     return Flaw(place, document.key_line(place) if of_a_key else document.line(place), message)

@@ -1,7 +1,7 @@
 """What a configuration says, as one frozen value."""
 
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
@@ -28,9 +28,11 @@ from proxy.configuration.value import (
     at_least_one,
     encryption_keys,
     listening_host,
+    signing_secret,
     store_address,
 )
 from proxy.keys import Keys
+from proxy.log import Format, Level
 
 
 class Listen(Part):
@@ -42,6 +44,19 @@ class Listen(Part):
     """A port; 0 takes one that is free."""
     max_body: Size = 16_000_000
     """The largest request that is read; in bytes once loaded."""
+    grace: Duration = 6.0
+    """How long calls may last after SIGTERM; writing memory may take 3 s more. In seconds once loaded."""
+
+
+class Log(Part):
+    """What is written to stderr: a line for each turn that has ended, and what goes wrong."""
+
+    format: Format = "text"
+    """``text`` for people, ``json`` for machines."""
+    level: Level = "info"
+    """The least that is worth a line; ``warning`` leaves out the line of each turn."""
+    content: bool = False
+    """Whether the line of a turn holds what the caller and the model said."""
 
 
 class Upstream(Part):
@@ -64,9 +79,13 @@ class Upstream(Part):
     connect: Duration = 2.0
     """How long a connection may take to stand; in seconds once loaded."""
     first_token: Duration = 5.0
-    """How long the model may take to say anything; in seconds once loaded."""
+    """How long the model may take to say anything, each time it is asked; in seconds once loaded."""
+    first_content: Duration | None = None
+    """How long it may take to say more than reasoning, which is held back until then; off unless set."""
     total: Duration = 60.0
-    """How long a whole answer may take; in seconds once loaded."""
+    """How long a whole answer may take, with all tries; in seconds once loaded."""
+    retries: Annotated[Whole, Field(ge=0, le=10)] = 1
+    """How often it is asked again in a turn when it fails before it has said anything."""
     max_connections: Annotated[Whole, Field(ge=1)] = 1000
     """How many requests may be under way at once."""
     headers: Frozen[SentHeader, SentValue] = Field(default_factory=lambda: MappingProxyType({}))
@@ -84,6 +103,11 @@ class Identity(Part):
     """Where the session's name stands; left out, the usual places of each dialect."""
     user: tuple[Place, ...] | None = None
     """Where the user's name stands; left out, the usual places of each dialect."""
+    user_hmac: Annotated[SecretStr, AfterValidator(advising(signing_secret))] = SecretStr("")
+    """Demands ``X-User-Hmac`` with each user's id: its HMAC-SHA256 in hexadecimal under this secret.
+
+    ``user`` left out, the id is then read from ``X-User-Id`` alone.
+    """
     default_session: str = ""
     """The session of a caller who names none; empty means no session."""
 
@@ -97,10 +121,18 @@ class Pipeline(Part):
     """Names of upstreams; each further one is asked when those before it fail."""
     model: str = ""
     """The model's name; empty takes the upstream's, else the request's."""
+    first_token: Duration | None = None
+    """How long all upstreams together may take to say anything; left out, the sum of what each may take."""
+    hedge: Duration | None = None
+    """When the first delta is so late, the next upstream is asked as well; off unless set."""
+    keep_alive: Duration | None = None
+    """How long a stream may be silent before a comment is sent; off unless set."""
     identity: Identity = Identity()
     """Where session and user are named, in place of the usual places of each dialect."""
     request: tuple[RequestStep, ...] = ()
     """The filters between the client's request and the model, in the order in which they run."""
+    failing: Literal["refuse", "skip"] = "refuse"
+    """A request filter that raises an error: the turn is refused, or goes on without it and says so."""
     answer: tuple[AnswerStep, ...] = ()
     """The filters between the model's answer and the client, in the order in which they run."""
     tests: tuple[Case, ...] = ()
@@ -152,6 +184,28 @@ class Memory(Part):
     """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
     work: bool = True
     """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
+    reasoning: bool = False
+    """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
+
+
+class Limits(Part):
+    """What each key may have, shared by all servers on one Redis; 0 is no limit."""
+
+    requests_per_minute: Annotated[Whole, Field(ge=0)] = 0
+    """How many turns in a minute, which begins with the first of them."""
+    tokens_per_minute: Annotated[Whole, Field(ge=0)] = 0
+    """How many tokens, of prompts and answers; a turn is admitted while any are left."""
+    concurrent_streams: Annotated[Whole, Field(ge=0)] = 0
+    """How many turns at once, in each process."""
+
+
+class Traces(Part):
+    """What is kept of turns to be looked at on the web page, in the process alone."""
+
+    keep: Annotated[Whole, Field(ge=0, le=10_000)] = 200
+    """How many turns; the oldest are let go, and sooner where they have more than 16 MB between them."""
+    content: bool = True
+    """Whether what was said is kept too; without it, only when, who and how long."""
 
 
 class Settings(Part):
@@ -161,10 +215,16 @@ class Settings(Part):
     """Where callers are awaited."""
     keys: KnownKeys = Keys()
     """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
+    log: Log = Log()
+    """What is written to stderr."""
     filters: tuple[str, ...] = ()
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None
     """What is remembered of conversations; left out, nothing is."""
+    limits: Limits = Limits()
+    """What each key may have."""
+    traces: Traces = Traces()
+    """What is kept of turns to be looked at on the web page."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(at_least_one))] = Field(
         json_schema_extra={"minProperties": 1}
     )

@@ -36,6 +36,7 @@ Value = TypeVar("Value")
 Accepts = Literal["openai", "azure", "groq", "mistral", "gemini", "anthropic", "vllm", "any"]
 
 
+_SHORTEST_SECRET = 16
 _PLACE = re.compile(r"header:[A-Za-z0-9-]+|query:[\w.-]+|(?:body|message):[\w-]+(?:\.[\w-]+)*")
 _PLACE_BEGINS = "^(header|query|body|message):"
 
@@ -113,6 +114,15 @@ def store_address(given: SecretStr) -> SecretStr:
 def encryption_keys(given: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     """Keys that a codec can be made of."""
     codec_of([key.get_secret_value() for key in given])
+    return given
+
+
+def signing_secret(given: SecretStr) -> SecretStr:
+    """A secret that cannot be guessed from what it signs; empty for none."""
+    if 0 < len(given.get_secret_value()) < _SHORTEST_SECRET:
+        raise ValueError(
+            f"a secret has {_SHORTEST_SECRET} characters at the least; make one with: openssl rand -hex 32"
+        )
     return given
 
 

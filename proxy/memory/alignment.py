@@ -14,7 +14,7 @@ AGAIN: Final = -2
 
 # What it costs to pass over a line: one that is replayed, one that is held, and both behind the last match,
 # where new lines are to be expected and answers wait for their replay.
-_REPLAYED, _HELD, _NEXT, _WAITING = 0.6, 0.5, 0.2, 0.3
+_REPLAYED, _HELD, _NEXT, _WAITING = 6, 5, 2, 3
 _SENTENCE = 3
 
 Gap = tuple[range, range]
@@ -95,7 +95,10 @@ def _fill(places: list[int], held: Sequence[Line], window: Sequence[Line], gap: 
     i, j = 0, _start(score[0], open_start=ws.start == 0)
     while i < len(ws) and j < len(hs):
         best = score[i][j]
-        if kin[i][j] and best == kin[i][j] + score[i + 1][j + 1]:
+        # What a window shows before the oldest that is held may be equal to it: the latest is the one.
+        if ws.start == 0 and best == score[i + 1][j] - _REPLAYED:
+            i += 1
+        elif kin[i][j] and best == kin[i][j] + score[i + 1][j + 1]:
             places[ws[i]] = hs[j]
             i, j = i + 1, j + 1
         elif best == score[i][j + 1] - _HELD:
@@ -106,14 +109,14 @@ def _fill(places: list[int], held: Sequence[Line], window: Sequence[Line], gap: 
             return
 
 
-def _start(scores: list[float], *, open_start: bool) -> int:
+def _start(scores: list[int], *, open_start: bool) -> int:
     """Where matching begins: windows slide, so what is held before it costs nothing, and the last is best."""
     if not open_start:
         return 0
     return max(range(len(scores)), key=lambda j: (scores[j], j))
 
 
-def _scores(kin: list[list[float]], width: int, *, open_end: bool) -> list[list[float]]:
+def _scores(kin: list[list[int]], width: int, *, open_end: bool) -> list[list[int]]:
     """The best that can be made of the rest, from each pair of positions on."""
     height = len(kin)
     end = (_NEXT, _WAITING) if open_end else (_REPLAYED, _HELD)

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from filters.line import one_line
+from proxy.memory.recall import recall
 from proxy.memory.session import Session, message_of
+from proxy.memory.store import Key, Store
 
 T = TypeVar("T")
 
@@ -58,6 +60,11 @@ async def assemble(
         chunks=came.get("search", ()),
         late=tuple(name for name in tasks if name not in came),
     )
+
+
+async def talk(store: Store, key: Key) -> list[str]:
+    """The recent talk of a session as lines; none where nothing is held. Raises StoreError."""
+    return lines(await recall(store, key))
 
 
 def lines(session: Session) -> list[str]:

@@ -22,6 +22,10 @@ class Codec(Protocol):
         """The bytes that were encoded for this key; raises StoreError for what cannot be decoded."""
         ...
 
+    def derived(self, purpose: bytes) -> tuple[bytes, ...]:
+        """Keys for another purpose, newest first; none where nothing is encrypted."""
+        ...
+
 
 class Identity:
     """Bytes are kept as they are; those that look marked are marked as plain."""
@@ -36,3 +40,7 @@ class Identity:
         if mark == ENCRYPTED:
             raise StoreError("This session is encrypted, and no key was given to read it with.")
         return blob[_MARK:] if mark == _PLAIN else blob
+
+    def derived(self, purpose: bytes) -> tuple[bytes, ...]:  # noqa: ARG002 - for any purpose
+        """None."""
+        return ()

@@ -1,5 +1,7 @@
 """A store whose bytes pass through a codec."""
 
+import asyncio
+import math
 from collections.abc import Sequence
 
 from proxy.memory.codec import Codec
@@ -18,24 +20,31 @@ class CodedStore:
         held = await self._store.read(key)
         return None if held is None else held._replace(blob=self._codec.decode(key, held.blob))
 
-    async def write(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    async def write(  # noqa: PLR0913 - as the protocol has it
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
     ) -> bool:
         """Both parts, encoded."""
         encoded = self._encoded(key, blob, *cold)
-        return await self._store.write(key, encoded[0], version=version, ttl=ttl, cold=encoded[1:])
+        return await self._store.write(key, encoded[0], version=version, ttl=ttl, cold=encoded[1:], at=at)
 
     async def replace(
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
     ) -> bool:
-        """Both parts, encoded."""
-        encoded = self._encoded(key, blob, *cold)
+        """Both parts, encoded on a thread: they may be large."""
+        encoded = await asyncio.to_thread(self._encoded, key, blob, *cold)
         return await self._store.replace(key, encoded[0], version=version, ttl=ttl, cold=encoded[1:])
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """The cold part, decoded."""
+        """The cold part, decoded on a thread."""
         found = await self._store.cold(key, start=start, limit=limit)
-        return [self._codec.decode(key, blob) for blob in found]
+        return await asyncio.to_thread(lambda: [self._codec.decode(key, blob) for blob in found])
 
     async def delete(self, key: Key) -> bool:
         """As the store has it."""

@@ -12,10 +12,11 @@ _AT_ONCE: Final = 1000
 
 async def all_of(store: Store, key: Key, session: Session) -> tuple[Entry, ...]:
     """All entries of a session, the cold part's first."""
-    return (*await moved(store, key, session.moved), *session.entries)
+    moved = await cold_part(store, key, session.moved)
+    return (*(msgspec.msgpack.decode(entry, type=Entry) for entry in moved), *session.entries)
 
 
-async def moved(store: Store, key: Key, count: int) -> list[Entry]:
+async def cold_part(store: Store, key: Key, count: int) -> list[bytes]:
     """The first ``count`` entries of the cold part, which only grows; fewer where it is deleted meanwhile."""
     found: list[bytes] = []
     while len(found) < count:
@@ -23,4 +24,4 @@ async def moved(store: Store, key: Key, count: int) -> list[Entry]:
         if not page:
             break
         found += page
-    return [msgspec.msgpack.decode(entry, type=Entry) for entry in found]
+    return found

@@ -8,7 +8,7 @@ import msgspec
 from proxy.memory.cap import begins, cap, moved_out
 from proxy.memory.digest import digest, noted
 from proxy.memory.plan import Plan, Window, beyond, covered
-from proxy.memory.segment import START, Segment, Turn
+from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import Entry, Session
 
 
@@ -103,9 +103,9 @@ def fingerprint(entries: Sequence[Entry]) -> str:
     return hashlib.sha256(msgspec.json.encode(told)).hexdigest()[:16]
 
 
-def _told(session: Session, reach: Turn) -> dict[Turn, list[object]]:
+def _told(session: Session, reach: Reach) -> dict[Reach, list[object]]:
     """What is held of each turn behind a reach."""
-    told: dict[Turn, list[object]] = {}
+    told: dict[Reach, list[object]] = {}
     for entry in session.entries:
         if entry.place <= reach:
             told.setdefault(entry.place, []).append(_essence(entry))

@@ -10,8 +10,8 @@ import msgspec
 from filters.message import Message
 from proxy.memory.compaction import fingerprint
 from proxy.memory.heard import entry_of
-from proxy.memory.segment import START, Segment, Turn
-from proxy.memory.session import Entry, Session, message_of
+from proxy.memory.segment import START, Reach, Segment
+from proxy.memory.session import REASONING, Entry, Session, message_of
 from proxy.memory.speech import is_speech
 
 _OTHERS = "*"
@@ -29,9 +29,7 @@ def imported(messages: Sequence[Message], *, now: float) -> Session:
     The order stays as it is and nothing is compared, since a list that was exported is clean; what is no
     speech is left out. A turn number that goes back begins a new life.
     """
-    entries: list[Entry] = []
-    for message in filter(is_speech, messages):
-        entries.append(_next(entry_of(message, life=0, turn=0, now=now), entries))
+    entries = numbered(list(filter(is_speech, messages)), now=now)
     user = next((entry.user for entry in entries if entry.role == "user" and entry.user), None)
     life, turns = (entries[-1].life, entries[-1].turn + 1) if entries else (0, 0)
     times = (entry.timestamp for entry in entries if entry.life == life and entry.timestamp is not None)
@@ -44,6 +42,14 @@ def imported(messages: Sequence[Message], *, now: float) -> Session:
         created=now,
         updated=now,
     )
+
+
+def numbered(messages: Iterable[Message], *, now: float) -> tuple[Entry, ...]:
+    """An entry for each message, in their order, with the turns that their numbers tell of."""
+    entries: list[Entry] = []
+    for message in messages:
+        entries.append(_next(_entry(message, now), entries))
+    return tuple(entries)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +99,7 @@ def with_summaries(session: Session, carried: Sequence[Summary]) -> Session:
     return msgspec.structs.replace(session, summaries=tuple(segments))
 
 
-def _segment(carried: Summary, reach: Turn, told: Sequence[Entry]) -> Segment:
+def _segment(carried: Summary, reach: Reach, told: Sequence[Entry]) -> Segment:
     return Segment(
         text=carried.text,
         life=reach.life,
@@ -106,10 +112,16 @@ def _segment(carried: Summary, reach: Turn, told: Sequence[Entry]) -> Segment:
     )
 
 
+def _entry(message: Message, now: float) -> Entry:
+    entry = entry_of(message, life=0, turn=0, now=now)
+    reasoning = message.others.get(REASONING)
+    return msgspec.structs.replace(entry, reasoning=reasoning) if isinstance(reasoning, str) else entry
+
+
 def _shown(entry: Entry) -> dict[str, Any]:
     message: dict[str, Any] = msgspec.to_builtins(message_of(entry))
-    del message[_OTHERS]
-    return message
+    others: dict[str, Any] = message.pop(_OTHERS)
+    return message | others
 
 
 def _next(entry: Entry, before: Sequence[Entry]) -> Entry:

@@ -63,6 +63,13 @@ class Encryption:
         except (InvalidTag, ValueError):
             raise StoreError("This session's bytes were altered, or belong to another session.") from None
 
+    def derived(self, purpose: bytes) -> tuple[bytes, ...]:
+        """One of each key, the newest's first."""
+        newest_first = sorted(self._keys, key=lambda name: name != self._newest)
+        return tuple(
+            hmac.digest(self._keys[name], b"turnkeeper " + purpose, hashlib.sha256) for name in newest_first
+        )
+
 
 def _name(key: bytes) -> bytes:
     return hmac.digest(key, b"turnkeeper key name", hashlib.sha256)[:_NAME]

@@ -1,6 +1,7 @@
 """A store that does not cost every call its deadline while it is dead."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -30,11 +31,20 @@ class Guard:
         """As the store does."""
         return await self._timed(lambda: self._store.read(key))
 
-    async def write(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    async def write(  # noqa: PLR0913 - as the protocol has it
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
     ) -> bool:
         """As the store does."""
-        return await self._timed(lambda: self._store.write(key, blob, version=version, ttl=ttl, cold=cold))
+        return await self._timed(
+            lambda: self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
+        )
 
     async def replace(
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]

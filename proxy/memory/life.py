@@ -1,10 +1,15 @@
 """When an engine begins to count its turns anew: the same channel, another conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from filters.message import epoch_seconds
+from filters.message import Message, epoch_seconds
 from proxy.memory.line import Line
+from proxy.memory.newest import Newest
+from proxy.memory.session import Entry
 from proxy.memory.wording import goes_on, same
+
+Judge = Callable[[Sequence[Line], Sequence[Line]], bool]
+"""Tells of held lines and a window's whether they belong to two lives."""
 
 _AGREEING = (0, 2, 1)
 
@@ -18,27 +23,49 @@ def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
     newest, last = _newest(window), _newest(held)
     if newest is None or last is None:
         return False
-    same_, other, moved = _evidence(held, window)
     if newest < last:
-        return _goes_back(held, window, newest, (same_, other, moved))
+        return _goes_back(held, window, newest)
+    return contradicts(held, window)
+
+
+def contradicts(held: Sequence[Line], window: Sequence[Line]) -> bool:
+    """Whether turns that both number alike say more that differs than agrees."""
+    same_, other, moved = _evidence(held, window)
     return other > max(1, same_) or bool(other and moved and not same_)
 
 
-def _goes_back(
-    held: Sequence[Line], window: Sequence[Line], newest: int, evidence: tuple[int, int, int]
+def starts_over(
+    held: Sequence[Entry], window: Sequence[Message], places: Sequence[int], newest: Newest | None
 ) -> bool:
-    same_, other, moved = evidence
+    """Whether a window without turn numbers is the beginning of another talk than the one that is held.
+
+    It is nothing but a greeting and the first words. It shows the held greeting and not what was answered
+    aloud after it; or it shows nothing that is held, though windows have not slid so far and were no shorter.
+    """
+    if not _opens(window):
+        return False
+    matched = {h for h in places if h >= 0}
+    first = next((i for i, entry in enumerate(held) if entry.role == "user"), len(held))
+    if not matched:
+        return newest is not None and newest.whole and len(window) <= newest.lines and first < len(held)
+    aloud = {h for h, e in enumerate(held) if h > first and e.role == "assistant" and not e.pending}
+    return any(0 <= h < first for h in places[:-1]) and not aloud <= matched
+
+
+def _opens(window: Sequence[Message]) -> bool:
+    greeting = all(m.role == "assistant" and not m.tool_calls for m in window[:-1])
+    return len(window) > 1 and window[-1].role == "user" and greeting
+
+
+def _goes_back(held: Sequence[Line], window: Sequence[Line], newest: int) -> bool:
+    same_, other, moved = _evidence(held, window)
     oldest = min(line.number for line in held if line.number is not None)
     if newest < oldest:
         return _time(window) is None or (_time(held) or 0) < (_time(window) or 0)
-    other += not any(
-        _verdict(line, known) != 1 for line in window for known in held if _one_turn(line, known, newest)
-    )
+    asked = [line for line in window if line.lane == "user" and line.number == newest]
+    agreeing = (_verdict(a, b) != 1 for a in asked for b in held if b.lane == "user" and b.number == newest)
+    other += bool(asked) and not any(agreeing)
     return (other > 0 and other >= same_) or (moved > 0 and same_ == 0)
-
-
-def _one_turn(replayed: Line, held: Line, number: int) -> bool:
-    return replayed.number == held.number == number and replayed.lane == held.lane == "user"
 
 
 def _evidence(held: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from proxy.memory.session import Entry
 from proxy.memory.wording import alike, goes_on, jumbled, same
 
 # How sure it is that two lines are one. Below KIN only the place can tell.
-EQUAL, WORDS, CUT, KIN = 3.0, 2.5, 2.0, 1.2
+EQUAL, WORDS, CUT, KIN = 30, 25, 20, 12
 
 Key = tuple[str, str, tuple[object, ...]]
 
@@ -68,19 +68,19 @@ def number_of(said: Message | Entry) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def kinship(replayed: Line, held: Line) -> float:
+def kinship(replayed: Line, held: Line) -> int:
     """How sure it is that a replayed line is the one that is held; 0 where it cannot be."""
     if replayed.lane != held.lane:
-        return 0.0
+        return 0
     if held.lane == "call":
         return _of_calls(replayed, held)
     if replayed.calls != held.calls:
-        return 0.0
+        return 0
     if replayed.text == held.text:
         return EQUAL
     if held.lane == "assistant":
         return _of_answers(replayed, held)
-    return WORDS if held.lane != "user" or _same(replayed, held, held.text) else 0.0
+    return WORDS if held.lane != "user" or _same(replayed, held, held.text) else 0
 
 
 def says_again(text: str, held: Line) -> bool:
@@ -88,13 +88,13 @@ def says_again(text: str, held: Line) -> bool:
     return same(text, held.generated) or goes_on(held.generated, text)
 
 
-def _of_calls(replayed: Line, held: Line) -> float:
+def _of_calls(replayed: Line, held: Line) -> int:
     if replayed.calls == held.calls:
         return EQUAL
-    return WORDS if replayed.ids == held.ids and None not in held.ids else 0.0
+    return WORDS if replayed.ids == held.ids and None not in held.ids else 0
 
 
-def _of_answers(replayed: Line, held: Line) -> float:
+def _of_answers(replayed: Line, held: Line) -> int:
     if _same(replayed, held, held.generated) or _same(replayed, held, held.text):
         return WORDS
     heard, generated = replayed.letters(replayed.text), held.letters(held.generated)
@@ -104,7 +104,7 @@ def _of_answers(replayed: Line, held: Line) -> float:
     return (
         KIN
         if likely or (len(heard) == len(held.letters(held.text)) and jumbled(replayed.text, held.text))
-        else 0.0
+        else 0
     )
 
 

@@ -28,10 +28,15 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
 
 def numbers(lines: Sequence[Line]) -> list[int]:
     """The turn of each line: its own number, or that of its neighbour."""
-    last = next((line.number for line in lines if line.number is not None), 0)
+    return filled([line.number for line in lines])
+
+
+def filled(given: Sequence[int | None]) -> list[int]:
+    """Numbers where some are missing: those count as the one before them."""
+    last = next((number for number in given if number is not None), 0)
     found = []
-    for line in lines:
-        last = line.number if line.number is not None else last
+    for number in given:
+        last = number if number is not None else last
         found.append(last)
     return found
 

@@ -1,7 +1,10 @@
 """From an address to a store: the scheme names the driver, which is loaded when it is asked for."""
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Protocol
+
+from limits.aio.storage import Storage
 
 from proxy.memory.codec import Codec
 from proxy.memory.coded import CodedStore
@@ -12,6 +15,7 @@ GROUP: Final = "turnkeeper.stores"
 
 _SQL: Final = "proxy.memory.sql"
 _REDIS: Final = "proxy.memory.redis:open"
+_COUNTS: Final = "proxy.memory.redis.counts:Counts"
 _DRIVERS: Final = {
     "sqlite": f"{_SQL}.sqlite:open",
     "postgresql": f"{_SQL}.postgres:open",
@@ -50,6 +54,15 @@ def open_store(url: str, *, deadline: float, codec: Codec) -> Store:
             f"no store is addressed like this; write one of {', '.join(f'{s}:' for s in drivers)}"
         )
     return CodedStore(_loaded(drivers[scheme])(url, deadline=deadline), codec)
+
+
+def open_counts(url: str, *, deadline: float) -> Storage | None:
+    """Where numbers are counted that all servers share, where the address is a Redis; connects nothing."""
+    driver = _DRIVERS.get(url.partition(":")[0])
+    if driver != _REDIS:
+        return None
+    counts: Callable[..., Storage] = EntryPoint("counts", _COUNTS, GROUP).load()
+    return counts(url, deadline=deadline)
 
 
 def _drivers() -> dict[str, EntryPoint]:

@@ -8,7 +8,7 @@ import msgspec
 
 from filters.tokens import in_message
 from proxy.memory.cap import cut_of
-from proxy.memory.segment import START, Segment, Turn
+from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import Entry, Session, message_of
 
 
@@ -35,8 +35,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     first: int
     last: int
-    behind: Turn
-    reach: Turn
+    behind: Reach
+    reach: Reach
     merge: bool = False
 
     def covers(self, entry: Entry) -> bool:
@@ -119,7 +119,7 @@ def _cut(session: Session, keep: int, *, strict: bool = True) -> Plan | None:
     return _behind_all(session, open_[cut - 1].place) if cut else None
 
 
-def _behind_all(session: Session, reach: Turn) -> Plan:
+def _behind_all(session: Session, reach: Reach) -> Plan:
     count = len(session.summaries)
     return Plan(count, count, session.reach, reach)
 

@@ -1,44 +1,37 @@
 """What an engine replays and what is held, brought together: memory holds what the caller heard."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import msgspec
 
 from filters.message import Message
 from proxy.memory.absence import gone
 from proxy.memory.heard import renewed
+from proxy.memory.newest import Turn, seal
+from proxy.memory.overtaken import overtaken
+from proxy.memory.question import turn_of
 from proxy.memory.replay import Replay, last_user, read
-from proxy.memory.segment import START, Turn
+from proxy.memory.segment import START, Reach
 from proxy.memory.session import Entry, Session, message_of
 from proxy.memory.weaving import woven
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer as it left the answer filters.
-
-    ``turn`` is the turn that it answers, as ``asked`` tells; ``finished`` is false where the stream broke off
-    or the client hung up; ``reached`` is whether anything with content reached the client.
-    """
-
-    turn: Turn | None
-    text: str = ""
-    tool_calls: list[dict[str, Any]] | None = None
-    finished: bool = True
-    reached: bool = True
 
 
 def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Session:
     """What is held after a request that replays ``window``; the same request again changes nothing.
 
-    ``now`` is in seconds since 1970. System messages, silence prompts and the like are passed over.
+    ``now`` is when the request arrived, in seconds since 1970: one that a newer request has overtaken takes
+    nothing back. System messages, silence prompts and the like are passed over.
     """
-    replay = read(held, window)
+    newest, sealed = held.newest, seal(window)
+    if newest and newest.knows(sealed):
+        return held
+    late = newest is not None and now < newest.at
+    replay = read(held, window, overtaken=late)
     if not replay.spoken or replay.stale:
         return held
-    session = woven(held, replay, gone(replay), now=now)
-    if session == held:
-        return held
+    if newest and late:
+        return _overtaken(overtaken(held, replay, newest, now=now), window, sealed)
+    session = woven(held, replay, gone(replay), now=now, seal=sealed)
     return msgspec.structs.replace(
         session,
         user=held.user or next((m.user for m in replay.spoken if m.role == "user" and m.user), None),
@@ -48,38 +41,30 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     )
 
 
+def _overtaken(session: Session, window: Sequence[Message], sealed: bytes) -> Session:
+    newest = session.newest and session.newest.overtaking(sealed, _asked(session, window))
+    return msgspec.structs.replace(session, newest=newest)
+
+
 def _began(session: Session) -> int | float | None:
     entries = (entry for entry in session.entries if entry.life == session.life)
     return next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
 
 
 def asked(held: Session, window: Sequence[Message]) -> Turn | None:
-    """The turn that ``window`` asks to be answered, once it is held; ``None`` when it is superseded."""
-    replay = read(held, window)
+    """The words that ``window`` asks to be answered, once it is held; ``None`` when they are superseded."""
+    sealed = seal(window)
+    if held.newest and held.newest.knows(sealed):
+        return held.newest.asked_by(sealed)
+    return _asked(held, window)
+
+
+def _asked(held: Session, window: Sequence[Message]) -> Turn | None:
+    replay = read(held, window, overtaken=True)
     place = None if replay.asked is None or replay.anew else replay.places[replay.asked]
-    if place is None or place < 0 or replay.stale:
+    if place is None or place < 0 or replay.stale or replay.revised is not None:
         return None
-    return Turn(held.life, replay.held[place].turn)
-
-
-def answered(held: Session, answer: Answer, *, now: float) -> Session:
-    """What is held after a turn was answered: the answer as generated, until a window shows what was heard.
-
-    A turn of which nothing reached the client, or whose words were superseded or withdrawn, changes nothing.
-    """
-    if answer.turn is None or not answer.reached or not (answer.text.strip() or answer.tool_calls):
-        return held
-    turn = [i for i, entry in enumerate(held.entries) if (entry.life, entry.turn) == answer.turn]
-    question = next((held.entries[i] for i in turn if held.entries[i].role == "user"), None)
-    if question is None:
-        return held
-    said = _said(answer, question, now)
-    kept = [held.entries[i] for i in turn if not held.entries[i].pending]
-    before, after = held.entries[: turn[0]], held.entries[turn[-1] + 1 :]
-    entries = (*before, *kept, said, *after)
-    if _but_for_time(entries) == _but_for_time(held.entries):
-        return held
-    return msgspec.structs.replace(held, entries=entries, updated=now)
+    return turn_of(replay.held, place)
 
 
 def marked(held: Session, window: Sequence[Message], replay: Replay | None = None) -> Sequence[Message]:
@@ -102,7 +87,7 @@ def missing(
     window: Sequence[Message],
     replay: Replay | None = None,
     *,
-    behind: Turn = START,
+    behind: Reach = START,
     also: Collection[int] = (),
 ) -> tuple[Message, ...]:
     """What the engine no longer replays and memory still has of this life, in order, of turns ``behind`` one.
@@ -139,22 +124,3 @@ def _unmarked(entry: Entry, message: Message) -> str | None:
 def _marked(message: Message, original: str) -> Message:
     marks = {**(message.metadata or {}), "interrupted": True, "original": original}
     return msgspec.structs.replace(message, metadata=marks)
-
-
-def _said(answer: Answer, question: Entry, now: float) -> Entry:
-    return Entry(
-        role="assistant",
-        turn=question.turn,
-        life=question.life,
-        engine_turn=question.engine_turn,
-        content=answer.text or None,
-        tool_calls=answer.tool_calls,
-        source="llm",
-        pending=True,
-        broken=not answer.finished,
-        recorded=now,
-    )
-
-
-def _but_for_time(entries: Sequence[Entry]) -> list[Entry]:
-    return [msgspec.structs.replace(entry, recorded=0.0) for entry in entries]

@@ -1,6 +1,7 @@
 """What an engine replays, laid beside what is held."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -9,8 +10,9 @@ from filters.message import Message
 from proxy.memory import life, numbering
 from proxy.memory.alignment import NEW, align
 from proxy.memory.line import Line, kinship, number_of
+from proxy.memory.newest import Newest
 from proxy.memory.session import Entry, Session
-from proxy.memory.speech import PROMPTS, speech
+from proxy.memory.speech import answers, speech
 from proxy.memory.wording import goes_on, same
 
 
@@ -61,15 +63,23 @@ class Replay(msgspec.Struct, frozen=True):
         return not later and goes_on(self.held[last].text, self.spoken[asked].text)
 
 
-def read(held: Session, window: Sequence[Message]) -> Replay:
-    """The window, laid beside what is held of the life that it belongs to."""
-    entries, spoken = of_life(held), speech(window)
-    answering = any(m.role == "assistant" and m.source not in PROMPTS for m in window)
+def read(held: Session, window: Sequence[Message], *, overtaken: bool = False) -> Replay:
+    """The window, laid beside what is held of the life that it belongs to.
+
+    One that a newer request has overtaken begins no life, and may show older lines alone.
+    """
+    entries, spoken = of_life(held), _by_number(speech(window))
+    answering = answers(window)
     run = _straight(entries, spoken)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
-    return _compared(entries, spoken, answering=answering)
+    if entries and not any(number_of(message) is not None for message in spoken):
+        if overtaken:
+            return _aligned(entries, spoken, answering=answering)
+        return _beginning(entries, spoken, held.newest, answering=answering)
+    anew = life.contradicts if overtaken else life.begins_anew
+    return _compared(entries, spoken, anew, answering=answering)
 
 
 def of_life(held: Session) -> Sequence[Entry]:
@@ -124,23 +134,49 @@ def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> 
     return max(places) + 1 if numbered and places[-1] >= 0 else len(entries)
 
 
-def _compared(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:
+def _compared(
+    entries: Sequence[Entry], spoken: Sequence[Message], anew: life.Judge, *, answering: bool
+) -> Replay:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
-    if not any(line.number is not None for line in window):
-        return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
-    order = _by_number(window)
-    spoken, window = [spoken[i] for i in order], [window[i] for i in order]
     if not any(line.number is not None for line in held):
         return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
-    if life.begins_anew(held, window):
+    if anew(held, window):
         return Replay((), spoken, align((), window), 0, anew=True, answering=answering)
     places = numbering.match(held, window)
     return Replay(entries, spoken, places, _newer(held, window), anew=False, answering=answering)
 
 
-def _by_number(window: Sequence[Line]) -> list[int]:
-    numbers = numbering.numbers(window)
-    return sorted(range(len(window)), key=numbers.__getitem__)
+def _beginning(
+    entries: Sequence[Entry], spoken: Sequence[Message], newest: Newest | None, *, answering: bool
+) -> Replay:
+    """An unnumbered window that perhaps has no history, or begins another talk."""
+    if len(spoken) == 1 and spoken[0].role == "user":
+        return Replay(
+            entries, spoken, _alone(entries, spoken[0]), len(entries), anew=False, answering=answering
+        )
+    replay = _aligned(entries, spoken, answering=answering)
+    if not life.starts_over(entries, spoken, replay.places, newest):
+        return replay
+    return Replay((), spoken, align((), [*map(Line, spoken)]), 0, anew=True, answering=answering)
+
+
+def _aligned(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:
+    held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
+    return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
+
+
+def _alone(entries: Sequence[Entry], words: Message) -> list[int]:
+    """Words without any history are the newest that are held, once more, or new: they take nothing back."""
+    last = last_user(entries)
+    return [NEW if last is None or Line(entries[last]).key != Line(words).key else last]
+
+
+def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:
+    """The lines in the order of their turns; a line without a number stays behind the line before it."""
+    numbers = numbering.filled([number_of(message) for message in spoken])
+    if all(before <= after for before, after in pairwise(numbers)):
+        return spoken
+    return [spoken[i] for i in sorted(range(len(spoken)), key=numbers.__getitem__)]
 
 
 def _newer(held: Sequence[Line], window: Sequence[Line]) -> int:

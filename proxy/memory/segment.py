@@ -5,14 +5,14 @@ from typing import NamedTuple
 import msgspec
 
 
-class Turn(NamedTuple):
+class Reach(NamedTuple):
     """Which turn: its number means nothing without its life. Turns are in the order in which they were."""
 
     life: int
     turn: int
 
 
-START = Turn(0, -1)
+START = Reach(0, -1)
 """Before all turns."""
 
 
@@ -35,6 +35,6 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stale: bool = False
 
     @property
-    def reach(self) -> Turn:
+    def reach(self) -> Reach:
         """The last turn that it stands for."""
-        return Turn(self.life, self.turn)
+        return Reach(self.life, self.turn)

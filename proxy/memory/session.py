@@ -1,15 +1,20 @@
 """A session as it is held: what was said and heard, life by life."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
 from filters.message import Content, Message
-from proxy.memory.segment import START, Segment, Turn
+from proxy.memory.newest import Newest
+from proxy.memory.segment import START, Reach, Segment
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
+REASONING: Final = "reasoning_content"
+"""The field of a message that brings a model's reasoning back to it; most models refuse it."""
 _MARKS = ("source", "user", "interrupt_timestamp", "original")
+_ASIDE = 4
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,13 +42,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     original: str | None = None
     pending: bool = False
     broken: bool = False
+    reasoning: str | None = None
+    """What the model thought before it answered, where that is kept."""
     recorded: float = 0.0
     """When it was first recorded, in seconds since 1970."""
 
     @property
-    def place(self) -> Turn:
+    def place(self) -> Reach:
         """Its turn."""
-        return Turn(self.life, self.turn)
+        return Reach(self.life, self.turn)
 
     @property
     def text(self) -> str:
@@ -62,9 +69,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``entries`` are the newest, in order; older ones have moved to the cold part, ``moved`` of them so far.
     ``turns`` is the number that the next turn of this ``life`` will bear; a turn that is withdrawn takes its
     number along. ``user`` is the session's first user. ``began`` is the first time that the engine wrote to a
-    message of this life, as it wrote it; the other times are in seconds since 1970. ``summaries`` stand for
-    the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns that no
-    summary covers had to be left out.
+    message of this life, as it wrote it; the other times are in seconds since 1970. ``unheard`` are the last
+    answers of this life that no window showed: one that comes late may show them yet. ``summaries`` stand
+    for the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns
+    that no summary covers had to be left out.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -75,13 +83,15 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     began: int | float | None = None
     created: float = 0.0
     updated: float = 0.0
+    newest: Newest | None = None
+    unheard: tuple[Entry, ...] = ()
     state: dict[str, Any] = {}
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
 
     @property
-    def reach(self) -> Turn:
+    def reach(self) -> Reach:
         """The last turn that a summary covers."""
         return self.summaries[-1].reach if self.summaries else START
 
@@ -93,12 +103,21 @@ def message_of(entry: Entry) -> Message:
         role=entry.role, content=entry.content, turn_id=number, metadata=_metadata(entry) or UNSET
     )
     optional = {name: value for name in _OPTIONAL if (value := getattr(entry, name)) is not None}
+    if entry.reasoning is not None:
+        optional["others"] = {REASONING: entry.reasoning}
     return msgspec.structs.replace(message, **optional) if optional else message
 
 
 def _metadata(entry: Entry) -> dict[str, Any]:
     marks = {name: value for name in _MARKS if (value := getattr(entry, name)) is not None}
     return {**marks, "interrupted": True} if entry.interrupted else marks
+
+
+def remembering(held: Session, unheard: Iterable[Entry]) -> Session:
+    """The session with answers that were not heard kept aside; four of them, the newest."""
+    known = {entry.generated for entry in held.unheard}
+    answers = [e for e in unheard if e.role == "assistant" and e.text.strip() and e.generated not in known]
+    return msgspec.structs.replace(held, unheard=(*held.unheard, *answers)[-_ASIDE:]) if answers else held
 
 
 def encode(session: Session) -> bytes:

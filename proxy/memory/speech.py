@@ -19,6 +19,11 @@ def speech(window: Sequence[Message]) -> list[Message]:
     return [_without_tail(message) for message in window if is_speech(message)]
 
 
+def answers(window: Sequence[Message]) -> bool:
+    """Whether the window shows what the assistant said at all."""
+    return any(message.role == "assistant" and message.source not in PROMPTS for message in window)
+
+
 def is_speech(message: Message) -> bool:
     """Whether this is part of the talk: not an instruction, a prompt of the engine's, a sign or nothing."""
     role = message.role

@@ -1,7 +1,8 @@
 """A place where sessions are kept: a handful of methods, one contract, several drivers."""
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 
 class Key(NamedTuple):
@@ -37,6 +38,18 @@ class StoreError(Exception):
     """
 
 
+class Deleted(StoreError):
+    """The session was deleted after that had arrived which was to be written."""
+
+
+DELETION_KEPT: Final = 900.0
+"""For how many seconds at least a deletion is remembered."""
+
+
+LEISURE: Final = 5.0
+"""Seconds that ``replace``, ``cold``, ``delete`` and ``list`` may take: no call waits for them."""
+
+
 class Store(Protocol):
     """Sessions by key. Every method may raise StoreError, and none waits longer than its driver's time-out.
 
@@ -49,14 +62,24 @@ class Store(Protocol):
         """The hot part: one round trip, whatever the session's length."""
         ...
 
-    async def write(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    async def write(  # noqa: PLR0913 - one step
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
     ) -> bool:
         """Replaces the hot part and appends to the cold part, both or neither, and renews the expiry.
 
         ``version`` is the one that was read, 0 for a session that is not there yet. False, and nothing is
         changed, where somebody else has written since, or the session has expired. True once it is durable;
         who reads in the same process sees it before.
+
+        ``at`` is when what is written arrived, in seconds since 1970: raises Deleted, and nothing is changed,
+        where the session was deleted since, whether or not there is a new one by now.
         """
         ...
 
@@ -74,7 +97,7 @@ class Store(Protocol):
         ...
 
     async def delete(self, key: Key) -> bool:
-        """Removes both parts; whether there was anything."""
+        """Removes both parts, and remembers when; whether there was anything."""
         ...
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:

@@ -1,12 +1,13 @@
 """Sessions in this process's memory: for tests, and for calls that need not be remembered."""
 
+import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from proxy.memory.store import Held, Key, Listed, Store
+from proxy.memory.store import DELETION_KEPT, Deleted, Held, Key, Listed, Store
 
 _SWEEP_EVERY = 60.0
 
@@ -30,6 +31,7 @@ class VolatileStore:
 
     def __init__(self) -> None:
         self._sessions: dict[Key, _Kept] = {}
+        self._deleted: dict[Key, float] = {}
         self._swept = time.monotonic()
 
     async def read(self, key: Key) -> Held | None:
@@ -37,11 +39,20 @@ class VolatileStore:
         kept = self._kept(key)
         return kept.held if kept else None
 
-    async def write(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    async def write(  # noqa: PLR0913 - as the protocol has it
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
     ) -> bool:
         """As the protocol has it, and what has expired goes, now and then."""
         self._sweep()
+        if self._deleted.get(key, -math.inf) >= at:
+            raise Deleted("the session was deleted")
         kept = self._kept(key)
         if version != (kept.held.version if kept else 0):
             return False
@@ -67,6 +78,7 @@ class VolatileStore:
         """As the protocol has it."""
         there = self._kept(key) is not None
         self._sessions.pop(key, None)
+        self._deleted[key] = time.time()
         return there
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
@@ -80,6 +92,7 @@ class VolatileStore:
     async def aclose(self) -> None:
         """Forgets everything."""
         self._sessions.clear()
+        self._deleted.clear()
 
     def _keep(self, key: Key, blob: bytes, ttl: float, cold: tuple[bytes, ...]) -> None:
         now = time.time()
@@ -101,3 +114,4 @@ class VolatileStore:
         self._swept = time.monotonic()
         now = time.time()
         self._sessions = {key: kept for key, kept in self._sessions.items() if kept.expires > now}
+        self._deleted = {key: at for key, at in self._deleted.items() if at > now - DELETION_KEPT}

@@ -7,22 +7,48 @@ import msgspec
 from filters.message import Message
 from proxy.memory.alignment import AGAIN
 from proxy.memory.heard import entry_of, renewed
+from proxy.memory.line import CUT, Line, kinship
+from proxy.memory.newest import Newest
+from proxy.memory.question import turn_of
 from proxy.memory.replay import Replay
-from proxy.memory.session import Entry, Session
+from proxy.memory.session import Entry, Session, remembering
 from proxy.memory.wording import goes_on
 
 
-def woven(held: Session, replay: Replay, gone: set[int], *, now: float) -> Session:
+def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: bytes) -> Session:
     """The session with the window's lines in their places, and without those that are ``gone``."""
     life = held.life + replay.anew
     loom = _Loom(held, replay, gone, life=life, now=now)
     for position in _order(replay):
         loom.take(position)
     loom.pass_to(len(replay.held))
-    entries = _unglued(loom.entries)
     before = len(held.entries) - len(replay.held)
-    return msgspec.structs.replace(
-        held, entries=(*held.entries[:before], *entries), life=life, turns=loom.turns
+    entries = (*held.entries[:before], *_unglued(loom.entries))
+    session = msgspec.structs.replace(
+        held,
+        entries=entries,
+        life=life,
+        turns=loom.turns,
+        newest=_newest(loom, entries, seal),
+        unheard=() if replay.anew else tuple(e for e in held.unheard if e not in loom.found),
+    )
+    return remembering(session, [replay.held[h] for h in sorted(gone)])
+
+
+def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
+    replay = loom.replay
+    places = {id(entry): i for i, entry in enumerate(entries)}
+    shown = [places[id(entry)] for entry in loom.shown.values() if id(entry) in places]
+    first = min(shown, default=len(entries))
+    asked = None if replay.asked is None else places.get(id(loom.shown.get(replay.asked)))
+    return Newest(
+        at=loom.now,
+        seal=seal,
+        lines=len(replay.spoken),
+        since=loom.held.moved + first,
+        answering=replay.answering,
+        whole=first <= len(loom.held.entries) - len(replay.held),
+        asked=None if asked is None else turn_of(entries, asked),
     )
 
 
@@ -31,8 +57,12 @@ class _Loom:
 
     def __init__(self, held: Session, replay: Replay, gone: set[int], *, life: int, now: float) -> None:
         self.entries: list[Entry] = []
+        self.shown: dict[int, Entry] = {}
+        self.found: list[Entry] = []
+        self._aside = () if replay.anew else held.unheard
         self.turns = 0 if replay.anew else held.turns
-        self._replay, self._gone, self._life, self._now = replay, gone, life, now
+        self.held, self.replay, self.now = held, replay, now
+        self._gone, self._life = gone, life
         self._moved = bool(held.moved) and not replay.anew
         self._done = 0
         self._following = _following(replay)
@@ -40,43 +70,56 @@ class _Loom:
 
     def take(self, position: int) -> None:
         """Lays down a line of the window, and before it what is held before it."""
-        place = self._replay.places[position]
-        message = self._replay.spoken[position]
+        place = self.replay.places[position]
+        message = self.replay.spoken[position]
         if place >= 0:
             self.pass_to(place)
             self._renew(place, message)
+            self.shown[position] = self.entries[-1]
             return
         following = self._following[position]
         self.pass_to(following)
-        last = following == len(self._replay.held)
+        last = following == len(self.replay.held)
         # What stands before the oldest entry of a session that was cut is in its cold part.
         if following or last or not self._moved:
             self._add(message, last=last)
+            self.shown[position] = self.entries[-1]
 
     def pass_to(self, end: int) -> None:
         """Lays down what is held before ``end``."""
         kept = range(self._done, end)
-        self.entries += [self._replay.held[h] for h in kept if h not in self._gone]
+        self.entries += [self.replay.held[h] for h in kept if h not in self._gone]
         self._done = max(self._done, end)
 
     def _renew(self, place: int, message: Message) -> None:
-        entry = renewed(self._replay.held[place], message)
-        if place == self._revised and self._gone >= set(range(place + 1, len(self._replay.held))):
+        entry = renewed(self.replay.held[place], message)
+        if place == self._revised and self._gone >= set(range(place + 1, len(self.replay.held))):
             entry = msgspec.structs.replace(entry, turn=self.turns)
             self.turns += 1
         self.entries.append(entry)
         self._done = place + 1
 
     def _add(self, message: Message, *, last: bool) -> None:
-        entry = entry_of(message, life=self._life, turn=0, now=self._now)
+        entry = self._unheard(message) or entry_of(message, life=self._life, turn=0, now=self.now)
         turn = self._turn(entry, last=last)
         self.turns = max(self.turns, turn + 1)
         self.entries.append(msgspec.structs.replace(entry, turn=turn))
 
+    def _unheard(self, message: Message) -> Entry | None:
+        """An answer that no window showed before, as this one does."""
+        if message.role != "assistant" or not self._aside:
+            return None
+        line = Line(message)
+        entry = next((entry for entry in self._aside if kinship(line, Line(entry)) >= CUT), None)
+        if entry is None or entry in self.found:
+            return None
+        self.found.append(entry)
+        return renewed(entry, message)
+
     def _turn(self, entry: Entry, *, last: bool) -> int:
         before = self.entries[-1] if self.entries else None
         if before is None:
-            return self.turns if last else self._replay.held[0].turn
+            return self.turns if last else self.replay.held[0].turn
         numbered = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
         return self.turns if last and entry.role == "user" and not numbered else before.turn
 

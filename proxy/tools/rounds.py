@@ -6,11 +6,10 @@ from typing import Any
 from filters.message import Message
 from proxy.errors import UpstreamBroken
 from proxy.framing import Framing
-from proxy.relay import is_stream, read_all, refused
 from proxy.tools.completed import Completed
 from proxy.tools.kit import Carrying
 from proxy.tools.streamed import Streamed
-from proxy.upstream import Headers, Response
+from proxy.upstream import Headers, Response, is_stream, read_all
 
 Again = Callable[[Sequence[Message], bool], Awaitable[Response]]
 """Asks the model once more: with these messages behind the others, and whether it is the last time."""
@@ -100,8 +99,8 @@ class Rounds:
         self._response.close()
         response = await self._again(self._said, self._left <= 0)
         self._response = response
-        if response.status >= 400:  # noqa: PLR2004
-            raise await refused(response)
+        if response.status >= 300:  # noqa: PLR2004
+            raise UpstreamBroken(f"The upstream answered {response.status} when the model was asked again.")
         if is_stream(response.headers) != self._streaming:
             raise UpstreamBroken("The upstream changed between a stream and a whole answer.")
         if self._due is not None:

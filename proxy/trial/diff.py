@@ -10,6 +10,7 @@ import msgspec
 from proxy.trial.sheet import Line, Span, line, quoted
 
 Written = Mapping[str, Any]
+Piece = tuple[Literal["same", "removed", "added"], str]
 
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 _MOST_WORDS = 4000  # comparing takes the square of it
@@ -112,13 +113,25 @@ def _styled(span: tuple[str, bool], style: str) -> Span:
 
 
 def _spans(before: str, after: str) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
-    one, other = _WORD.findall(before), _WORD.findall(after)
-    if max(len(one), len(other)) > _MOST_WORDS:
+    found = pieces(before, after)
+    if found is None:
         return [(before, False)], [(after, False)]
-    opcodes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
-    old = [("".join(one[a:b]), tag != "equal") for tag, a, b, _, _ in opcodes if b > a]
-    new = [("".join(other[c:d]), tag != "equal") for tag, _, _, c, d in opcodes if d > c]
+    old = [(text, kind != "same") for kind, text in found if kind != "added"]
+    new = [(text, kind != "same") for kind, text in found if kind != "removed"]
     return old, new
+
+
+def pieces(before: str, after: str, most: int = _MOST_WORDS) -> Sequence[Piece] | None:
+    """The way from one text to the other, word by word; ``None`` where one has more than ``most`` words."""
+    one, other = _WORD.findall(before), _WORD.findall(after)
+    if max(len(one), len(other)) > most:
+        return None
+    found: list[Piece] = []
+    for tag, a, b, c, d in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        gone, come = "".join(one[a:b]), "".join(other[c:d])
+        steps: list[Piece] = [("same", gone)] if tag == "equal" else [("removed", gone), ("added", come)]
+        found += [step for step in steps if step[1]]
+    return found
 
 
 def _value(value: object) -> str:

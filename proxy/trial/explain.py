@@ -1,20 +1,19 @@
 """What would become of a call, step by step; nothing is sent and nothing is remembered."""
 
 import time
-import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from filters.base import Context, Fields, Messages, RequestFilter
+from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
-from proxy import kinds, session, turn, wire
-from proxy.errors import TurnkeeperError
+from proxy import chain, session, wire
+from proxy.failing import name_of
 from proxy.pipeline import Pipeline
 from proxy.place import decoded
+from proxy.question import Question
 from proxy.session import Identity
 from proxy.trial import disclosure
 from proxy.trial.stripping import Stripped, stripped
@@ -22,6 +21,7 @@ from proxy.turn import Request
 from proxy.wire import Call
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NOTHING = Snapshot()
 _FIELDS = tuple(name for name in Message.__struct_fields__ if name != "others")
 
 
@@ -102,12 +102,14 @@ def of(request: Request, pipeline: Pipeline, now: float) -> Explanation:
     return explain(call, session.of(call, pipeline.places, request.tenant), pipeline, now)
 
 
-def explain(call: Call, identity: Identity, pipeline: Pipeline, now: float) -> Explanation:
+def explain(
+    call: Call, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
+) -> Explanation:
     """What would become of a call that comes at ``now``, in seconds since 1970.
 
-    Raises RequestError where no model is named.
+    ``memory`` is what its filters know of the session. Raises RequestError where no model is named.
     """
-    outcome = run(call, identity, pipeline, now)
+    outcome = run(call, identity, pipeline, now, memory)
     target, body = pipeline.targets[0], _top_level(outcome.sent)
     sent: dict[str, Any] = {name: decoded(raw) for name, raw in body.items()}
     return Explanation(
@@ -122,21 +124,23 @@ def explain(call: Call, identity: Identity, pipeline: Pipeline, now: float) -> E
     )
 
 
-def run(call: Call, identity: Identity, pipeline: Pipeline, now: float) -> Outcome:
+def run(
+    call: Call, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
+) -> Outcome:
     """The call through all filters of a pipeline, and as its first upstream would get it.
 
     Raises RequestError where no model is named.
     """
-    context = Context(now=now, tenant=identity.tenant, session=identity.session, user=identity.user)
+    who = identity
+    context = Context(now=now, tenant=who.tenant, session=who.session, user=who.user, memory=memory)
     messages: Messages = call.messages
     fields: Fields = call.fields
     steps = []
     for each in pipeline.filters:
         step, messages, fields = _step(each, messages, fields, context)
         steps.append(step)
-    target = pipeline.targets[0]
-    model = turn.chosen_model(fields, pipeline, target)
-    sent = kinds.compose(target.kind, fields, messages, model=model, allow=target.allow)
+    question = Question(headers=call.headers, fields=fields, messages=messages, streaming=False)
+    sent = question.to(pipeline.targets[0], pipeline).body
     return Outcome(messages=messages, fields=fields, steps=tuple(steps), sent=sent)
 
 
@@ -150,16 +154,12 @@ def _step(
     each: RequestFilter, messages: Messages, fields: Fields, context: Context
 ) -> tuple[Step, Messages, Fields]:
     started = time.perf_counter_ns()
-    try:
-        shown, kept = each.apply(messages, context), each.set(fields, context)
-    except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        raise _failed(each, error) from None
+    shown, kept = chain.applied(each, messages, context), chain.set_by(each, fields, context)
     microseconds = (time.perf_counter_ns() - started) // 1000
-    _check(each, shown)
     differs = shown is not messages and list(shown) != list(messages)
     changes = tuple(_changes(fields, kept))
     step = Step(
-        filter=_module(each),
+        filter=name_of(each),
         options=each.model_dump(mode="json", exclude_unset=True),
         changed=differs or bool(changes),
         microseconds=microseconds,
@@ -168,24 +168,6 @@ def _step(
         fields=changes,
     )
     return step, shown, kept
-
-
-def _module(each: RequestFilter) -> str:
-    return type(each).__module__.rpartition(".")[2]
-
-
-def _failed(each: RequestFilter, error: Exception) -> TurnkeeperError:
-    """Which filter failed, and where; the error's own words may quote a caller."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{PurePath(where.filename).name}:{where.lineno}"
-    return TurnkeeperError(f"The filter '{_module(each)}' failed with {type(error).__name__} at {place}.")
-
-
-def _check(each: RequestFilter, shown: object) -> None:
-    if not isinstance(shown, Sequence) or not all(isinstance(message, Message) for message in shown):
-        raise TurnkeeperError(
-            f"The filter '{_module(each)}' returned something else than a list of messages."
-        )
 
 
 def _changes(before: Fields, after: Fields) -> list[Change]:

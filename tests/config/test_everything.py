@@ -32,9 +32,12 @@ def test_it_is_without_fault_and_needs_no_environment():
     [
         ("Settings", WRITTEN),
         ("Listen", WRITTEN["listen"]),
+        ("Log", WRITTEN["log"]),
         ("Memory", WRITTEN["memory"]),
+        ("Limits", WRITTEN["limits"]),
         ("Window", WRITTEN["memory"]["window"]),
         ("Summaries", WRITTEN["memory"]["summaries"]),
+        ("Traces", WRITTEN["traces"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -49,6 +52,8 @@ def test_every_key_of_every_section_is_there(model, written):
 def test_no_section_is_forgotten():
     known = {
         "Listen",
+        "Log",
+        "Limits",
         "Upstream",
         "Pipeline",
         "Identity",
@@ -58,6 +63,7 @@ def test_no_section_is_forgotten():
         "Memory",
         "Window",
         "Summaries",
+        "Traces",
     }
     assert set(of_model(Settings)["$defs"]) == known
 

@@ -102,6 +102,13 @@ def test_an_answer_in_time_has_no_filler(serve: Serve, upstream: FakeUpstream, s
     assert serve(CONFIG % FILLER).chat(stream=stream).content == body
 
 
+def test_an_answer_that_began_in_time_is_not_broken_by_a_filler(serve: Serve, upstream: FakeUpstream) -> None:
+    body = stream_of("Two", " eggs.")
+    half = body.index(b"eggs")
+    upstream.says(HEAD, chunk(body[:half]), 0.5, chunk(body[half:]), END)
+    assert serve(CONFIG % FILLER).chat(stream=True).content == body
+
+
 def test_a_failure_after_a_filler_is_an_error_event(serve: Serve, upstream: FakeUpstream) -> None:
     upstream.says(0.4, *answer({"error": {"message": "Busy."}}, 503))
     got = serve(CONFIG % FILLER).chat(stream=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,10 @@ class Killable:
 
 @pytest.fixture(params=["sqlite", "redis"])
 def killable(request: pytest.FixtureRequest, tmp_path: Path, upstream: FakeUpstream) -> Iterator[Killable]:
-    server = closing(RedisServer(tmp_path)) if request.param == "redis" else None
-    with server or suppress() as redis:
-        url = redis.url if redis else f"sqlite:{tmp_path / 'sessions.db'}"
+    with ExitStack() as stack:
+        url = f"sqlite:{tmp_path / 'sessions.db'}"
+        if request.param == "redis":
+            url = stack.enter_context(closing(RedisServer(tmp_path))).url
         proxy = Killable(tmp_path, {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url})
         yield proxy
         proxy.kill()

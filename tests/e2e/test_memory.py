@@ -1,5 +1,6 @@
 """Memory from outside: calls over HTTP, a model that remembers what it was shown, real stores."""
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -7,15 +8,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from proxy.memory.session import Entry, decode
-from proxy.memory.store import Key
 from tests.fake_upstream import (
     HANG,
     HEAD,
@@ -29,20 +28,23 @@ from tests.fake_upstream import (
     stream_of,
 )
 from tests.memory.redis_server import RedisServer
+from tests.postgres_server import PostgresServer
 from tests.proxy_server import ProxyServer
-
-CONFIG = """
-memory: {sessions: "${MEMORY_URL}"}
-upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
-pipelines:
-  default: {upstreams: [main], request: [repair_history, restore_history, restore_interrupted]}
-"""
-Serve = Callable[..., ProxyServer]
+from tests.remembering import CONFIG, Serve, call, held, said, texts, user
 
 
-@pytest.fixture(params=["sqlite", "redis", "memory"])
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with contextlib.closing(PostgresServer()) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "redis":
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        yield server.url(asyncio.run(server.new_schema()))
+    elif request.param == "redis":
         with contextlib.closing(RedisServer(tmp_path)) as server:
             yield server.url
     else:
@@ -52,42 +54,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def remembering(serve: Serve, url: str) -> ProxyServer:
     return serve(CONFIG, MEMORY_URL=url)
-
-
-def user(text: str, turn: int | None = None) -> dict[str, Any]:
-    return {"role": "user", "content": text} | (
-        {} if turn is None else {"turn_id": turn, "timestamp": turn + 1}
-    )
-
-
-def said(text: str, turn: int | None = None) -> dict[str, Any]:
-    return {"role": "assistant", "content": text} | (
-        {} if turn is None else {"turn_id": turn, "timestamp": turn + 1}
-    )
-
-
-def call(proxy: ProxyServer, *messages: dict[str, Any], session: str = "s1", **fields: Any) -> Any:
-    return proxy.chat(list(messages), headers={"X-Session-Id": session}, **fields)
-
-
-def held(proxy: ProxyServer, session: str = "s1", tenant: str = "default") -> list[Entry]:
-    """What memory holds once all that was said is written."""
-    memory = proxy.app.memory
-    assert memory
-    time.sleep(0.1)  # the last byte of an answer overtakes what is written down of it
-    end = time.monotonic() + 3
-    while proxy.run(_waiting(memory)) and time.monotonic() < end:
-        time.sleep(0.01)
-    blob = proxy.run(memory.store.read(Key(tenant, session)))
-    return list(decode(blob.blob).entries) if blob else []
-
-
-async def _waiting(memory: Any) -> int:
-    return len(memory.recorder._waiting)
-
-
-def texts(entries: list[Entry]) -> list[tuple[str, Any]]:
-    return [(entry.role, entry.content) for entry in entries]
 
 
 @pytest.mark.parametrize("stream", [True, False])

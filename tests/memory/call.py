@@ -1,7 +1,8 @@
 """A call as the proxy sees it: windows come in, answers go out, and memory follows."""
 
 from filters.message import Message
-from proxy.memory.reconcile import Answer, answered, asked, reconcile
+from proxy.memory.answer import Answer, answered
+from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session
 
 ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}

@@ -1,12 +1,14 @@
 """What every store does, whatever it is made of."""
 
 import asyncio
+import time
+import uuid
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.store import Held, Key, Store, StoreError
+from proxy.memory.store import Deleted, Held, Key, Store, StoreError
 from tests.memory.conftest import FORGETFUL, SEALED, Open
 
 pytestmark = pytest.mark.anyio
@@ -349,6 +351,113 @@ async def test_deleting_removes_both_parts(store: Store):
     assert await store.delete(KEY) is False
     await put(store)
     assert await store.cold(KEY) == []
+
+
+async def deleted(store: Store) -> tuple[float, float]:
+    """Deletes; a time before that, and one after."""
+    before = time.time()
+    await asyncio.sleep(0.02)
+    await store.delete(KEY)
+    await asyncio.sleep(0.02)
+    return before, time.time()
+
+
+async def refused(store: Store, version: int, at: float) -> None:
+    held, cold = await store.read(KEY), await store.cold(KEY)
+    with pytest.raises(Deleted):
+        await store.write(KEY, b"late", version=version, ttl=60, cold=[b"late"], at=at)
+    assert await store.read(KEY) == held
+    assert await store.cold(KEY) == cold
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_arrived_before_a_deletion_is_refused(store: Store, there: bool):
+    if there:
+        await put(store, cold=(b"c",))
+    before, after = await deleted(store)
+    await refused(store, 0, before)
+    assert await store.list("acme") == []
+    assert await store.write(KEY, b"new", version=0, ttl=60, cold=[b"n"], at=after)
+    assert await store.cold(KEY) == [b"n"]
+    await refused(store, (await read(store)).version, before)
+    version = (await read(store)).version
+    assert await store.write(KEY, b"newer", version=version, ttl=60, at=after)
+
+
+async def test_a_deletion_outlives_what_comes_after_it(store: Store, driver: str):
+    before, after = await deleted(store)
+    assert await store.write(KEY, b"new", version=0, ttl=0.1, at=after, cold=[b"n"])
+    await asyncio.sleep(0.2)
+    assert await store.read(KEY) is None
+    if not driver.startswith("redis"):  # where it expires with the session
+        await refused(store, 0, before)
+    assert await store.write(KEY, b"anew", version=0, ttl=60, at=after, cold=[b"a"])
+    assert await store.cold(KEY) == [b"a"]
+
+
+async def test_what_names_no_time_is_written_after_a_deletion(store: Store):
+    version = await put(store, cold=(b"c",))
+    await store.delete(KEY)
+    assert not await store.write(KEY, b"x", version=version, ttl=60)
+    assert await store.write(KEY, b"new", version=0, ttl=60)
+    assert (await read(store)).blob == b"new"
+    await store.delete(KEY)
+    assert await store.replace(KEY, b"imported", version=0, ttl=60, cold=[b"x"])
+    assert await store.cold(KEY) == [b"x"]
+
+
+async def test_a_deletion_is_seen_by_every_process(reopen: Open, driver: str):
+    if driver in FORGETFUL:
+        pytest.skip("two of these share nothing")
+    one, other = reopen(), reopen()
+    version = await put(one)
+    assert await read(other)
+    before, _ = await deleted(other)
+    assert not await one.write(KEY, b"late", version=version, ttl=60)
+    await refused(one, 0, before)
+    await refused(reopen(), 0, before)
+
+
+async def test_of_a_deletion_and_a_late_turn_the_deletion_wins(reopen: Open, driver: str):
+    one, other = (reopen(), None) if driver in FORGETFUL else (reopen(), reopen())
+    await put(one, Key("acme", "warm"))
+    await (other or one).read(KEY)
+    for n in range(20):
+        key = Key("acme", f"s{n}")
+        at = time.time()
+        await asyncio.sleep(0.002)
+        outcomes = await asyncio.gather(
+            one.write(key, b"late", version=0, ttl=60, at=at),
+            (other or one).delete(key),
+            return_exceptions=True,
+        )
+        assert outcomes[0] is True or isinstance(outcomes[0], Deleted)
+        assert await one.read(key) is None
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(steps=st.lists(st.sampled_from(["delete", "write", "late", "replace"]), max_size=8))
+async def test_no_turn_comes_back_after_a_deletion(store: Store, steps: list[str]):
+    key = Key("acme", uuid.uuid4().hex)
+    start, held, gone = time.time(), False, False
+    await asyncio.sleep(0.001)
+    for step in steps:
+        before = await store.read(key)
+        version = before.version if before else 0
+        if step == "delete":
+            assert await store.delete(key) == held
+            held, gone = False, True
+        elif step == "replace":
+            assert await store.replace(key, b"r", version=version, ttl=60, cold=[b"c"])
+            held = True
+        elif step == "write" or not gone:
+            await asyncio.sleep(0.001)
+            assert await store.write(key, b"w", version=version, ttl=60, at=time.time())
+            held = True
+        else:
+            with pytest.raises(Deleted):
+                await store.write(key, b"l", version=version, ttl=60, at=start)
+        assert (await store.read(key) is not None) == held
 
 
 async def test_sessions_are_listed_in_pages(store: Store, driver: str):

@@ -27,107 +27,18 @@ Kept out, since nobody could tell the truth from what is replayed:
 - an order that is swapped in the first window that anybody sees.
 """
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from filters.message import Message
 from filters.unheard import bare
+from tests.memory.replaying_engine import Engine
+from tests.memory.truth import Line, Request, calls
 
 SHORT = ["Yes", "No.", "Okay then", "Hm"]
 OPENING = ["could", "what", "please", "tomorrow", "where", "how", "maybe", "first", "again", "never"]
 WORDS = ["the", "red", "house,", "stands", "by", "a", "lake.", "and", "you", "can", "see", "it", "now!"]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of the true talk: ``heard`` of its text; ``told`` once a window showed how much."""
-
-    role: str
-    text: str
-    number: int | None = None
-    time: int | None = None
-    heard: str | None = None
-    told: bool = False
-    broken: bool = False
-    foreign: bool = False
-    calls: tuple[str, ...] = ()
-    call_id: str | None = None
-    life: int = 0
-
-    @property
-    def spoken(self) -> str:
-        return self.text if self.heard is None else self.heard
-
-    @property
-    def cut(self) -> bool:
-        return self.heard is not None and bare(self.heard) != bare(self.text)
-
-    @property
-    def unheard(self) -> bool:
-        return self.role == "assistant" and self.told and not self.spoken and not self.calls
-
-    @property
-    def held(self) -> tuple[Any, ...]:
-        """As memory must hold it; of words that were cut, the letters count."""
-        if self.calls or self.role == "tool":
-            return (self.life, self.role, self.calls or self.call_id)
-        if self.role == "user" or not self.told:
-            return (self.life, self.role, self.text, None, self.role == "assistant")
-        if self.foreign:
-            return (self.life, self.role, self.spoken, None, False)
-        if self.cut:
-            return (self.life, self.role, bare(self.spoken), self.text, False)
-        return (self.life, self.role, self.text, None, False)
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request: the window, the answer, and the truth before and after."""
-
-    window: list[Message]
-    answer: dict[str, Any] | None
-    gold: list[tuple[Any, ...]]
-    cut: list[bool]
-    faithful: bool
-    heard: list[tuple[str, str]] | None
-
-    def __repr__(self) -> str:
-        """What matters of a request when a test fails."""
-        window = [(m.turn_id or 0, m.role, m.text, m.tool_calls and "calls") for m in self.window]
-        return "\n".join(map(str, ["", *window, self.answer, "gold:", *self.gold]))
-
-
-def held(session: Any) -> list[tuple[Any, ...]]:
-    """A session as the truth is written down."""
-    return [_held(entry) for entry in session.entries]
-
-
-def _held(entry: Any) -> tuple[Any, ...]:
-    if entry.tool_calls or entry.role == "tool":
-        ids = tuple(call["id"] for call in entry.tool_calls or ())
-        return (entry.life, entry.role, ids or entry.tool_call_id)
-    text = bare(entry.text) if entry.original is not None else entry.text
-    return (entry.life, entry.role, text, entry.original, entry.pending)
-
-
-NOISE = [
-    Message(role="user", content="<continue>"),
-    Message(role="user", content=" "),
-    Message(role="assistant", content="Still there?", metadata={"source": "silence"}),
-    Message(role="assistant", content="Sorry, once more?", metadata={"source": "llm_failure"}),
-    Message(role="developer", content="Be kind."),
-]
-
-
-def calls(ids: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [{"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in ids]
-
-
-def _unpunctuated(text: str) -> str:
-    return re.sub(r"[.,!?]", "", text)
 
 
 def _answered(line: Line | None, *, reached: bool) -> dict[str, Any] | None:
@@ -138,28 +49,8 @@ def _answered(line: Line | None, *, reached: bool) -> dict[str, Any] | None:
     return {"text": line.text, "tool_calls": tools, "finished": not line.broken, "reached": reached}
 
 
-class Engine:
-    """The truth of a call, and the windows in which it is replayed."""
-
-    def __init__(self, draw: Any) -> None:
-        self.draw = draw
-        self.numbered = draw(st.booleans())
-        self.marks = self.numbered and draw(st.booleans())
-        self.size = draw(st.sampled_from([None, None, None, 1, 4, 6, 9]))
-        self.one_sided = draw(st.integers(0, 3)) == 0
-        self.repeats = self.numbered or (self.size is None and not self.one_sided)
-        self.lines: list[Line] = []
-        self.requests: list[Request] = []
-        self.number = draw(st.integers(0, 1))
-        self.time = 1_700_000_000
-        self.life = 0
-        self.asked = 0
-        self.joined = False
-        self.seen: set[int] = set()
-        self.joins_late = draw(st.integers(0, 4)) == 0
-
-    def chance(self, one_in: int) -> bool:
-        return self.draw(st.integers(1, one_in)) == one_in
+class Talk(Engine):
+    """A call as it goes on, with all that goes wrong."""
 
     # --- what is said
 
@@ -186,78 +77,6 @@ class Engine:
         in_word = text[: self.draw(st.integers(len(text.split()[0]), len(text)))].rstrip()
         heard = self.draw(st.sampled_from([None, None, "", at_word, in_word]))
         return self.line("assistant", text, heard=heard, broken=heard is not None and self.chance(2))
-
-    # --- what is replayed
-
-    def window(self, *, faults: bool = True) -> tuple[list[Message], list[bool], bool]:
-        """The messages, which of them were cut short and do not say so, and whether all is in its place."""
-        lines = [line for line in self.lines if line.life == self.life]
-        start = 0 if self.size is None else max(0, len(lines) - self.size)
-        lines = lines[start:]
-        told = not any(x.calls or ((x.broken or x.foreign) and not x.told) for x in lines)
-        silent = faults and self.one_sided and told and self.chance(3)
-        shown: list[tuple[Message, bool]] = []
-        faithful = not silent
-        for line in lines:
-            said = [] if silent and line.role == "assistant" else self.replayed(line)
-            if said and line.role == "assistant" and line.spoken and faults and self.chance(6):
-                said *= 2
-                faithful = False
-            unmarked = line.cut and not self.marks and not line.foreign and bool(line.spoken)
-            shown += [(message, unmarked) for message in said]
-        if not silent:
-            self.tell(lines, answers=any(m.role == "assistant" for m, _ in shown))
-        if self.swaps(lines) and faithful and faults and self.chance(3):
-            shown[-1], shown[-2] = shown[-2], shown[-1]
-            faithful = False
-        self.strew(shown)
-        return [m for m, _ in shown], [cut for _, cut in shown], faithful
-
-    def swaps(self, lines: list[Line]) -> bool:
-        """Whether the newest words cut the answer before them, which the engine may show behind them."""
-        if len(lines) < 3 or lines[-1].role != "user" or lines[-3].role != "user":
-            return False
-        return lines[-2].cut and bool(lines[-2].heard) and not lines[-2].foreign
-
-    def tell(self, lines: list[Line], *, answers: bool) -> None:
-        newest = max(i for i, line in enumerate(lines) if line.role == "user")
-        for i, line in enumerate(lines):
-            if line.role == "assistant" and not line.told:
-                spanned = i < newest and any(x.spoken or x.calls for x in lines[:i])
-                if line.spoken or (spanned and (answers or line.broken)):
-                    self.lines[self.lines.index(line)] = replace(line, told=True)
-
-    def replayed(self, line: Line) -> list[Message]:
-        fields: dict[str, Any] = {"turn_id": line.number, "timestamp": line.time} if self.numbered else {}
-        if line.calls:
-            return [Message(role="assistant", content=None, tool_calls=calls(line.calls), **fields)]
-        if line.role == "tool":
-            return [Message(role="tool", content=line.text, tool_call_id=line.call_id, **fields)]
-        if line.role == "user":
-            return [Message(role="user", content=line.text, **fields)]
-        if not line.spoken and self.chance(2):
-            return []
-        if self.numbered:
-            fields["metadata"] = {"source": "command" if line.foreign else "llm"}
-        if line.cut and self.marks and not line.foreign:
-            fields["metadata"] |= {"interrupted": True, "original": line.text}
-        return [Message(role="assistant", content=self.transcribed(line), **fields)]
-
-    def transcribed(self, line: Line) -> str:
-        """The words as a transcript spells them."""
-        if line.foreign or not line.spoken:
-            return line.spoken
-        dots = self.draw(st.sampled_from(["", "", "...", "…"])) if line.cut else ""
-        spelt = self.draw(st.sampled_from([str, str, str.lower, str.upper, _unpunctuated]))
-        return spelt(line.spoken) + dots
-
-    def strew(self, shown: list[tuple[Message, bool]]) -> None:
-        """Puts what is no speech among the messages."""
-        if self.chance(3):
-            noise = self.draw(st.sampled_from(NOISE))
-            shown.insert(self.draw(st.integers(0, len(shown))), (noise, False))
-        if self.chance(2):
-            shown.insert(0, (Message(role="system", content="Be brief."), False))
 
     # --- a request
 
@@ -395,7 +214,7 @@ class Engine:
 @st.composite
 def talks(draw: Any, max_turns: int = 6) -> list[Request]:
     """A call's requests in order, with the truth of each."""
-    engine = Engine(draw)
+    engine = Talk(draw)
     engine.greet()
     lives = draw(st.sampled_from([1, 1, 2])) if engine.numbered else 1
     for life in range(lives):

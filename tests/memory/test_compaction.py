@@ -5,7 +5,7 @@ import pytest
 
 from proxy.memory.compaction import corrected, digested, fitted, put, segment, settled
 from proxy.memory.plan import Window, due, forced, uncovered
-from proxy.memory.segment import Turn
+from proxy.memory.segment import Reach
 from proxy.memory.session import Entry, Session, decode, encode
 
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
@@ -35,7 +35,7 @@ def test_nothing_is_due_before_the_maximum():
 
 def test_past_it_all_but_what_is_kept_is():
     plan = due(Session(entries=talk(4)), WINDOW)
-    assert (plan.behind, plan.reach) == (Turn(0, -1), Turn(0, 2))
+    assert (plan.behind, plan.reach) == (Reach(0, -1), Reach(0, 2))
 
 
 def test_few_long_turns_pass_the_tokens_first():
@@ -47,15 +47,15 @@ def test_few_long_turns_pass_the_tokens_first():
 
 def test_a_new_life_makes_the_former_due():
     session = Session(entries=(*talk(2), *talk(1, life=1)), life=1)
-    assert due(session, WINDOW).reach == Turn(0, 1)
+    assert due(session, WINDOW).reach == Reach(0, 1)
 
 
 def test_turns_that_had_to_be_left_out_are_due_at_once():
-    assert due(Session(entries=talk(2), trimmed=True), WINDOW).reach == Turn(0, 0)
+    assert due(Session(entries=talk(2), trimmed=True), WINDOW).reach == Reach(0, 0)
 
 
 def test_what_moved_out_before_there_were_summaries_is_due():
-    assert due(Session(entries=talk(2), moved=40), WINDOW).reach == Turn(0, 0)
+    assert due(Session(entries=talk(2), moved=40), WINDOW).reach == Reach(0, 0)
 
 
 def test_what_is_summarised_is_not_due_again():
@@ -146,7 +146,7 @@ def test_an_open_tool_group_is_never_covered():
     calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
     waiting = entry(1, "assistant", tool_calls=calls)
     session = Session(entries=(*talk(1), entry(1), waiting, *talk(5, 2)))
-    assert due(session, WINDOW).reach == Turn(0, 0)
+    assert due(session, WINDOW).reach == Reach(0, 0)
 
 
 def test_a_session_comes_back_from_bytes_as_it_was():

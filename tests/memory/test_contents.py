@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
+from proxy.memory.answer import Answer, answered
 from proxy.memory.cap import cap
 from proxy.memory.contents import contents, imported
-from proxy.memory.reconcile import Answer, answered, asked, reconcile
+from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Entry, Session
 from tests.memory.call import NOW, Call, calling, message, result
 

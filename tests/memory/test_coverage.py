@@ -16,10 +16,11 @@ from filters.repair_history import RepairHistory
 from filters.restore_history import RestoreHistory
 from filters.restore_interrupted import RestoreInterrupted
 from proxy import chain
+from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted, put, segment, settled
 from proxy.memory.plan import Window, due
 from proxy.memory.recall import known
-from proxy.memory.reconcile import Answer, answered, asked, reconcile
+from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 
 CHAIN = [RepairHistory(), RestoreHistory(), InjectSummaries(), RestoreInterrupted()]

@@ -22,7 +22,7 @@ TOLD = [
 
 
 def test_what_seed_one_would_cut_off_is_kept():
-    """Joining all and cutting at 500 characters keeps the small talk; a digest keeps name, number and wish."""
+    """Joining all and cutting at 500 characters keeps small talk; a digest keeps name, number and wish."""
     talk = [*SMALL_TALK * 3, *TOLD, *SMALL_TALK]
     cut = "\n".join(text for _, text in talk)[:500]
     made = digest(talk)

@@ -34,7 +34,7 @@ class Moody:
     async def read(self, key):
         await self._answer("read")
 
-    async def write(self, key, blob, *, version, ttl, cold=()):
+    async def write(self, key, blob, *, version, ttl, cold=(), at=0.0):
         await self._answer("write")
         return True
 

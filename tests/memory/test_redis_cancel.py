@@ -35,8 +35,10 @@ async def filled(server: RedisServer, deadline: float) -> AsyncIterator[Store]:
         assert await store.write(key, blob_of(key), version=0, ttl=60, cold=[blob_of(key)])
     await store.aclose()
     store = open_store(server.url, deadline=deadline)
-    yield store
-    await store.aclose()
+    try:
+        yield store
+    finally:
+        await store.aclose()
 
 
 async def looked_at(store: Store, key: Key) -> str:
@@ -87,7 +89,7 @@ async def test_replies_go_to_their_askers_where_the_server_stalls_past_every_gra
 
 async def test_leaving_costs_no_connection(server: RedisServer):
     async with filled(server, 2) as store:
-        await asyncio.gather(*[store.read(key) for key in KEYS])
+        await asyncio.gather(*[ask(key) for key in KEYS for ask in (store.read, store.cold)])
         before = server.ask("INFO", "stats")["total_connections_received"]
         for _ in range(100):
             await cancelled_somewhere(store, 0.0005)

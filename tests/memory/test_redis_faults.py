@@ -29,7 +29,7 @@ def server(tmp_path) -> Iterator[RedisServer]:
 
 @contextlib.asynccontextmanager
 async def opened(url: str, deadline: float = DEADLINE) -> AsyncIterator[Store]:
-    store = open_store(url, deadline=deadline)
+    store = open_store(url, deadline=deadline, leisure=deadline)
     yield store
     await store.aclose()
 

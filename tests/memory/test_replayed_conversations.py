@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given, settings
 
 from filters.unheard import bare
-from proxy.memory.reconcile import Answer, answered, asked, marked, missing, reconcile
+from proxy.memory.answer import Answer, answered
+from proxy.memory.reconcile import asked, marked, missing, reconcile
 from proxy.memory.session import Session
-from tests.memory.conversation_faults import Request, held, talks
+from tests.memory.conversation_faults import talks
+from tests.memory.truth import Request, held
 
 NORMAL = pytest.param(100, id="100 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=pytest.mark.long)

@@ -4,7 +4,9 @@ import msgspec
 import pytest
 
 from filters.message import Message
-from proxy.memory.reconcile import Answer, Turn, answered, asked, marked, missing, reconcile
+from proxy.memory.answer import Answer, answered
+from proxy.memory.newest import Turn
+from proxy.memory.reconcile import asked, marked, missing, reconcile
 from proxy.memory.session import Session, decode, encode, message_of
 from tests.memory.call import NOW, Call, calling, message, messages, result
 

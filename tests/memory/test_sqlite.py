@@ -24,6 +24,7 @@ from proxy.memory.store import Held, Key, StoreError
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call-1")
 DEADLINE = 0.05
+STEPS = [(step.__name__,) for step in migrations.MIGRATIONS]
 ROOT = Path(__file__).parents[2]
 
 
@@ -281,15 +282,15 @@ async def test_another_programs_database_is_refused_and_not_touched(store: Sqlit
 async def test_an_older_database_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch):
     await fill(path)
 
-    def m002_colour(types: migrations.Types) -> tuple[str, ...]:
+    def m999_colour(types: migrations.Types) -> tuple[str, ...]:
         return (f"ALTER TABLE turnkeeper_sessions ADD COLUMN colour {types.blob}",)
 
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, m002_colour))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, m999_colour))
     await fill_again(path)
     await fill_again(path)
     with other_program(path) as other:
         assert other.execute("SELECT colour FROM turnkeeper_sessions").fetchall() == [(None,)]
-        assert other.execute(migrations.TAKEN).fetchall() == [("m001_sessions",), ("m002_colour",)]
+        assert other.execute(migrations.TAKEN).fetchall() == [*STEPS, ("m999_colour",)]
 
 
 async def fill_again(path: Path) -> None:
@@ -348,7 +349,7 @@ async def test_what_a_failed_batch_began_is_undone(store: SqliteStore, path: Pat
     with pytest.raises(StoreError):
         await store._writer.submit(half)
     with other_program(path, "BEGIN IMMEDIATE", "ROLLBACK") as other:  # no lock is left behind
-        assert other.execute(migrations.TAKEN).fetchall() == [("m001_sessions",)]
+        assert other.execute(migrations.TAKEN).fetchall() == STEPS
     await written(store)  # nor does the next job pay for it
 
 
@@ -474,7 +475,8 @@ def steps_of_reading(store: SqliteStore, key: Key) -> int:
 
 async def test_every_query_that_names_a_session_goes_by_an_index(store: SqliteStore):
     await store.ping()
-    asked = ["READ", "VERSION", "COLD", "LIST", "DUE", "SWEEP", "REPLACE", "DELETE", "EXPIRE"]
+    asked = ["READ", "STATE", "COLD", "LIST", "DUE", "SWEEP", "REPLACE", "EXPIRE", "EXPIRE_COLD"]
+    asked += ["EMPTY", "CLEAR", "REFUSED"]
     given = dict.fromkeys(re.findall(r":(\w+)", "".join(getattr(statement, name).named for name in asked)), 1)
     for name in asked:
         plan = store._reader._connected().execute(

@@ -53,3 +53,13 @@ def test_an_event_gives_its_data() -> None:
     assert data_of(b"data: a\ndata:b\nid: 1\n\n") == b"a\nb"
     assert data_of(b": comment\n\n") == b""
     assert list(events(b"data: a\n\ndata: b\r\n\r\n")) == [b"data: a\n\n", b"data: b\r\n\r\n"]
+
+
+@given(
+    lines=st.lists(st.sampled_from([b"data: a", b"data:b", b"data: ", b"id: 1", b": c", b""])), data=st.data()
+)
+def test_data_is_read_the_same_however_lines_end(lines: list[bytes], data: st.DataObject) -> None:
+    ends = [data.draw(st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\r"])) for _ in lines]
+    event = b"".join(line + end for line, end in zip(lines, ends, strict=True))
+    said = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
+    assert data_of(event) == b"\n".join(said)

@@ -1,8 +1,10 @@
 """Turns are written in order, again until they are, and none holds up another."""
 
 import asyncio
+import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from filters.message import Message
@@ -108,3 +110,28 @@ def test_a_long_session_moves_its_oldest_turns_out() -> None:
     kept, moved = asyncio.run(run())
     assert kept <= 10
     assert kept + moved == 16
+
+
+def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
+    async def run() -> tuple[list[Any], int]:
+        store = Sick(memory(), failures=2)
+        recorder = Recorder(store, Window())  # type: ignore[arg-type]
+        recorder.put(said(0))
+        await asyncio.sleep(0.05)
+        await store.store.delete(KEY)
+        await recorder.drain()
+        return await texts(store.store), recorder.lost_turns
+
+    assert asyncio.run(run()) == ([], 0)
+
+
+def test_a_turn_of_after_the_deletion_is_written() -> None:
+    async def run() -> list[Any]:
+        store = memory()
+        recorder = Recorder(store, Window())
+        await store.delete(KEY)
+        recorder.put(msgspec.structs.replace(said(1), at=time.time() + 1))
+        await recorder.drain()
+        return await texts(store)
+
+    assert asyncio.run(run()) == ["question 1", "answer 1"]

@@ -1,5 +1,6 @@
 """Short-term memory for use within an agent's own process, without a proxy."""
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
@@ -17,7 +18,7 @@ from proxy.memory.episodes.short_term import ShortTermMemory
 from proxy.memory.episodes.source import REDIS, agent_of
 from proxy.memory.open import open_store
 from proxy.memory.redis.address import Address
-from proxy.memory.redis.client import Made, clients
+from proxy.memory.redis.client import MOST_CONNECTIONS, Made, clients
 from proxy.memory.redis.fault import said
 from proxy.memory.store import Store, StoreError
 
@@ -42,6 +43,7 @@ class ShortTermMemoryManager(ShortTermMemory):
         self._shelf = Shelf(agent_of(agent_id))
         self._make = _maker(redis_url)
         self._made: Made | None = None
+        self._room = asyncio.Semaphore(MOST_CONNECTIONS)
 
     async def connect(self) -> None:
         """Connects; a second time it only makes sure that the server answers."""
@@ -62,7 +64,8 @@ class ShortTermMemoryManager(ShortTermMemory):
     async def _ask(self, work: Callable[[Made], Awaitable[T]]) -> T:
         made = self._made = self._made or self._make()
         try:
-            return await work(made)
+            async with self._room:
+                return await work(made)
         except (RedisError, RedisClusterException, OSError) as fault:
             raise ConnectionError(said(fault)) from None  # its own words may quote what was to be kept
 

@@ -10,16 +10,24 @@ from proxy.memory.redis.client import clients
 from proxy.memory.redis.link import Link
 from proxy.memory.redis.names import Names
 from proxy.memory.redis.store import RedisStore
-from proxy.memory.store import Store
+from proxy.memory.store import LEISURE, Store
 
 __all__ = ["open"]
 
 
-def open(url: str, *, deadline: float) -> Store:  # noqa: A001  (a driver is opened, as a file is)
-    """The store at this address, each of whose operations ends within ``deadline`` seconds.
+def open(  # noqa: A001  (a driver is opened, as a file is)
+    url: str, *, deadline: float, leisure: float = LEISURE
+) -> Store:
+    """The store at this address, whose operations end within ``deadline`` or ``leisure`` seconds.
+
+    Those that have leisure go over connections of their own: how long a reply may take is a connection's
+    matter, and calls shall not wait behind what is long.
 
     Nothing is connected before the first operation. Raises ValueError, which never shows the address, for
     one that cannot be understood.
     """
     place = Address.of(url)
-    return RedisStore(Link(clients(place, deadline), deadline=deadline), Names(place.prefix))
+    leisure = max(deadline, leisure)
+    link = Link(clients(place, deadline), deadline=deadline)
+    leisurely = Link(clients(place, leisure), deadline=leisure)
+    return RedisStore(link, leisurely, Names(place.prefix))

@@ -33,6 +33,11 @@ class Names:
         tag = f"{self._prefix}{{={_escaped(tenant)}}}"  # an empty tag would be none
         return Pair(tag + ":ids", tag + ":due")
 
+    def count(self, key: str) -> Pair:
+        """A number that is counted up, under a tag that no session has."""
+        tag = f"{self._prefix}{{#{_escaped(key)}}}"
+        return Pair(tag + ":count", tag + ":unused")
+
     def trial(self, mark: str) -> Pair:
         """Two keys that belong to no session: an index is called otherwise, and a session has a colon."""
         tag = f"{self._prefix}{{{mark}}}"

@@ -27,6 +27,8 @@ class Script:
             return await client.execute_command("EVAL", self._source, 2, *keys, *arguments)
 
 
+REFUSED = -1
+"""What a swap says of a session that was deleted since."""
 MORE, WHOLE = "more", "whole"
 """Whether the entries that a swap brings are appended to the cold part, or are all of it."""
 
@@ -34,13 +36,15 @@ MORE, WHOLE = "more", "whole"
 # first, and then nothing has changed. A cold part without its hot part is what eviction has left of an older
 # session.
 SWAP = Script("""
+local deleted = redis.call('HGET', KEYS[1], 'deleted')
+if deleted and tonumber(deleted) >= tonumber(ARGV[6]) then return -1 end
 local held = redis.call('HGET', KEYS[1], 'version') or '0'
 if held ~= ARGV[1] then return 0 end
 local now = redis.call('TIME')
 redis.call('HSET', KEYS[1], 'version', ARGV[2], 'blob', ARGV[4], 'size', #ARGV[4],
            'updated', string.format('%d.%06d', now[1], now[2]))
 if held == '0' or ARGV[5] == 'whole' then redis.call('DEL', KEYS[2]) end
-for first = 6, #ARGV, 1000 do
+for first = 7, #ARGV, 1000 do
   redis.call('RPUSH', KEYS[2], unpack(ARGV, first, math.min(first + 999, #ARGV)))
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
@@ -73,4 +77,18 @@ redis.call('ZREM', KEYS[2], ARGV[1])
 return 1
 """)
 
-REMOVE = Script("return redis.call('DEL', KEYS[1], KEYS[2])")
+# When it was deleted is all that is left of the hash. DEL comes first: a full server takes a script's later
+# writes, as long as it took one.
+REMOVE = Script("""
+local there = redis.call('HGET', KEYS[1], 'version')
+redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('HSET', KEYS[1], 'deleted', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return there and 1 or 0
+""")
+
+COUNT = Script("""
+local count = redis.call('INCRBY', KEYS[1], ARGV[1])
+if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return count
+""")

@@ -1,7 +1,10 @@
 """Sessions on a Redis, by the store's words."""
 
+import asyncio
 import contextlib
+import math
 import secrets
+import time
 from collections.abc import Sequence
 
 from redis.exceptions import RedisClusterException, RedisError
@@ -9,18 +12,20 @@ from redis.exceptions import RedisClusterException, RedisError
 from proxy.memory.redis.link import Link
 from proxy.memory.redis.listing import page
 from proxy.memory.redis.names import Names, member
-from proxy.memory.redis.scripts import ENTER, LEAVE, MORE, REMOVE, SWAP, WHOLE, Argument, Client
-from proxy.memory.store import Held, Key, Listed, StoreError
+from proxy.memory.redis.scripts import ENTER, LEAVE, MORE, REFUSED, REMOVE, SWAP, WHOLE, Argument, Client
+from proxy.memory.store import DELETION_KEPT, Deleted, Held, Key, Listed, StoreError
 
 _LONGEST = 100 * 365 * 86400.0
 _TRIAL = 1000
+_END_OF_TIME = 1e12
 
 
 class RedisStore:
     """Sessions on a Redis. A write is as durable as Redis is set up to be (``appendfsync``, replicas)."""
 
-    def __init__(self, link: Link, names: Names) -> None:
+    def __init__(self, link: Link, leisurely: Link, names: Names) -> None:
         self._link = link
+        self._leisurely = leisurely
         self._names = names
 
     async def read(self, key: Key) -> Held | None:
@@ -33,34 +38,44 @@ class RedisStore:
 
         return _held(*await self._link.ask(work))
 
-    async def write(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    async def write(  # noqa: PLR0913 - as the protocol has it
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
     ) -> bool:
         """Replaces the hot part and appends to the cold part if ``version`` is still held.
 
         A write whose answer came too late may have been made, or be made within twelve deadlines.
         """
-        return await self._swap(key, version, ttl, blob, MORE, *cold)
+        return await self._swap(self._link, key, version, _milliseconds(ttl), blob, MORE, _written(at), *cold)
 
     async def replace(
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
     ) -> bool:
         """Replaces both parts if ``version`` is still held; else as ``write``."""
-        return await self._swap(key, version, ttl, blob, WHOLE, *cold)
+        whole: tuple[Argument, ...] = blob, WHOLE, _written(math.inf), *cold
+        return await self._swap(self._leisurely, key, version, _milliseconds(ttl), *whole)
 
-    async def _swap(self, key: Key, version: int, ttl: float, *what: Argument) -> bool:
+    async def _swap(self, link: Link, key: Key, version: int, lasting: int, *what: Argument) -> bool:
         pair, index = self._names.session(key), self._names.index(key.tenant)
-        lasting = _milliseconds(ttl)
         arguments: list[Argument] = [version, _another(), lasting, *what]
 
-        async def work(client: Client) -> bool:
+        async def work(client: Client) -> int:
             # The place in the list comes first: without its session it is not shown. Where it is refused, in
             # another slot than the session's, the next write makes it.
             with contextlib.suppress(RedisError, RedisClusterException):
                 await ENTER(client, index, member(key.session), lasting)
-            return bool(await SWAP(client, pair, *arguments))
+            return int(await SWAP(client, pair, *arguments))
 
-        return await self._link.ask(work)
+        swapped = await link.ask(work)
+        if swapped == REFUSED:
+            raise Deleted("the session was deleted")
+        return bool(swapped)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """The cold part from the entry ``start`` on."""
@@ -72,33 +87,33 @@ class RedisStore:
             found: list[bytes] = await client.execute_command("LRANGE", name, start, start + limit - 1)
             return found
 
-        return await self._link.ask(work)
+        return await self._leisurely.ask(work)
 
     async def delete(self, key: Key) -> bool:
         """Removes both parts, then the session's place in its tenant's list."""
         pair, index = self._names.session(key), self._names.index(key.tenant)
 
         async def work(client: Client) -> bool:
-            there = bool(await REMOVE(client, pair))
+            there = bool(await REMOVE(client, pair, _written(time.time()), _milliseconds(DELETION_KEPT)))
             # A place without a session is not shown, and goes when the session would have expired.
             with contextlib.suppress(RedisError, RedisClusterException):
                 await LEAVE(client, index, member(key.session))
             return there
 
-        return await self._link.ask(work)
+        return await self._leisurely.ask(work)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """A tenant's sessions: a page of ids, then what is still there of them, until there are enough."""
-        return await self._link.ask(lambda client: page(client, self._names, tenant, after, limit))
+        return await self._leisurely.ask(lambda client: page(client, self._names, tenant, after, limit))
 
     async def ping(self) -> None:
         """Returns if a turn could be written: one is, for a second, by the script that writes all of them."""
         pair = self._names.trial(f"trial-{secrets.token_hex(8)}")
-        await self._link.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE))
+        await self._link.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE, _written(math.inf)))
 
     async def aclose(self) -> None:
         """Ends what is under way and closes all connections."""
-        await self._link.aclose()
+        await asyncio.gather(self._link.aclose(), self._leisurely.aclose())
 
 
 def _held(version: bytes | None, blob: bytes | None) -> Held | None:
@@ -112,6 +127,11 @@ def _held(version: bytes | None, blob: bytes | None) -> Held | None:
 def _another() -> int:
     """A version that no state of any session had; counted ones come again after an expiry or a failover."""
     return secrets.randbits(62) + 1
+
+
+def _written(at: float) -> str:
+    """A time as a script reads it."""
+    return f"{min(at, _END_OF_TIME):.6f}"
 
 
 def _milliseconds(ttl: float) -> int:

@@ -12,7 +12,30 @@ from proxy.memory.sql.migrations import LEDGER, LEDGER_TABLE, TAKEN, Types, ahea
 from proxy.memory.sql.statement import Arguments, Statement
 from proxy.memory.store import StoreError
 
-TYPES: Final = Types(identity="INTEGER PRIMARY KEY", number="INTEGER", real="REAL", blob="BLOB")
+# Terms have no spaces and stand in lower case; all beyond ASCII is part of one.
+_FORGET_TERMS: Final = (
+    "INSERT INTO turnkeeper_index (turnkeeper_index, rowid, terms) VALUES ('delete', old.id, old.terms);"
+)
+_LEARN_TERMS: Final = "INSERT INTO turnkeeper_index (rowid, terms) VALUES (new.id, new.terms);"
+_ON: Final = "ON turnkeeper_passages"
+TYPES: Final = Types(
+    identity="INTEGER PRIMARY KEY",
+    number="INTEGER",
+    real="REAL",
+    blob="BLOB",
+    index=(
+        (
+            "CREATE VIRTUAL TABLE turnkeeper_index USING fts5("
+            "terms, content = 'turnkeeper_passages', content_rowid = 'id', tokenize = 'ascii')"
+        ),
+        f"CREATE TRIGGER turnkeeper_index_new AFTER INSERT {_ON} BEGIN {_LEARN_TERMS} END",
+        f"CREATE TRIGGER turnkeeper_index_old AFTER DELETE {_ON} BEGIN {_FORGET_TERMS} END",
+        (
+            f"CREATE TRIGGER turnkeeper_index_other AFTER UPDATE OF terms {_ON}"
+            f" BEGIN {_FORGET_TERMS} {_LEARN_TERMS} END"
+        ),
+    ),
+)
 
 _LOCKED: Final = frozenset({"SQLITE_BUSY", "SQLITE_LOCKED"})
 _ADVICE: Final = {
@@ -56,10 +79,15 @@ class File:
         self.identity = self._there()
         return connection
 
-    def connect(self, *, wait: float) -> sqlite3.Connection:
-        """A connection to the file as it is, without a transaction; a lock is waited for so many seconds."""
+    def connect(self, *, wait: float, shared: bool = False) -> sqlite3.Connection:
+        """A connection to the file as it is, without a transaction; a lock is waited for so many seconds.
+
+        One that is ``shared`` may be closed by another thread than the one that opened it.
+        """
         place = f"file:{quote(os.fsencode(self.path))}?mode=rw"
-        return sqlite3.connect(place, uri=True, timeout=wait, isolation_level=None)
+        return sqlite3.connect(
+            place, uri=True, timeout=wait, isolation_level=None, check_same_thread=not shared
+        )
 
     def fetch(self, statement: Statement, arguments: Arguments) -> list[tuple[object, ...]]:
         """All rows, over a connection of their own; for any thread. Raises StoreError."""

@@ -16,6 +16,8 @@ class Types(msgspec.Struct, frozen=True):
     number: str
     real: str
     blob: str
+    index: tuple[str, ...] = ()
+    """The statements that make an index of the words in ``turnkeeper_passages.terms``."""
 
 
 Migration = Callable[[Types], tuple[str, ...]]
@@ -48,7 +50,109 @@ def m001_sessions(types: Types) -> tuple[str, ...]:
     return sessions, by_expiry, cold
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (m001_sessions,)
+def m002_deletions(types: Types) -> tuple[str, ...]:
+    """A deleted session leaves an empty row that has expired and says when that was; -1 is never."""
+    return (f"ALTER TABLE turnkeeper_sessions ADD COLUMN deleted {types.real} NOT NULL DEFAULT -1",)
+
+
+def m003_archive(types: Types) -> tuple[str, ...]:
+    """Every turn as heard, under whose it is; facts, documents, and the words of all of them."""
+    return (*_people(types), *_kept(types), *_passages(types), *types.index)
+
+
+def _people(types: Types) -> tuple[str, ...]:
+    people = f"""CREATE TABLE turnkeeper_people (
+        id {types.identity},
+        tenant {types.blob} NOT NULL,
+        person {types.blob} NOT NULL,
+        UNIQUE (tenant, person)
+    )"""
+    tombstones = f"""CREATE TABLE turnkeeper_tombstones (
+        tenant {types.blob} NOT NULL,
+        kind {types.number} NOT NULL,
+        name {types.blob} NOT NULL,
+        at {types.real} NOT NULL,
+        PRIMARY KEY (tenant, kind, name)
+    )"""
+    talks = f"""CREATE TABLE turnkeeper_talks (
+        id {types.identity},
+        tenant {types.blob} NOT NULL,
+        session {types.blob} NOT NULL,
+        created {types.real} NOT NULL,
+        mark {types.real} NOT NULL,
+        UNIQUE (tenant, session, created)
+    )"""
+    return people, tombstones, talks
+
+
+def _kept(types: Types) -> tuple[str, ...]:
+    turns = f"""CREATE TABLE turnkeeper_turns (
+        id {types.identity},
+        talk {types.number} NOT NULL REFERENCES turnkeeper_talks (id) ON DELETE CASCADE,
+        life {types.number} NOT NULL,
+        turn {types.number} NOT NULL,
+        role TEXT NOT NULL,
+        position {types.number} NOT NULL,
+        place {types.number} NOT NULL,
+        owner {types.number},
+        speaker {types.number},
+        at {types.real} NOT NULL,
+        recorded {types.real} NOT NULL,
+        digest {types.blob} NOT NULL,
+        blob {types.blob} NOT NULL,
+        UNIQUE (talk, life, turn, role, position)
+    )"""
+    facts = f"""CREATE TABLE turnkeeper_facts (
+        id {types.identity},
+        owner {types.number} NOT NULL,
+        name {types.blob} NOT NULL,
+        category TEXT NOT NULL,
+        created {types.real} NOT NULL,
+        expires {types.real},
+        superseded {types.real},
+        importance {types.real} NOT NULL,
+        blob {types.blob} NOT NULL,
+        UNIQUE (owner, name)
+    )"""
+    documents = f"""CREATE TABLE turnkeeper_documents (
+        id {types.identity},
+        tenant {types.blob} NOT NULL,
+        path {types.blob} NOT NULL,
+        chunk {types.number} NOT NULL,
+        added {types.real} NOT NULL,
+        blob {types.blob} NOT NULL,
+        UNIQUE (tenant, path, chunk)
+    )"""
+    indexes = [
+        f"CREATE INDEX turnkeeper_turns_{column} ON turnkeeper_turns ({columns})"
+        for column, columns in (
+            ("place", "talk, place"),
+            ("owner", "owner, id"),
+            ("speaker", "speaker"),
+            ("recorded", "recorded"),
+        )
+    ]
+    return turns, facts, documents, *indexes
+
+
+def _passages(types: Types) -> tuple[str, ...]:
+    passages = f"""CREATE TABLE turnkeeper_passages (
+        id {types.identity},
+        owner {types.number} NOT NULL,
+        kind {types.number} NOT NULL,
+        item {types.number} NOT NULL,
+        talk {types.number} NOT NULL,
+        place {types.number} NOT NULL,
+        at {types.real} NOT NULL,
+        terms TEXT NOT NULL,
+        UNIQUE (kind, item)
+    )"""
+    by_time = "CREATE INDEX turnkeeper_passages_at ON turnkeeper_passages (owner, at)"
+    by_place = "CREATE INDEX turnkeeper_passages_place ON turnkeeper_passages (talk, place)"
+    return passages, by_time, by_place
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (m001_sessions, m002_deletions, m003_archive)
 
 
 def ahead(taken: Collection[str], types: Types) -> Iterator[str]:

@@ -18,9 +18,14 @@ TYPES: Final = Types(
     number="BIGINT",
     real="DOUBLE PRECISION",
     blob="BYTEA",
+    index=(
+        (
+            "CREATE INDEX turnkeeper_index ON turnkeeper_passages"
+            " USING gin (array_to_tsvector(string_to_array(terms, ' ')))"
+        ),
+    ),
 )
 
-_CONNECTIONS: Final = 8
 _MIGRATING: Final = 30.0
 # Any number will do, as long as nobody else takes it: the letters "turnkeep".
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
@@ -40,18 +45,22 @@ class Pool:
     command ends, or is given up, on its own.
     """
 
-    def __init__(self, url: str, *, timeout: float) -> None:
+    def __init__(self, url: str, *, timeout: float, size: int) -> None:
         self._url = url
         self._timeout = timeout
+        self._size = size
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[Any] | None = None
         self._closed = False
 
-    async def run(self, work: Work[T]) -> T:
-        """What ``work`` makes of a connection to tables that are up to date. Raises StoreError."""
+    async def run(self, work: Work[T], within: float | None = None) -> T:
+        """What ``work`` makes of a connection to tables that are up to date.
+
+        Raises StoreError, after ``within`` seconds at the latest where that is given.
+        """
         if self._closed:
             raise StoreError("The memory has been closed.")
-        return await self._awaited(self._start(self._carry_out(work)))
+        return await self._awaited(self._start(self._carry_out(work)), within or self._timeout)
 
     def start(self, work: Work[object]) -> None:
         """Carries out ``work`` that nobody waits for."""
@@ -79,8 +88,8 @@ class Pool:
         if not task.cancelled():
             task.exception()  # whoever waited may have left: the error is known all the same
 
-    async def _awaited(self, task: asyncio.Task[T]) -> T:
-        done, _ = await asyncio.wait({task}, timeout=self._timeout)
+    async def _awaited(self, task: asyncio.Task[T], within: float) -> T:
+        done, _ = await asyncio.wait({task}, timeout=within)
         if not done:
             raise StoreError("The memory database is too slow.")
         return task.result()
@@ -104,7 +113,7 @@ class Pool:
         pool = asyncpg.create_pool(
             self._url,
             min_size=0,
-            max_size=_CONNECTIONS,
+            max_size=self._size,
             timeout=self._timeout,
             command_timeout=self._timeout,
             reset=_as_it_is,

@@ -1,29 +1,35 @@
 """Sessions in PostgreSQL: for several processes that share them."""
 
+import asyncio
+import math
 import secrets
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from proxy.memory.sql.pool import Connection, Pool
 from proxy.memory.sql.statement import (
+    BURY,
     CLEAR,
     COLD,
     CREATE,
-    DELETE,
     DUE,
     EMPTY,
     EXPIRE,
+    EXPIRE_COLD,
     LIST,
     READ,
+    REFUSED,
     REPLACE,
     Arguments,
     Statement,
+    due,
     shown,
     stored,
     whose,
 )
-from proxy.memory.store import Held, Key, Listed, Store, StoreError
+from proxy.memory.store import LEISURE, Deleted, Held, Key, Listed, Store, StoreError
 
 Rows = list[Any]
 
@@ -31,6 +37,8 @@ TIMEOUT: Final = 0.2
 """Seconds after which a command, or a connection that does not stand yet, is given up."""
 
 _VERSION_BITS: Final = 53
+_CONNECTIONS: Final = 8
+_FEW_CONNECTIONS: Final = 2
 _SWEEP_EVERY: Final = 60.0
 _SWEPT_AT_ONCE: Final = 50
 
@@ -48,6 +56,7 @@ def _with_cold(change: Statement) -> Statement:
 
 _CREATE: Final = _with_cold(CREATE)
 _REPLACE: Final = _with_cold(REPLACE)
+_LOCKED: Final = Statement(f"{READ.named} FOR UPDATE")
 # Whom another process is about to sweep is left to it.
 _SWEEP: Final = Statement(
     f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named} FOR UPDATE SKIP LOCKED) RETURNING id"
@@ -58,65 +67,68 @@ def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driv
     """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema.
 
     Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and
-    whoever reads on a call's behalf leaves at the deadline.
+    whoever reads leaves at the deadline.
     """
-    return PostgresStore(url, timeout=max(TIMEOUT, deadline))
+    return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline)
 
 
 class PostgresStore:
     """One round trip for each read and each write. Versions are drawn at random, as SqliteStore's are."""
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
-        self._pool = Pool(url, timeout=timeout)
+    def __init__(
+        self, url: str, *, timeout: float = TIMEOUT, leisure: float = LEISURE, deadline: float | None = None
+    ) -> None:
+        self._deadline = deadline
+        self._pool = Pool(url, timeout=timeout, size=_CONNECTIONS)
+        # How long a command may take is a connection's matter, and calls shall not wait for what is long.
+        self._leisurely = Pool(url, timeout=max(timeout, leisure), size=_FEW_CONNECTIONS)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
 
     async def read(self, key: Key) -> Held | None:
         """As the protocol has it."""
-        rows = await self._fetch(READ, whose(key))
+        rows = await self._fetch(READ, whose(key), within=self._deadline)
         return Held(*rows[0]) if rows else None
 
-    async def write(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    async def write(  # noqa: PLR0913 - as the protocol has it
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
     ) -> bool:
         """As the protocol has it; what has expired is taken away first, in a round trip of its own."""
-        arguments = _arguments(key, blob, version, ttl, cold)
+        arguments = _arguments(key, blob, version, ttl, cold) | {"at": at}
         self._sweep()
-        if version != 0:
-            return bool(await self._fetch(_REPLACE, arguments))
-        if await self._fetch(_CREATE, arguments):
+        if await self._fetch(_REPLACE if version else _CREATE, arguments):
             return True
-        await self._fetch(EXPIRE, arguments)
-        return bool(await self._fetch(_CREATE, arguments))
+        if await self._fetch(REFUSED, arguments):
+            raise Deleted("The session was deleted.")
+        return version == 0 and await self._pool.run(partial(_created_anew, arguments))
 
     async def replace(
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
     ) -> bool:
         """As the protocol has it, in several round trips."""
-        if version == 0:
-            return await self.write(key, blob, version=0, ttl=ttl, cold=cold)
-        arguments = _arguments(key, blob, version, ttl, cold) | {"now": time.time()}
-
-        async def work(connection: Connection) -> bool:
-            async with connection.transaction():
-                for statement in (EMPTY, CLEAR):
-                    await connection.execute(statement.numbered, *statement.in_order(arguments))
-                return bool(await connection.fetch(_REPLACE.numbered, *_REPLACE.in_order(arguments)))
-
-        return await self._pool.run(work)
+        arguments = _arguments(key, blob, version, ttl, cold) | {"at": math.inf}
+        return await self._leisurely.run(partial(_replaced if version else _created_anew, arguments))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the protocol has it."""
-        rows = await self._fetch(COLD, {**whose(key), "start": start, "limit": limit})
+        given = {**whose(key), "start": start, "limit": limit}
+        rows = await self._fetch(COLD, given, self._leisurely)
         return [row[0] for row in rows]
 
     async def delete(self, key: Key) -> bool:
-        """As the protocol has it."""
-        await self._fetch(EXPIRE, whose(key))
-        return await self._count(DELETE, whose(key)) > 0
+        """As the protocol has it, in several round trips."""
+        return await self._leisurely.run(partial(_deleted, whose(key) | {"blob": b""}))
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """As the protocol has it, in the order of code points, whatever the database's collation is."""
-        rows = await self._fetch(LIST, {"tenant": stored(tenant), "after": stored(after), "limit": limit})
+        given = {"tenant": stored(tenant), "after": stored(after), "limit": limit}
+        rows = await self._fetch(LIST, given, self._leisurely)
         return [Listed(shown(session), updated, size) for session, updated, size in rows]
 
     async def ping(self) -> None:
@@ -126,24 +138,21 @@ class PostgresStore:
 
     async def aclose(self) -> None:
         """As the protocol has it."""
-        await self._pool.aclose()
+        await asyncio.gather(self._pool.aclose(), self._leisurely.aclose())
 
-    async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
+    async def _fetch(
+        self,
+        statement: Statement,
+        arguments: Arguments,
+        pool: Pool | None = None,
+        within: float | None = None,
+    ) -> Rows:
         given = statement.in_order({**arguments, "now": time.time()})
 
         async def work(connection: Connection) -> Rows:
             return cast("Rows", await connection.fetch(statement.numbered, *given))
 
-        return await self._pool.run(work)
-
-    async def _count(self, statement: Statement, arguments: Arguments) -> int:
-        """How many rows were changed."""
-
-        async def work(connection: Connection) -> int:
-            status = await connection.execute(statement.numbered, *statement.in_order(arguments))
-            return int(status.split()[-1])
-
-        return await self._pool.run(work)
+        return await (pool or self._pool).run(work, within)
 
     def _sweep(self) -> None:
         if time.monotonic() >= self._sweep_due:
@@ -162,10 +171,31 @@ def _arguments(key: Key, blob: bytes, version: int, ttl: float, cold: Sequence[b
     }
 
 
+async def _replaced(arguments: Arguments, connection: Connection) -> bool:
+    return bool((await _in_turn(connection, arguments, EMPTY, CLEAR, _REPLACE))[-1])
+
+
+async def _created_anew(arguments: Arguments, connection: Connection) -> bool:
+    """Where a session that has expired stands in the way."""
+    return bool((await _in_turn(connection, arguments, EXPIRE, EXPIRE_COLD, _CREATE))[-1])
+
+
+async def _deleted(arguments: Arguments, connection: Connection) -> bool:
+    there, *_ = await _in_turn(connection, arguments, _LOCKED, BURY, EXPIRE_COLD)
+    return bool(there)
+
+
+async def _in_turn(connection: Connection, arguments: Arguments, *statements: Statement) -> list[Rows]:
+    """What comes of some statements in one transaction."""
+    given = {**arguments, "now": time.time()}
+    async with connection.transaction():
+        return [await connection.fetch(one.numbered, *one.in_order(given)) for one in statements]
+
+
 async def _swept(connection: Connection) -> None:
     """Removes sessions that have expired, a few at a time."""
     while True:
-        given = _SWEEP.in_order({"now": time.time(), "limit": _SWEPT_AT_ONCE})
+        given = _SWEEP.in_order(due(_SWEPT_AT_ONCE))
         if len(await connection.fetch(_SWEEP.numbered, *given)) < _SWEPT_AT_ONCE:
             return
 

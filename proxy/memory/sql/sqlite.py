@@ -2,30 +2,22 @@
 
 import asyncio
 import contextlib
+import math
 import secrets
-import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
+from proxy.memory.sql import change
 from proxy.memory.sql.file import File
 from proxy.memory.sql.reader import Reader
 from proxy.memory.sql.statement import (
-    APPEND,
-    CLEAR,
     COLD,
-    CREATE,
-    DELETE,
-    DUE,
-    EMPTY,
-    EXPIRE,
     LIST,
     READ,
-    REPLACE,
-    SWEEP,
-    VERSION,
+    STATE,
     Arguments,
     Statement,
     shown,
@@ -33,14 +25,11 @@ from proxy.memory.sql.statement import (
     whose,
 )
 from proxy.memory.sql.writer import PATIENCE, Work, Writer
-from proxy.memory.store import Held, Key, Listed, Store, StoreError
+from proxy.memory.store import LEISURE, Deleted, Held, Key, Listed, Store, StoreError
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
-_Swap = Callable[[Arguments, Sequence[bytes], sqlite3.Connection], bool]
-
-_SWEPT_AT_ONCE: Final = 5
 _VERSION_BITS: Final = 53
 
 
@@ -62,6 +51,11 @@ class _Pending(NamedTuple):
 
     held: Held | None
     expires: float
+    deleted: float
+
+    def version(self, now: float) -> int:
+        """The version that a write must name; 0 where there will be no session."""
+        return self.held.version if self.held is not None and self.expires > now else 0
 
 
 class SqliteStore:
@@ -73,7 +67,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, *, deadline: float) -> None:
         self._file = File(path, wait=deadline)
-        self._writer = Writer(self._file, chore=_sweep)
+        self._writer = Writer(self._file, chore=change.sweep)
         self._reader = Reader(self._file)
         self._deadline = deadline
         self._pending: dict[Key, _Pending] = {}
@@ -89,17 +83,26 @@ class SqliteStore:
         row = await reader.row(READ, {**whose(key), "now": now}, due=due)
         return None if row is None else Held(*cast("tuple[bytes, int]", row))
 
-    async def write(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes] = ()
+    async def write(  # noqa: PLR0913 - as the protocol has it
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
     ) -> bool:
         """Waits for the commit, 0.1 s at the most where nothing is wrong."""
-        return await self._swap(key, _append, _arguments(key, blob, version, ttl), cold)
+        return await self._swap(key, change.append, _arguments(key, blob, version, ttl) | {"at": at}, cold)
 
     async def replace(
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
     ) -> bool:
-        """Waits as ``write`` does."""
-        return await self._swap(key, _replace, _arguments(key, blob, version, ttl), cold)
+        """Waits as ``write`` does, and longer where there is much to write."""
+        return await self._swap(
+            key, change.replace, _arguments(key, blob, version, ttl) | {"at": math.inf}, cold
+        )
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """On a thread: thousands of entries would keep the loop."""
@@ -108,9 +111,9 @@ class SqliteStore:
 
     async def delete(self, key: Key) -> bool:
         """What is in flight goes as well: it is committed first."""
-        return await self._change(
-            key, _Pending(None, 0.0), partial(_delete, whose(key) | {"now": time.time()})
-        )
+        now = time.time()
+        work = partial(change.delete, whose(key) | {"blob": b"", "now": now})
+        return await self._change(key, _Pending(None, 0.0, now), work, LEISURE)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """On a thread, too, and in the order of code points."""
@@ -119,7 +122,7 @@ class SqliteStore:
 
     async def ping(self) -> None:
         """Really writes something: a full disk shows in nothing less."""
-        await self._awaited(self._writer.submit(_touch))
+        await self._awaited(self._writer.submit(change.touch))
 
     async def aclose(self) -> None:
         """The writer's connection closes last, and so moves what the log holds into the file."""
@@ -127,11 +130,18 @@ class SqliteStore:
         self._reader.close()
         await self._writer.aclose()
 
-    async def _swap(self, key: Key, work: _Swap, arguments: dict[str, Any], cold: Sequence[bytes]) -> bool:
-        if await self._version(key) != arguments["version"]:
+    async def _swap(
+        self, key: Key, work: change.Swap, arguments: dict[str, Any], cold: Sequence[bytes]
+    ) -> bool:
+        version, deleted = await self._state(key)
+        if deleted >= arguments["at"]:
+            raise Deleted("The session was deleted.")
+        if version != arguments["version"]:
             return False
-        pending = _Pending(Held(arguments["blob"], arguments["fresh"]), arguments["expires"])
-        return await self._change(key, pending, partial(work, arguments | {"count": len(cold)}, tuple(cold)))
+        pending = _Pending(Held(arguments["blob"], arguments["fresh"]), arguments["expires"], deleted)
+        within = LEISURE if work is change.replace else PATIENCE
+        bound = partial(work, arguments | {"count": len(cold)}, tuple(cold))
+        return await self._change(key, pending, bound, within)
 
     async def _opened(self) -> tuple[Reader, float]:
         """The reader on a file that is there, and when its patience ends."""
@@ -139,26 +149,29 @@ class SqliteStore:
         if self._closed:
             raise StoreError("The memory has been closed.")
         if self._file.identity is None:
-            await self._awaited(self._writer.submit(_nothing), within=self._deadline)
+            await self._awaited(self._writer.submit(change.nothing), within=self._deadline)
         return self._reader, due
 
-    async def _version(self, key: Key) -> int:
-        """The version that a write must name now; 0 where there is no session."""
+    async def _state(self, key: Key) -> tuple[int, float]:
+        """The version that a write must name now, 0 where there is no session, and the last deletion."""
         now = time.time()
         row = None
         if key not in self._pending:
             reader, due = await self._opened()
-            row = await reader.row(VERSION, {**whose(key), "now": now}, due=due)
+            row = await reader.row(STATE, {**whose(key), "now": now}, due=due)
         pending = self._pending.get(key)  # which may have come while the file was being read
         if pending is not None:
-            return pending.held.version if pending.held is not None and pending.expires > now else 0
-        return 0 if row is None else cast("int", row[0])
+            return pending.version(now), pending.deleted
+        return (0, -math.inf) if row is None else cast("tuple[int, float]", row)
 
-    async def _change(self, key: Key, pending: _Pending, work: Work[T]) -> T:
+    async def _change(self, key: Key, pending: _Pending, work: Work[bool | Deleted], within: float) -> bool:
         outcome = self._writer.submit(work)
         self._pending[key] = pending
         outcome.add_done_callback(partial(self._landed, key, pending))
-        return await self._awaited(outcome)
+        changed = await self._awaited(outcome, within)
+        if isinstance(changed, Deleted):
+            raise changed
+        return changed
 
     def _landed(self, key: Key, pending: _Pending, _outcome: object) -> None:
         if self._pending.get(key) is pending:
@@ -176,7 +189,7 @@ class SqliteStore:
         await self._opened()
         if self._pending:
             with contextlib.suppress(StoreError):  # then nothing is in flight any more
-                await self._awaited(self._writer.submit(_nothing))
+                await self._awaited(self._writer.submit(change.nothing), LEISURE)
         return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": time.time()})
 
 
@@ -190,46 +203,3 @@ def _seen(outcome: asyncio.Future[Any]) -> None:
     """Whoever waited may have left: the error is known all the same."""
     if not outcome.cancelled():
         outcome.exception()
-
-
-# --- what the writer's thread does
-
-
-def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> bool:
-    if arguments["version"] == 0:
-        connection.execute(EXPIRE.named, arguments)
-        changed = connection.execute(CREATE.named, arguments).rowcount
-    else:
-        changed = connection.execute(REPLACE.named, arguments).rowcount
-    if changed and cold:
-        entries = ({**arguments, "index": index, "entry": entry} for index, entry in enumerate(cold))
-        connection.executemany(APPEND.named, entries)
-    return bool(changed)
-
-
-def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> bool:
-    for statement in (EMPTY, CLEAR):
-        connection.execute(statement.named, arguments)
-    return _append(arguments, cold, connection)
-
-
-def _delete(arguments: Arguments, connection: sqlite3.Connection) -> bool:
-    connection.execute(EXPIRE.named, arguments)
-    return bool(connection.execute(DELETE.named, arguments).rowcount)
-
-
-def _sweep(connection: sqlite3.Connection) -> bool:
-    """Removes a few sessions that have expired; a look is free, a transaction is not."""
-    arguments = {"now": time.time(), "limit": _SWEPT_AT_ONCE}
-    due = connection.execute(DUE.named, arguments).fetchall()
-    if due:
-        connection.execute(SWEEP.named, arguments)
-    return len(due) == _SWEPT_AT_ONCE
-
-
-def _touch(connection: sqlite3.Connection) -> None:
-    connection.execute("UPDATE turnkeeper_migrations SET name = name")
-
-
-def _nothing(_connection: sqlite3.Connection) -> None:
-    """Done when all before it is done."""

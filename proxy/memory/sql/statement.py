@@ -4,10 +4,11 @@ Ids are bytes there: any text is an id, NUL and half characters included, and al
 """
 
 import re
+import time
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.memory.store import Key
+from proxy.memory.store import DELETION_KEPT, Key
 
 Arguments = Mapping[str, object]
 
@@ -46,16 +47,27 @@ def whose(key: Key) -> dict[str, object]:
     return {"tenant": stored(key.tenant), "session": stored(key.session)}
 
 
+def due(limit: int) -> dict[str, object]:
+    """The arguments that say which sessions are to be swept: what has expired, and no deletion of late."""
+    now = time.time()
+    return {"now": now, "forgotten": now - DELETION_KEPT, "limit": limit}
+
+
 READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
-VERSION: Final = Statement(f"SELECT version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
+STATE: Final = Statement(
+    f"SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted FROM turnkeeper_sessions WHERE {_THIS}"
+)
 REPLACE: Final = Statement(
     "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires = :expires,"
-    f" cold = cold + :count WHERE {_UNCHANGED}"
+    f" cold = cold + :count WHERE {_UNCHANGED} AND deleted < :at"
 )
 CREATE: Final = Statement(
     "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold)"
     " VALUES (:tenant, :session, :blob, :fresh, :now, :expires, :count)"
-    " ON CONFLICT (tenant, session) DO NOTHING"
+    " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = excluded.version,"
+    " updated = excluded.updated, expires = excluded.expires, cold = excluded.cold"
+    " WHERE turnkeeper_sessions.expires <= :now AND turnkeeper_sessions.deleted < :at"
+    " AND turnkeeper_sessions.cold = 0"
 )
 APPEND: Final = Statement(
     "INSERT INTO turnkeeper_cold (session_id, position, blob)"
@@ -66,8 +78,19 @@ EMPTY: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_UNCHA
 CLEAR: Final = Statement(
     f"DELETE FROM turnkeeper_cold WHERE session_id IN (SELECT id FROM turnkeeper_sessions WHERE {_UNCHANGED})"
 )
-EXPIRE: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE {_THIS} AND expires <= :now")
-DELETE: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE {_THIS}")
+REFUSED: Final = Statement(f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at")
+# These two take away what an expired session has left, but for when it was deleted before that.
+EXPIRE: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_THIS} AND expires <= :now")
+EXPIRE_COLD: Final = Statement(
+    "DELETE FROM turnkeeper_cold WHERE session_id IN"
+    f" (SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND expires <= :now)"
+)
+BURY: Final = Statement(
+    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold, deleted)"
+    " VALUES (:tenant, :session, :blob, 0, 0, 0, 0, :now)"
+    " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = 0, updated = 0,"
+    " expires = 0, cold = 0, deleted = excluded.deleted"
+)
 COLD: Final = Statement(
     "SELECT turnkeeper_cold.blob FROM turnkeeper_cold"
     " JOIN turnkeeper_sessions ON turnkeeper_sessions.id = turnkeeper_cold.session_id"
@@ -78,6 +101,7 @@ LIST: Final = Statement(
     " WHERE tenant = :tenant AND session > :after AND expires > :now ORDER BY session LIMIT :limit"
 )
 DUE: Final = Statement(
-    "SELECT id FROM turnkeeper_sessions WHERE expires <= :now ORDER BY expires LIMIT :limit"
+    "SELECT id FROM turnkeeper_sessions WHERE expires <= :now AND deleted <= :forgotten"
+    " ORDER BY expires LIMIT :limit"
 )
 SWEEP: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named})")

@@ -120,6 +120,13 @@ def test_an_upstream_that_is_named_twice_is_told(told):
     assert found.startswith("5: pipelines.default.upstreams.1: warning: this upstream stands here twice")
 
 
+def test_a_hedge_needs_an_upstream_more_and_the_same_will_do(told):
+    hedged = SOUND.replace("    upstreams:", "    hedge: 800ms\n    upstreams:")
+    (found,) = told(hedged)
+    assert found.startswith("5: pipelines.default.hedge: warning: there is no second upstream to ask")
+    assert told(hedged.replace("[main]", "[main, main]")) == []
+
+
 def steps(*written):
     head = f"{UPSTREAM}pipelines:\n  default:\n    upstreams: [main]\n    request:\n"
     return head + "".join(f"      - {step}\n" for step in written)

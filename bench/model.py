@@ -1,0 +1,117 @@
+"""A model that costs next to nothing: its answers are made before they are asked for.
+
+python -m bench.model PORT
+
+The request's model name says how it answers: ``paced-32-20`` streams 32 deltas, 20 ms apart, the first at
+once. Each delta carries the microsecond at which it was sent.
+"""
+
+import asyncio
+import gc
+import json
+import re
+import sys
+import time
+from functools import cache
+from typing import NamedTuple, cast
+
+import uvloop
+
+_NAME = re.compile(rb'"model"\s*:\s*"paced-(\d+)-(\d+)"')
+_LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+_MARK = b"@" + b"0" * 16
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+_USAGE = {"prompt_tokens": 800, "completion_tokens": 32, "total_tokens": 832}
+
+
+class Answer(NamedTuple):
+    """The pieces of an answer, and the seconds between two."""
+
+    pieces: list[bytes]
+    tail: bytes
+    pause: float
+
+
+@cache
+def answer(count: int, milliseconds: int) -> Answer:
+    """The answer that a model of this name gives."""
+    role = _event({"role": "assistant", "content": ""})
+    pieces = [_chunk(_event({"content": f"word {i} {_MARK.decode()}"})) for i in range(count)]
+    pieces[0] = _HEAD + _chunk(role) + pieces[0]
+    tail = _event({}, "stop") + _data({**_base(), "choices": [], "usage": _USAGE}) + b"data: [DONE]\n\n"
+    return Answer(pieces, _chunk(tail) + b"0\r\n\r\n", milliseconds / 1000)
+
+
+def _base() -> dict[str, object]:
+    return {
+        "id": "chatcmpl-bench",
+        "object": "chat.completion.chunk",
+        "created": 1790000000,
+        "model": "paced",
+    }
+
+
+def _event(delta: dict[str, str], finish: str | None = None) -> bytes:
+    return _data({**_base(), "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
+def _data(chunk: dict[str, object]) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+class Model(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes the connection."""
+        self._transport = cast("asyncio.WriteTransport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own word
+        """Nobody listens any more."""
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        """Answers once a request is whole."""
+        self._received += data
+        head, found, rest = self._received.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if not found or len(rest) < int(length[1] if length else 0):
+            return
+        name = _NAME.search(rest)
+        self._received = b""
+        given = answer(*map(int, name.groups())) if name else answer(1, 0)
+        self._say(given, 0, asyncio.get_running_loop().time())
+
+    def _say(self, given: Answer, place: int, began: float) -> None:
+        if self._transport is None:
+            return
+        stamp = b"@%016d" % (time.monotonic_ns() // 1000)
+        said = given.pieces[place].replace(_MARK, stamp)
+        if place + 1 == len(given.pieces):
+            self._transport.write(said + given.tail)
+            return
+        self._transport.write(said)
+        due = began + (place + 1) * given.pause
+        asyncio.get_running_loop().call_at(due, self._say, given, place + 1, began)
+
+
+async def serve(port: int) -> None:
+    """Answers until it is ended."""
+    server = await asyncio.get_running_loop().create_server(Model, "127.0.0.1", port, backlog=2048)
+    gc.freeze()
+    gc.disable()
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))

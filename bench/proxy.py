@@ -1,0 +1,108 @@
+"""What the proxy adds to a call, beside others that relay, all in one run.
+
+python -m bench.proxy [--peers nginx,litellm,smg] [--levels 1,16,64,200] [--seconds 6] [--plot FILE.png]
+
+A model made of bytes and the callers share one core, what is measured has another. The same load goes to the
+model directly before and after each block; what is added is one's quantile less the other's. Compare within
+one run only, best as a ratio.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvloop
+
+from bench.load import Block, Load
+from bench.peers import PEERS, System, installed, turnkeeper
+from bench.serving import Running, free_port, running
+from bench.table import Row, printed
+from tests.memory.redis_server import RedisServer
+
+_WARM = "paced-32-0"
+_CLOSE, _PACED = "paced-32-1", "paced-32-20"
+
+
+def main() -> None:
+    """Measures, and prints a table in Markdown."""
+    asked = _asked()
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        model = free_port()
+        started = [sys.executable, "-m", "bench.model", str(model)]
+        url = f"http://127.0.0.1:{model}/"
+        stack.enter_context(running(started, url, core=0, environ={}, log=folder / "model.log"))
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {0})
+        rows: list[Row] = []
+        for system, port in _systems(asked, folder, model, stack):
+            rows += _measured(system, port, model, asked, folder)
+        print(printed(rows))
+        if asked.plot:
+            from bench.plot import draw  # noqa: PLC0415 - an extra, for those who want a picture
+
+            draw(rows, asked.plot)
+
+
+def _asked() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--peers", default="nginx", type=lambda text: [*filter(None, text.split(","))])
+    options.add_argument("--levels", default=[1, 16, 64, 200], type=lambda text: [*map(int, text.split(","))])
+    options.add_argument("--memory", default=["off", "sqlite", "redis"], type=lambda text: text.split(","))
+    options.add_argument("--seconds", default=6.0, type=float)
+    options.add_argument("--config", default=Path("config/agora.yaml"), type=Path)
+    options.add_argument("--plot", type=Path)
+    return options.parse_args()
+
+
+def _systems(
+    asked: argparse.Namespace, folder: Path, model: int, stack: contextlib.ExitStack
+) -> Iterator[tuple[System, int]]:
+    for name in asked.peers:
+        if not installed(name):
+            print(f"{name} is not installed: left out.", file=sys.stderr)
+            continue
+        port = free_port()
+        yield PEERS[name](folder, port, model), port
+    for kind in asked.memory:
+        port = free_port()
+        yield turnkeeper(asked.config, port, model, _address(kind, folder, stack)), port
+
+
+def _address(kind: str, folder: Path, stack: contextlib.ExitStack) -> str | None:
+    if kind == "redis":
+        return stack.enter_context(RedisServer(folder)).url
+    return f"sqlite:{folder / 'memory.db'}" if kind == "sqlite" else None
+
+
+def _measured(
+    system: System, port: int, model: int, asked: argparse.Namespace, folder: Path
+) -> Iterator[Row]:
+    log, url = folder / "system.log", f"http://127.0.0.1:{port}{system.path}"
+    with running(system.command, url, core=1, environ=system.environ, log=log) as server:
+        yield from uvloop.run(_blocks(system, server, port, model, asked))
+
+
+async def _blocks(
+    system: System, server: Running, port: int, model: int, asked: argparse.Namespace
+) -> list[Row]:
+    load, direct = Load(port, sessions=system.sessions), Load(model, sessions=False)
+    await load.block(8, 1.0, _WARM)
+    idle = server.spent().megabytes
+    rows = []
+    for callers in asked.levels:
+        name = _CLOSE if callers == 1 else _PACED
+        before = await direct.block(callers, asked.seconds / 3, name)
+        block: Block = await load.block(callers, asked.seconds, name, server)
+        after = await direct.block(callers, asked.seconds / 3, name)
+        rows.append(Row(system.name, block, before.joined(after), idle, server.cold))
+        print(rows[-1].told(), file=sys.stderr, flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

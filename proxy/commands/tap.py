@@ -1,0 +1,93 @@
+import http.client
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+
+from proxy.commands.terminal import Json, told
+from proxy.errors import ConfigError
+from proxy.feed import Event
+from proxy.framing import data_of
+from proxy.trial import sheet
+
+_PATH = "/v1/turns"
+_STATE, _NAME = 11, 24
+_STYLES = {"failed": "red", "degraded": "yellow", "interrupted": "cyan", "streaming": "dim"}
+
+Url = Annotated[
+    str,
+    typer.Option(
+        metavar="URL", help="Where the server is; TURNKEEPER_URL says it too.", envvar="TURNKEEPER_URL"
+    ),
+]
+
+
+def tap(url: Url = "http://127.0.0.1:8080", *, json: Json = False) -> None:
+    """Show the turns of a running server as they go by, without what is said in them.
+
+    The key is the one in TURNKEEPER_KEY, else the first in TURNKEEPER_KEYS that may do more than chat.
+    """
+    with told():
+        for line in _lines(url, key_of(os.environ)):
+            if json:
+                typer.echo(line.decode())
+            else:
+                sheet.show([written(msgspec.json.decode(line, type=Event))], sys.stdout)
+                sys.stdout.flush()
+
+
+def key_of(environ: Mapping[str, str]) -> str:
+    """The key to show; empty where there is none."""
+    if key := environ.get("TURNKEEPER_KEY"):
+        return key
+    for entry in environ.get("TURNKEEPER_KEYS", "").split(","):
+        _, _, rest = entry.strip().partition(":")
+        secret, _, scope = rest.partition(":")
+        if secret and scope != "chat":
+            return secret
+    return ""
+
+
+def written(event: Event) -> sheet.Line:
+    """An event as one line of a terminal."""
+    at = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S")
+    first = "—" if event.first_token_ms is None else f"{event.first_token_ms:.0f} ms"
+    whose = [event.session or "no session", event.user or "", event.model or ""]
+    names = " ".join(f"{name[:_NAME]:{_NAME}}" for name in whose)
+    rest = " ".join(filter(None, [event.pipeline, event.code, *event.degraded]))
+    state = (f"{event.state:{_STATE}}", _STYLES.get(event.state, ""))
+    return [(f"{at}  ", "dim"), state, (f"  {first:>8}  {names} {rest}", "")]
+
+
+def _lines(url: str, key: str) -> Iterator[bytes]:
+    try:
+        with _opened(url, key) as answer:
+            if answer.status != http.client.OK:
+                raise ConfigError(f"{url} answered {answer.status}: {_reason(answer.read(10_000))}")
+            for line in answer:
+                if data := data_of(line):
+                    yield data
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConfigError(f"{url} cannot be reached: {error}") from None
+
+
+def _opened(url: str, key: str) -> http.client.HTTPResponse:
+    place = urlsplit(url)
+    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+    connection = kind(place.hostname or "", place.port)
+    connection.request(
+        "GET", place.path.rstrip("/") + _PATH, headers={"Authorization": f"Bearer {key}"} if key else {}
+    )
+    return connection.getresponse()
+
+
+def _reason(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body)["error"]["message"])
+    except (msgspec.DecodeError, LookupError, TypeError):
+        return "this is no Turnkeeper"

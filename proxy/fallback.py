@@ -1,0 +1,120 @@
+"""Upstreams are asked one after the other, until one begins to answer or time is up."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+
+from proxy.attempt import Begun, Due, attempt
+from proxy.candidates import Candidate, Candidates
+from proxy.errors import UpstreamError, UpstreamTimeout
+from proxy.pipeline import Pipeline, Target
+from proxy.question import Question
+
+# With less than this left, in seconds, an upstream could not answer anyway.
+_LEAST = 0.02
+_A_MOMENT = 1.0
+
+
+class Fallback:
+    """One question on its way to whichever upstream answers it first.
+
+    All attempts share one deadline, which counts from here. ``model`` and ``upstream`` are what answered;
+    until then, what is asked first. RequestError where nobody named a model.
+    """
+
+    def __init__(self, question: Question, pipeline: Pipeline) -> None:
+        self._candidates = Candidates(question, pipeline)
+        self.model = self._candidates.model
+        self.upstream = pipeline.targets[0].name
+        self._pipeline = pipeline
+        self._streaming = question.streaming
+        self._time = asyncio.get_running_loop().time
+        self._since = self._time()
+        self._patience = self._since + min(pipeline.first_token, pipeline.total)
+        self._due = self._patience if question.streaming else self._since + pipeline.total
+        self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
+
+    async def begin(self) -> Begun:
+        """The first answer that begins. Raises the last UpstreamError where none does."""
+        hedge = self._pipeline.hedge if self._streaming else None
+        begun = await (self._one_by_one() if hedge is None else self._hedged(hedge))
+        if begun is None:
+            raise self._failure
+        self.model, self.upstream = begun.model, begun.upstream
+        return begun
+
+    async def _one_by_one(self) -> Begun | None:
+        """The answer of the first upstream that gives one; ``None`` when all have been asked.
+
+        Raises UpstreamError where no other upstream would know better.
+        """
+        while (candidate := self._next()) is not None:
+            if candidate.ready:
+                await asyncio.sleep(candidate.ready - self._time())
+            try:
+                return await self._ask(candidate, candidate.target)
+            except UpstreamError as error:
+                self._failed(candidate, error)
+        return None
+
+    def _ask(self, candidate: Candidate, target: Target) -> Awaitable[Begun]:
+        return attempt(target, candidate.request, candidate.breaker, self._until(target))
+
+    def _next(self) -> Candidate | None:
+        now = self._time()
+        if now > self._due - _LEAST:
+            return None
+        # A whole answer may take long to come, but nobody waits that long for an upstream to take a question.
+        return self._candidates.take(now, min(self._due - _LEAST, max(self._patience, now + _A_MOMENT)))
+
+    def _failed(self, candidate: Candidate, error: UpstreamError) -> None:
+        self._failure = error
+        wanted = self._candidates.put_back(candidate, error, self._time())
+        if wanted.ailing:
+            candidate.breaker.failed()
+        if not wanted.elsewhere:
+            raise error
+
+    def _until(self, target: Target) -> Due:
+        now, total = self._time(), self._since + target.total
+        if not self._streaming:
+            return Due(total, None, total)
+        latest = min(self._due, total)
+        first = min(latest, now + target.first_token)
+        if target.first_content is None:
+            return Due(first, None, total)
+        content = min(latest, now + target.first_content)
+        return Due(min(first, content), content, total)
+
+    async def _hedged(self, patience: float) -> Begun | None:
+        runs = [asyncio.create_task(self._one_by_one())]
+        begun = None
+        try:
+            await asyncio.wait(runs, timeout=patience)
+            if not runs[0].done():
+                runs.append(asyncio.create_task(self._one_by_one()))
+            begun = await _first(runs)
+        finally:
+            for each in runs:
+                _let_go(each, begun)
+        return begun
+
+
+async def _first(runs: Iterable[asyncio.Task[Begun | None]]) -> Begun | None:
+    """What the first run that has an answer brings; raises what the first raises that fails for good."""
+    left = set(runs)
+    while left:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            if begun := each.result():
+                return begun
+    return None
+
+
+def _let_go(run: asyncio.Task[Begun | None], winner: Begun | None) -> None:
+    """Ends a run, and an answer that nobody wants any more."""
+    if not run.done():
+        run.cancel()
+    elif not run.cancelled() and run.exception() is None:
+        begun = run.result()
+        if begun is not None and begun is not winner:
+            begun.response.close()

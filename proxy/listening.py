@@ -1,0 +1,40 @@
+"""The sockets at which callers are awaited, taken before anybody is told of them."""
+
+import errno
+import socket
+
+from proxy.errors import ConfigError
+
+_BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets at all addresses of a host. Raises ConfigError, which says what to do, where there is none."""
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        raise ConfigError(_said(host, port, error)) from None
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = list(dict.fromkeys((family, address[:2]) for family, _, _, _, address in found))
+    if not port:
+        del addresses[1:]  # each would take a free port of its own
+    made: list[socket.socket] = []
+    for family, address in addresses:
+        try:
+            made.append(socket.create_server(address, family=family, backlog=_BACKLOG))
+        except OSError as error:
+            # A name may stand for addresses that this machine does not have, such as IPv6's in a container.
+            if error.errno != errno.EADDRNOTAVAIL or (address == addresses[-1][1] and not made):
+                raise
+    return made
+
+
+def _said(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Port {port} on {host} is taken by another program: end that, or choose another with PORT."
+    if error.errno == errno.EACCES:
+        return f"Port {port} may not be opened by this user: choose one above 1023 with PORT."
+    return f"{host}:{port} cannot be listened on ({error.strerror}): choose another with HOST and PORT."

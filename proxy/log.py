@@ -1,0 +1,91 @@
+"""The log: lines for people or for machines, written by a thread of its own."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
+from queue import Full, Queue
+from typing import Any, Final, Literal, TextIO
+
+Format = Literal["text", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+_TEXT: Final = "%(levelname)s %(message)s"
+_MOST_WAITING: Final = 10_000
+_PATIENCE: Final = 1.0
+
+
+class Entry:
+    """A message with fields of its own, which a machine reads apart and people read in one line."""
+
+    def __init__(self, message: str, fields: dict[str, Any]) -> None:
+        self.message = message
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return " ".join([self.message, *(f"{name}={_shown(value)}" for name, value in self.fields.items())])
+
+
+class Lines(logging.Formatter):
+    """Each record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Its time (UTC), level, logger and message, then the fields that it has."""
+        entry = record.msg if isinstance(record.msg, Entry) else None
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": entry.message if entry else record.getMessage(),
+            **(entry.fields if entry else {}),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+@contextmanager
+def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") -> Iterator[None]:
+    """Everything that is logged goes to ``stream``. Nobody waits: beyond 10,000 lines, new ones are lost."""
+    writer = logging.StreamHandler(stream)
+    writer.setFormatter(Lines() if form == "json" else logging.Formatter(_TEXT))
+    handing = _Handing(Queue(_MOST_WAITING))
+    listener = _Writing(handing.queue, writer)
+    root = logging.getLogger()
+    root.addHandler(handing)
+    root.setLevel(level.upper())
+    listener.start()
+    try:
+        yield
+    finally:
+        root.removeHandler(handing)
+        listener.stop()
+
+
+class _Handing(QueueHandler):
+    """Hands records over as they are: what they carry never changes."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with suppress(Full):
+            self.queue.put_nowait(record)
+
+
+class _Writing(QueueListener):
+    """Writes in a thread. A reader who stalls does not hold up the end."""
+
+    def stop(self) -> None:
+        with suppress(Full):
+            self.queue.put(self._sentinel, timeout=_PATIENCE)  # type: ignore[attr-defined]
+        if self._thread:
+            self._thread.join(_PATIENCE)
+
+
+def _shown(value: object) -> str:
+    """A value on one line, in quotation marks where it has spaces."""
+    text = value if isinstance(value, str) else str(value)
+    return json.dumps(text, ensure_ascii=False) if not text.isprintable() or " " in text or not text else text

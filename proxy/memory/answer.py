@@ -1,0 +1,149 @@
+"""An answer as it left, put to the words that it answers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.memory.heard import renewed
+from proxy.memory.line import CUT, Line, kinship
+from proxy.memory.newest import Newest, Turn
+from proxy.memory.question import position_of
+from proxy.memory.session import Entry, Session, message_of, remembering
+from proxy.memory.wording import goes_on
+
+_NEAR = 6
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer as it left the answer filters.
+
+    ``turn`` is the turn that it answers, as ``asked`` tells; ``finished`` is false where the stream broke off
+    or the client hung up; ``reached`` is whether anything with content reached the client.
+    """
+
+    turn: Turn | None
+    text: str = ""
+    tool_calls: list[dict[str, Any]] | None = None
+    reasoning: str | None = None
+    finished: bool = True
+    reached: bool = True
+
+
+def answered(held: Session, answer: Answer, *, now: float) -> Session:
+    """What is held after a turn was answered: the answer as generated, until a window shows what was heard.
+
+    ``now`` is when the turn was asked for, in seconds since 1970. A turn of which nothing reached the client,
+    or whose words were superseded or withdrawn, changes nothing.
+    """
+    if answer.turn is None or not answer.reached or not (answer.text.strip() or answer.tool_calls):
+        return held
+    question = position_of(held.entries, answer.turn)
+    if question is None:
+        return held
+    said = _said(answer, held.entries[question], now)
+    return _overtaken(held, said, question) if _late(held, question, now) else _put(held, said, question)
+
+
+def _late(held: Session, question: int, now: float) -> bool:
+    """Whether a newer request goes on from other words than these."""
+    newest = held.newest
+    if newest is None or now >= newest.at:
+        return False
+    return newest.asked is None or position_of(held.entries, newest.asked) != question
+
+
+def _put(held: Session, said: Entry, question: int) -> Session:
+    """The answer behind all that follows its question; it takes the place of an earlier one."""
+    follows = _follows(held.entries, question)
+    waiting = [held.entries[i] for i in follows if held.entries[i].pending]
+    if any(entry.recorded > said.recorded for entry in waiting):
+        return held
+    kept = [held.entries[i] for i in follows if not held.entries[i].pending]
+    after = held.entries[follows.stop :]
+    return _with(held, (*held.entries[: question + 1], *kept, said, *after), waiting, now=said.recorded)
+
+
+def _overtaken(held: Session, said: Entry, question: int) -> Session:
+    """The answer as a newer window shows it; unheard, where that window spans its place and does not."""
+    shown = _shown(held.entries, said, question)
+    if shown is not None:
+        entry = held.entries[shown]
+        heard = _known(renewed(said, message_of(_as_shown(entry))), entry)
+        return _with(held, (*held.entries[:shown], heard, *held.entries[shown + 1 :]), (), now=said.recorded)
+    return remembering(held, [said]) if _passed_over(held, said, question) else _put(held, said, question)
+
+
+def _shown(entries: Sequence[Entry], said: Entry, question: int) -> int | None:
+    """Where the answer is held as heard: behind its question, or behind the words that cut it."""
+    line = Line(said)
+    near = range(question + 1, min(len(entries), question + 1 + _NEAR))
+    fitting = (i for i in near if entries[i].role == "assistant" and not entries[i].pending)
+    return next((i for i in fitting if kinship(Line(message_of(entries[i])), line) >= CUT), None)
+
+
+def _as_shown(entry: Entry) -> Entry:
+    """The entry as a window showed it, where what is held to be its original is another answer."""
+    if entry.original is None or goes_on(entry.original, entry.text):
+        return entry
+    return msgspec.structs.replace(entry, original=None, interrupted=False, interrupt_timestamp=None)
+
+
+def _known(said: Entry, entry: Entry) -> Entry:
+    """What the engine told of an entry stays as it is."""
+    return msgspec.structs.replace(
+        said, turn=entry.turn, engine_turn=entry.engine_turn, recorded=entry.recorded
+    )
+
+
+def _passed_over(held: Session, said: Entry, question: int) -> bool:
+    newest = held.newest
+    if newest is None or held.moved + question < newest.since:
+        return False
+    return newest.answering or said.broken
+
+
+def _follows(entries: Sequence[Entry], question: int) -> range:
+    """What stands behind a question, up to the next words of the user or the turn's end."""
+    asked, end = entries[question], question + 1
+    while end < len(entries) and entries[end].role != "user" and entries[end].turn == asked.turn:
+        end += 1
+    return range(question + 1, end)
+
+
+def _with(held: Session, entries: tuple[Entry, ...], replaced: Sequence[Entry], *, now: float) -> Session:
+    if _but_for_time(entries) == _but_for_time(held.entries):
+        return held
+    session = msgspec.structs.replace(
+        held, entries=entries, newest=_shifted(held, entries), updated=max(now, held.updated)
+    )
+    return remembering(session, replaced)
+
+
+def _shifted(held: Session, entries: Sequence[Entry]) -> Newest | None:
+    """The newest window begins further on, where something was put before it."""
+    newest, more = held.newest, len(entries) - len(held.entries)
+    since = 0 if newest is None else newest.since - held.moved
+    if newest is None or not more or since >= len(held.entries) or entries[since] is held.entries[since]:
+        return newest
+    return msgspec.structs.replace(newest, since=newest.since + more)
+
+
+def _said(answer: Answer, question: Entry, now: float) -> Entry:
+    return Entry(
+        role="assistant",
+        turn=question.turn,
+        life=question.life,
+        engine_turn=question.engine_turn,
+        content=answer.text or None,
+        tool_calls=answer.tool_calls,
+        reasoning=answer.reasoning,
+        source="llm",
+        pending=True,
+        broken=not answer.finished,
+        recorded=now,
+    )
+
+
+def _but_for_time(entries: Sequence[Entry]) -> list[Entry]:
+    return [msgspec.structs.replace(entry, recorded=0.0) for entry in entries]

@@ -1,0 +1,159 @@
+"""A place where what was said is kept for good: one contract, a driver for each database."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.session import Entry, Session
+from proxy.memory.store import Key
+
+Category = Literal["core", "daily", "conversation"]
+Kind = Literal["turn", "fact", "document"]
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One message as it was heard, and the session in which it was. ``at`` is in seconds since 1970."""
+
+    session: str
+    began: float
+    """When the session was made: the same name may come back."""
+    at: float
+    entry: Entry
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that is known of a person; times are in seconds since 1970.
+
+    ``evidence`` names the turns that it rests on, ``replaces`` the fact in whose place it stands.
+    """
+
+    id: str
+    text: str
+    category: Category = "core"
+    evidence: tuple[str, ...] = ()
+    replaces: str | None = None
+    created: float = 0.0
+    expires: float | None = None
+    superseded: float | None = None
+    """Since when another fact stands in its place."""
+    importance: float = 0.5
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of one of the tenant's documents that can be read by itself."""
+
+    title: str
+    text: str
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that answers a question; ``score`` is about 1 where it holds every word of it.
+
+    Of facts and documents, ``session_id`` is the fact's id and the document's path; both have no role and no
+    turn. ``timestamp`` is in seconds since 1970.
+    """
+
+    kind: Kind
+    score: float
+    text: str
+    role: str | None = None
+    session_id: str | None = None
+    turn_id: int | None = None
+    timestamp: float | None = None
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked, at ``now`` in seconds since 1970, and how many answers are wanted."""
+
+    text: str
+    now: float
+    limit: int = 10
+
+
+class Archive(Protocol):
+    """What was said, by whom, and what is known. Every method may raise StoreError.
+
+    A person is a Scope with a tenant and a name; one without a name owns nothing but documents. What belongs
+    to another tenant or person is not there.
+    """
+
+    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+        """Keeps what is held of a session as it is now; the same again changes nothing.
+
+        What was corrected is corrected, what was withdrawn goes. ``mark`` is when this was the session, in
+        seconds since 1970. Returns how many of the ``moved`` entries are kept: those behind are missing.
+        """
+        ...
+
+    async def keep_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
+        """Keeps entries that have moved out of a session, of which the first is the one at ``start``."""
+        ...
+
+    async def marks(self, tenant: str) -> dict[str, float]:
+        """By session, the newest mark that it was kept with."""
+        ...
+
+    async def search(self, person: Scope, query: Query) -> list[Found]:
+        """The person's turns and facts, and the tenant's documents, best first."""
+        ...
+
+    async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
+        """What was said by the person and in the person's talks; each with the number to go on ``after``."""
+        ...
+
+    async def turns_of(self, key: Key, *, limit: int = 10_000) -> list[Turn]:
+        """All that is kept of a session, in order."""
+        ...
+
+    async def forget(self, person: Scope, *, at: float) -> int:
+        """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on.
+
+        Returns how many turns and facts there were.
+        """
+        ...
+
+    async def forget_session(self, key: Key, *, at: float) -> int:
+        """Removes all turns of a session, and refuses what was said in it until ``at``; how many."""
+        ...
+
+    async def forget_strangers(self, key: Key) -> int:
+        """Removes the turns of a session that belong to no person; how many there were."""
+        ...
+
+    async def add_fact(self, person: Scope, fact: Fact) -> None:
+        """Adds a fact, or puts it in the place of the one with its id; the one it replaces is superseded."""
+        ...
+
+    async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
+        """What is known of a person and has not expired, the oldest first."""
+        ...
+
+    async def remove_fact(self, person: Scope, fact: str) -> bool:
+        """Removes a fact; whether there was one."""
+        ...
+
+    async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
+        """Puts a document in the place of what stood at its path."""
+        ...
+
+    async def documents(self, tenant: str) -> list[str]:
+        """The paths of a tenant's documents."""
+        ...
+
+    async def remove_document(self, tenant: str, path: str) -> bool:
+        """Removes a document; whether there was one."""
+        ...
+
+    async def sweep(self, *, before: float, limit: int = 200) -> int:
+        """Removes a few turns that were recorded before a time; how many."""
+        ...
+
+    async def ping(self) -> None:
+        """Returns if a turn could be kept now."""
+        ...
+
+    async def aclose(self) -> None:
+        """Closes everything; further calls raise StoreError."""
+        ...

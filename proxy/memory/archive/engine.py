@@ -1,0 +1,34 @@
+"""A database that carries out steps: all of them, or none."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from proxy.memory.archive.steps import Steps
+
+T = TypeVar("T")
+Work = Callable[[], Steps[T]]
+"""Begins the steps; it may be called more than once, where the first time failed."""
+
+
+class Engine(Protocol):
+    """One database. Every method may raise StoreError."""
+
+    async def write(self, work: Work[T]) -> T:
+        """What comes of the steps; once this returns, what they changed is durable."""
+        ...
+
+    async def read(self, work: Work[T]) -> T:
+        """What comes of steps that change nothing."""
+        ...
+
+    async def scrub(self) -> None:
+        """Nothing that was removed can be read from the database's own files any more."""
+        ...
+
+    async def ping(self) -> None:
+        """Returns if something could be written now."""
+        ...
+
+    async def aclose(self) -> None:
+        """What was begun has ended; everything is closed."""
+        ...

@@ -1,0 +1,68 @@
+"""What leaves the archive: a person, a session, and what is older than it may be."""
+
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.steps import Steps, asked, owner_of
+from proxy.memory.archive.words import (
+    ENTOMB,
+    FORGET_FACTS,
+    FORGET_PASSAGES,
+    FORGET_SESSION,
+    FORGET_SESSION_PASSAGES,
+    FORGET_SPOKEN,
+    FORGET_STRANGERS,
+    FORGET_TALKS,
+    FORGET_TURNS,
+    NO_PERSON,
+    PERSON,
+    SESSION,
+    SWEEP_PASSAGES,
+    SWEEP_TALKS,
+    SWEEP_TURNS,
+)
+from proxy.memory.sql.statement import stored, whose
+from proxy.memory.store import Key
+
+
+def forget(person: Scope, *, at: float) -> Steps[int]:
+    """As the archive's ``forget``."""
+    tenant = {"tenant": stored(person.tenant)}
+    yield from asked(ENTOMB, {**tenant, "kind": PERSON, "name": stored(person.person), "at": at})
+    owner = yield from owner_of(person)
+    if owner is None:
+        return 0
+    theirs = {"owner": owner}
+    for statement in (FORGET_PASSAGES, FORGET_SPOKEN):
+        yield from asked(statement, theirs)
+    turns = yield from asked(FORGET_TURNS, theirs)
+    facts = yield from asked(FORGET_FACTS, theirs)
+    yield from asked(FORGET_TALKS, tenant)
+    yield from asked(NO_PERSON, theirs)
+    return len(turns) + len(facts)
+
+
+def forget_session(key: Key, *, at: float) -> Steps[int]:
+    """As the archive's ``forget_session``."""
+    tomb = {"tenant": stored(key.tenant), "kind": SESSION, "name": stored(key.session), "at": at}
+    yield from asked(ENTOMB, tomb)
+    yield from asked(FORGET_SESSION_PASSAGES, whose(key))
+    rows = yield from asked(FORGET_SESSION, whose(key))
+    yield from asked(FORGET_TALKS, whose(key))
+    return len(rows)
+
+
+def forget_strangers(key: Key) -> Steps[int]:
+    """As the archive's ``forget_strangers``; such turns have no words in the index."""
+    rows = yield from asked(FORGET_STRANGERS, whose(key))
+    if rows:
+        yield from asked(FORGET_TALKS, whose(key))
+    return len(rows)
+
+
+def sweep(*, before: float, limit: int) -> Steps[int]:
+    """As the archive's ``sweep``."""
+    old = {"before": before, "limit": limit}
+    yield from asked(SWEEP_PASSAGES, old)
+    rows = yield from asked(SWEEP_TURNS, old)
+    if rows:
+        yield from asked(SWEEP_TALKS, old)
+    return len(rows)

@@ -1,0 +1,54 @@
+"""From an address to an archive: the scheme names the database."""
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Final
+
+from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.dialect import POSTGRES, SQLITE
+from proxy.memory.archive.engine import Engine
+from proxy.memory.archive.lexicon import Lexicon
+from proxy.memory.archive.shelf import Shelf
+from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.codec import Codec
+
+SCHEMES: Final = ("sqlite", "postgresql", "postgres")
+_GROUP: Final = "turnkeeper.archives"
+_POSTGRES: Final = EntryPoint("postgresql", "proxy.memory.archive.postgres:PostgresEngine", _GROUP)
+_SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteEngine", _GROUP)
+
+
+def is_archive(url: str) -> bool:
+    """Whether an archive can be kept at an address of sessions."""
+    return url.partition(":")[0] in SCHEMES and url != "sqlite::memory:"
+
+
+def open_archive(url: str, *, codec: Codec) -> Archive:
+    """The archive at an address; nothing is connected yet.
+
+    Raises ValueError for an address that names none, without the address: it may hold a password.
+    """
+    shelf = Shelf(codec, Lexicon(codec.derived(b"index")), SQLITE if _is_file(url) else POSTGRES)
+    return SqlArchive(_engine(url), shelf)
+
+
+def _engine(url: str) -> Engine:
+    if not is_archive(url):
+        raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
+    if _is_file(url):
+        path = url.removeprefix("sqlite:")
+        if not path or path.startswith("//") or "\0" in path:
+            raise ValueError("write sqlite:PATH, such as sqlite:archive.db or sqlite:/data/archive.db")
+        sqlite: Engine = _SQLITE.load()(Path(path))
+        return sqlite
+    try:
+        postgres: Engine = _POSTGRES.load()(url)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"postgresql: needs the module {error.name}; install turnkeeper[postgres]"
+        ) from error
+    return postgres
+
+
+def _is_file(url: str) -> bool:
+    return url.startswith("sqlite:")

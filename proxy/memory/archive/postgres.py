@@ -1,0 +1,73 @@
+"""The archive on a PostgreSQL server."""
+
+from typing import Final, TypeVar
+
+from proxy.memory.archive.engine import Work
+from proxy.memory.archive.steps import Rows, Steps
+from proxy.memory.sql.pool import Connection, Pool
+from proxy.memory.store import StoreError
+
+T = TypeVar("T")
+
+# Nobody waits for it on a call but whoever searches, and leaves at the deadline.
+_TIMEOUT: Final = 5.0
+_CONNECTIONS = 4
+_TABLES: Final = ("turns", "passages", "facts", "talks", "people")
+
+
+class PostgresEngine:
+    """Each work is one transaction on a connection of the archive's own pool."""
+
+    def __init__(self, url: str) -> None:
+        self._pool = Pool(url, timeout=_TIMEOUT, size=_CONNECTIONS)
+
+    async def write(self, work: Work[T]) -> T:
+        """As the protocol has it."""
+
+        async def carry_out(connection: Connection) -> T:
+            async with connection.transaction():
+                return await _carried_out(work, connection)
+
+        return await self._pool.run(carry_out)
+
+    async def read(self, work: Work[T]) -> T:
+        """As the protocol has it."""
+
+        async def carry_out(connection: Connection) -> T:
+            return await _carried_out(work, connection)
+
+        return await self._pool.run(carry_out)
+
+    async def scrub(self) -> None:
+        """Dead rows go from the tables and from the index; the server's own log is beyond our reach."""
+        await self._pool.run(_vacuum)
+
+    async def ping(self) -> None:
+        """As the protocol has it."""
+        if await self._pool.run(_reads_only):
+            raise StoreError("The archive takes no writes: it is a standby, or set to read only.")
+
+    async def aclose(self) -> None:
+        """As the protocol has it."""
+        await self._pool.aclose()
+
+
+async def _carried_out(work: Work[T], connection: Connection) -> T:
+    steps: Steps[T] = work()
+    rows: Rows = []
+    try:
+        ask = next(steps)
+        while True:
+            rows = await connection.fetch(ask.statement.numbered, *ask.statement.in_order(ask.arguments))
+            ask = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def _vacuum(connection: Connection) -> None:
+    for table in _TABLES:
+        await connection.execute(f"VACUUM turnkeeper_{table}")
+
+
+async def _reads_only(connection: Connection) -> bool:
+    return bool(await connection.fetchval("SHOW transaction_read_only") == "on")

@@ -1,0 +1,122 @@
+"""A question, and what of a person's turns and facts and of the tenant's documents answers it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from proxy.memory.archive.archive import Chunk, Fact, Found, Query
+from proxy.memory.archive.dialect import listed
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.moments import Span, spans
+from proxy.memory.archive.ranking import Passage, Question, ranked
+from proxy.memory.archive.shelf import Shelf
+from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
+from proxy.memory.archive.words import DOCUMENT, DURING, FACT, OWNED, TURN
+from proxy.memory.session import Entry
+from proxy.memory.sql.statement import shown
+from proxy.memory.store import Key
+
+_MOST_WORDS: Final = 32
+_LONGEST: Final = 2000
+_CANDIDATES: Final = 300
+_TIMELY: Final = 50
+_WITH_NEIGHBOURS: Final = 30
+# Of what answers as well, what is known of a person is told before what was said once.
+_WORTH: Final = {TURN: 1.0, FACT: 1.15, DOCUMENT: 0.9}
+
+_Ranked = list[tuple[float, Passage]]
+
+
+def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
+    """As the archive's ``search``. A person without a name finds nothing."""
+    if not person.person:
+        return []
+    text = query.text[:_LONGEST]
+    stems = list(dict.fromkeys(shelf.lexicon.stems(text)))[:_MOST_WORDS]
+    times = spans(text, query.now)
+    found: _Ranked = []
+    for scope in (person, Scope(person.tenant)):
+        question = Question(shelf.lexicon.asked(scope, stems), times if scope.person else (), query.now)
+        found += yield from _owned(shelf, scope, question)
+    best = sorted(((worth * _WORTH[one.kind], one) for worth, one in found), key=lambda pair: -pair[0])
+    read = yield from _read(shelf, person, best[: 2 * query.limit], query.now)
+    return list(read)[: query.limit]
+
+
+def _owned(shelf: Shelf, scope: Scope, question: Question) -> Steps[_Ranked]:
+    owner = yield from owner_of(scope)
+    if owner is None or not (question.groups or question.spans):
+        return []
+    passages = yield from _candidates(shelf, owner, question)
+    if not passages:
+        return []
+    size = yield from first(OWNED, {"owner": owner})
+    order = ranked(question, passages.values(), size)
+    if not scope.person:
+        return order
+    ids = listed(one.id for _, one in order[:_WITH_NEIGHBOURS])
+    rows = yield from asked(shelf.dialect.near, {"owner": owner, "ids": ids})
+    return ranked(question, (passages | _by_id(rows)).values(), size)
+
+
+def _candidates(shelf: Shelf, owner: int, question: Question) -> Steps[dict[int, Passage]]:
+    passages: dict[int, Passage] = {}
+    if question.groups:
+        terms = shelf.dialect.any_of(term for group in question.groups for term in group)
+        rows = yield from asked(shelf.dialect.match, {"owner": owner, "terms": terms, "limit": _CANDIDATES})
+        passages |= _by_id(rows)
+    for span in question.spans:
+        rows = yield from asked(DURING, _during(owner, span))
+        passages |= _by_id(rows)
+    return passages
+
+
+def _during(owner: int, span: Span) -> dict[str, object]:
+    return {"owner": owner, "begin": span.begin, "end": span.end, "limit": _TIMELY}
+
+
+def _by_id(rows: Rows) -> dict[int, Passage]:
+    return {row[0]: Passage(*row) for row in rows}
+
+
+def _read(shelf: Shelf, person: Scope, best: _Ranked, now: float) -> Steps[Iterator[Found]]:
+    """What the passages stand for, in their order; what has expired is left out."""
+    items: dict[tuple[int, int], Sequence[Any]] = {}
+    for kind in sorted({one.kind for _, one in best}):
+        ids = listed(one.item for _, one in best if one.kind == kind)
+        rows = yield from asked(shelf.dialect.texts[kind], {"ids": ids, "now": now})
+        items |= {(kind, row[0]): row for row in rows}
+    return _told(shelf, person, best, items)
+
+
+def _told(
+    shelf: Shelf,
+    person: Scope,
+    best: Iterable[tuple[float, Passage]],
+    items: dict[tuple[int, int], Sequence[Any]],
+) -> Iterator[Found]:
+    for worth, one in best:
+        row = items.get((one.kind, one.item))
+        if row is not None and worth > 0:
+            yield _found(shelf, person, one.kind, round(worth, 4), row)
+
+
+def _found(shelf: Shelf, person: Scope, kind: int, score: float, row: Sequence[Any]) -> Found:
+    _, place, at, blob = row
+    name = shown(place)
+    if kind == FACT:
+        fact = shelf.opened(Key(person.tenant, person.person), blob, Fact)
+        return Found(kind="fact", score=score, text=fact.text, session_id=name, timestamp=at)
+    key = Key(person.tenant, name)
+    if kind == DOCUMENT:
+        chunk = shelf.opened(key, blob, Chunk)
+        return Found(kind="document", score=score, text=chunk.text, session_id=name, timestamp=at)
+    entry = shelf.opened(key, blob, Entry)
+    return Found(
+        kind="turn",
+        score=score,
+        text=entry.text,
+        role=entry.role,
+        session_id=name,
+        turn_id=entry.turn if entry.engine_turn is None else entry.engine_turn,
+        timestamp=at,
+    )

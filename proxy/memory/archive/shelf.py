@@ -1,0 +1,65 @@
+"""What all work on the archive needs: how texts are sealed, how words are found, and on which database."""
+
+import hashlib
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from filters.message import epoch_seconds
+from proxy.memory.archive.dialect import Dialect
+from proxy.memory.archive.lexicon import Lexicon, Scope
+from proxy.memory.archive.steps import Steps, asked
+from proxy.memory.archive.words import NO_PASSAGE, PUT_PASSAGE
+from proxy.memory.codec import Codec
+from proxy.memory.session import Entry
+from proxy.memory.store import Key
+
+V = TypeVar("V")
+
+# Before 2001 no voice engine spoke: a smaller number counts from something else than 1970.
+_CLOCKS_FROM = 1e9
+_DAY = 86_400.0
+
+
+class Line(NamedTuple):
+    """What is indexed, when it was said, and where in its talk it stands, if it is part of one."""
+
+    kind: int
+    item: int
+    at: float
+    talk: int = 0
+    place: int = 0
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """One archive's own ways."""
+
+    codec: Codec
+    lexicon: Lexicon
+    dialect: Dialect
+
+    def sealed(self, key: Key, value: Any) -> bytes:
+        """A value as bytes that are of no use under another key."""
+        return self.codec.encode(key, msgspec.msgpack.encode(value))
+
+    def opened(self, key: Key, blob: bytes, kind: type[V]) -> V:
+        """The value again. Raises StoreError for bytes that cannot be read."""
+        return msgspec.msgpack.decode(self.codec.decode(key, bytes(blob)), type=kind)
+
+    def indexed(self, scope: Scope, owner: int, text: str, line: Line) -> Steps[None]:
+        """Puts the words of an item into the index; one without words has no place there."""
+        terms = self.lexicon.terms(scope, text)
+        yield from asked(
+            PUT_PASSAGE if terms else NO_PASSAGE, {**line._asdict(), "owner": owner, "terms": terms}
+        )
+
+
+def spoken_at(entry: Entry) -> float:
+    """When it was said, in seconds since 1970: as the engine says where that can be, else as recorded."""
+    told = epoch_seconds(entry.timestamp)
+    return told if told is not None and _CLOCKS_FROM <= told <= entry.recorded + _DAY else entry.recorded
+
+
+def digest(*values: object) -> bytes:
+    """A short mark that changes with the values."""
+    return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12).digest()

@@ -1,0 +1,98 @@
+"""The archive in SQL, whichever database carries it out."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from proxy.memory.archive import knowledge, oblivion, search, turns
+from proxy.memory.archive.archive import Chunk, Fact, Found, Query, Turn
+from proxy.memory.archive.engine import Engine
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.shelf import Shelf
+from proxy.memory.session import Entry, Session
+from proxy.memory.store import Key
+
+
+class SqlArchive:
+    """Every method is one transaction, and does as the protocol has it."""
+
+    def __init__(self, engine: Engine, shelf: Shelf) -> None:
+        self._engine = engine
+        self._shelf = shelf
+
+    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+        """As the protocol has it: a look at what is there, then what has changed."""
+        return await self._engine.write(partial(turns.keep, self._shelf, key, session, mark=mark))
+
+    async def keep_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
+        """As the protocol has it."""
+        work = partial(turns.keep_moved, self._shelf, key, session, moved, start=start)
+        await self._engine.write(work)
+
+    async def marks(self, tenant: str) -> dict[str, float]:
+        """As the protocol has it."""
+        return await self._engine.read(partial(turns.marks, tenant))
+
+    async def search(self, person: Scope, query: Query) -> list[Found]:
+        """As the protocol has it."""
+        return await self._engine.read(partial(search.search, self._shelf, person, query))
+
+    async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
+        """As the protocol has it."""
+        return await self._engine.read(partial(turns.turns, self._shelf, person, after, limit))
+
+    async def turns_of(self, key: Key, *, limit: int = 10_000) -> list[Turn]:
+        """As the protocol has it."""
+        return await self._engine.read(partial(turns.turns_of, self._shelf, key, limit))
+
+    async def forget(self, person: Scope, *, at: float) -> int:
+        """As the protocol has it; the database's files are scrubbed."""
+        count = await self._engine.write(partial(oblivion.forget, person, at=at))
+        await self._engine.scrub()
+        return count
+
+    async def forget_session(self, key: Key, *, at: float) -> int:
+        """As the protocol has it; the database's files are scrubbed."""
+        count = await self._engine.write(partial(oblivion.forget_session, key, at=at))
+        await self._engine.scrub()
+        return count
+
+    async def forget_strangers(self, key: Key) -> int:
+        """As the protocol has it."""
+        return await self._engine.write(partial(oblivion.forget_strangers, key))
+
+    async def add_fact(self, person: Scope, fact: Fact) -> None:
+        """As the protocol has it."""
+        await self._engine.write(partial(knowledge.add_fact, self._shelf, person, fact))
+
+    async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
+        """As the protocol has it."""
+        work = partial(knowledge.facts, self._shelf, person, now=now, superseded=superseded)
+        return await self._engine.read(work)
+
+    async def remove_fact(self, person: Scope, fact: str) -> bool:
+        """As the protocol has it."""
+        return await self._engine.write(partial(knowledge.remove_fact, person, fact))
+
+    async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
+        """As the protocol has it."""
+        await self._engine.write(partial(knowledge.add_document, self._shelf, tenant, path, chunks, at=at))
+
+    async def documents(self, tenant: str) -> list[str]:
+        """As the protocol has it."""
+        return await self._engine.read(partial(knowledge.documents, tenant))
+
+    async def remove_document(self, tenant: str, path: str) -> bool:
+        """As the protocol has it."""
+        return await self._engine.write(partial(knowledge.remove_document, tenant, path))
+
+    async def sweep(self, *, before: float, limit: int = 200) -> int:
+        """As the protocol has it."""
+        return await self._engine.write(partial(oblivion.sweep, before=before, limit=limit))
+
+    async def ping(self) -> None:
+        """As the protocol has it."""
+        await self._engine.ping()
+
+    async def aclose(self) -> None:
+        """As the protocol has it."""
+        await self._engine.aclose()

@@ -1,0 +1,144 @@
+"""The archive in an SQLite file: the sessions' own, or another."""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from proxy.memory.archive.engine import Work
+from proxy.memory.archive.steps import Rows, Steps
+from proxy.memory.sql.file import File
+from proxy.memory.sql.writer import Writer
+from proxy.memory.store import StoreError
+
+T = TypeVar("T")
+
+# Nobody waits for the archive on a call but whoever searches, and readers wait for no writer.
+_WAIT: Final = 1.0
+_PATIENCE: Final = 5.0
+_THREADS: Final = 2
+_MOST_READING: Final = 64
+_MERGED_AT_ONCE: Final = 500
+_CHECKPOINTS: Final = 20
+_PAUSE: Final = 0.05
+
+
+class SqliteEngine:
+    """Writes on a thread of its own, in batches; reads on two others, beside the loop."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = File(path, wait=_WAIT)
+        self._writer = Writer(self._file)
+        self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
+        self._own = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._reading = 0
+        self._closed = False
+
+    async def write(self, work: Work[T]) -> T:
+        """As the protocol has it."""
+        return await self._submitted(partial(_carried_out, work))
+
+    async def read(self, work: Work[T]) -> T:
+        """As the protocol has it; where too many are reading, StoreError."""
+        if self._closed:
+            raise StoreError("The archive has been closed.")
+        if self._reading >= _MOST_READING:
+            raise StoreError("The archive cannot keep up: too many are reading it.")
+        if self._file.identity is None:
+            await self._submitted(lambda _: None)
+        self._reading += 1
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        reading.add_done_callback(self._has_read)
+        return await asyncio.shield(reading)
+
+    async def scrub(self) -> None:
+        """The index's segments are merged into one, without what was removed; then the log is emptied."""
+        before = await self._submitted(partial(_merge, -_MERGED_AT_ONCE))
+        while before:
+            before = await self._submitted(partial(_merge, _MERGED_AT_ONCE))
+        for _ in range(_CHECKPOINTS):
+            if await asyncio.to_thread(self._checkpointed):
+                return
+            await asyncio.sleep(_PAUSE)
+        raise StoreError("The archive's log cannot be emptied: another program is reading the file.")
+
+    async def ping(self) -> None:
+        """As the protocol has it."""
+        await self._submitted(_touch)
+
+    async def aclose(self) -> None:
+        """As the protocol has it."""
+        self._closed = True
+        await asyncio.to_thread(self._readers.shutdown)
+        for connection in self._opened:
+            connection.close()
+        await self._writer.aclose()
+
+    async def _submitted(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        outcome = self._writer.submit(work)
+        outcome.add_done_callback(_seen)
+        done, _ = await asyncio.wait({outcome}, timeout=_PATIENCE)
+        if not done:
+            raise StoreError("The archive is too slow.")
+        return outcome.result()
+
+    def _has_read(self, reading: "asyncio.Future[Any]") -> None:
+        self._reading -= 1
+        _seen(reading)
+
+    def _read(self, work: Work[T]) -> T:
+        try:
+            with self._file.named():
+                return _carried_out(work, self._connection())
+        except StoreError:
+            self._own.connection = None
+            raise
+
+    def _connection(self) -> sqlite3.Connection:
+        """The thread's own, to the file that was opened last."""
+        known: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if known is None or self._own.identity != self._file.identity:
+            known = self._file.connect(wait=_WAIT, shared=True)
+            self._opened.append(known)
+            self._own.connection, self._own.identity = known, self._file.identity
+        return known
+
+    def _checkpointed(self) -> bool:
+        with self._file.named(), contextlib.closing(self._file.connect(wait=_WAIT)) as connection:
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
+
+def _carried_out(work: Work[T], connection: sqlite3.Connection) -> T:
+    steps: Steps[T] = work()
+    rows: Rows = []
+    try:
+        ask = next(steps)
+        while True:
+            rows = connection.execute(ask.statement.named, ask.arguments).fetchall()
+            ask = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _merge(pages: int, connection: sqlite3.Connection) -> bool:
+    """Whether there may be more to merge."""
+    before = connection.total_changes
+    connection.execute("INSERT INTO turnkeeper_index (turnkeeper_index, rank) VALUES ('merge', ?)", (pages,))
+    return connection.total_changes - before > 1
+
+
+def _touch(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE turnkeeper_migrations SET name = name")
+
+
+def _seen(outcome: "asyncio.Future[Any]") -> None:
+    """Whoever waited may have left: the error is known all the same."""
+    if not outcome.cancelled():
+        outcome.exception()

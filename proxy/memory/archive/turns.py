@@ -1,0 +1,190 @@
+"""Turns on their way into the archive: what is there already stays, what was corrected is corrected."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from proxy.memory.archive.archive import Turn
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.shelf import Line, Shelf, digest, spoken_at
+from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
+from proxy.memory.archive.words import (
+    KEPT,
+    MARKS,
+    NO_PASSAGE,
+    NO_TURN,
+    PERSON,
+    PUT_TURN,
+    REACH,
+    SESSION,
+    TALK,
+    TOMBSTONE,
+    TURN,
+    TURNS,
+    TURNS_OF,
+)
+from proxy.memory.session import Entry, Session
+from proxy.memory.sql.statement import shown, stored, whose
+from proxy.memory.store import Key
+
+_SPOKEN = ("user", "assistant")
+
+
+class _Place(NamedTuple):
+    """What names an entry within a talk."""
+
+    life: int
+    turn: int
+    role: str
+    position: int
+
+
+class _Talk(NamedTuple):
+    """The session that is being kept, and its person."""
+
+    id: int
+    key: Key
+    user: str | None
+    owner: int | None
+
+
+def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]:
+    """As the archive's ``keep``."""
+    entries = yield from _welcome(key, session, session.entries)
+    if session.entries and not entries:
+        return session.moved
+    talk = yield from _talk(key, session, mark)
+    hot = {"talk": talk.id, **_hot(session)}
+    rows: Rows = yield from asked(KEPT, hot)
+    kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
+    put = yield from _put(shelf, talk, entries, session.moved, {name: one[1] for name, one in kept.items()})
+    for place in kept.keys() - put:
+        yield from _remove(kept[place][0])
+    reach = yield from first(REACH, hot)
+    return 0 if reach is None else min(int(reach) + 1, session.moved)
+
+
+def keep_moved(
+    shelf: Shelf, key: Key, session: Session, moved: Sequence[Entry], *, start: int
+) -> Steps[None]:
+    """As the archive's ``keep_moved``."""
+    entries = yield from _welcome(key, session, moved)
+    talk = yield from _talk(key, session, session.updated)
+    yield from _put(shelf, talk, entries, start, {})
+
+
+def marks(tenant: str) -> Steps[dict[str, float]]:
+    """As the archive's ``marks``."""
+    rows = yield from asked(MARKS, {"tenant": stored(tenant)})
+    return {shown(session): mark for session, mark in rows}
+
+
+def turns(shelf: Shelf, person: Scope, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
+    """As the archive's ``turns``."""
+    owner = yield from owner_of(person)
+    if owner is None:
+        return []
+    rows = yield from asked(TURNS, {"owner": owner, "after": after, "limit": limit})
+    return [(row[0], _turn(shelf, person.tenant, row)) for row in rows]
+
+
+def turns_of(shelf: Shelf, key: Key, limit: int) -> Steps[list[Turn]]:
+    """As the archive's ``turns_of``."""
+    rows = yield from asked(TURNS_OF, {**whose(key), "limit": limit})
+    return [_turn(shelf, key.tenant, row) for row in rows]
+
+
+def _turn(shelf: Shelf, tenant: str, row: Sequence[object]) -> Turn:
+    _, session, created, at, _, blob = row
+    name = shown(session)  # type: ignore[arg-type]
+    entry = shelf.opened(Key(tenant, name), blob, Entry)  # type: ignore[arg-type]
+    return Turn(session=name, began=created, at=at, entry=entry)  # type: ignore[arg-type]
+
+
+def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk]:
+    id_ = yield from first(TALK, {**whose(key), "created": session.created, "mark": mark})
+    owner = None
+    if session.user:
+        owner = yield from owner_for(Scope(key.tenant, session.user))
+    return _Talk(id_, key, session.user, owner)
+
+
+def _hot(session: Session) -> dict[str, object]:
+    """From which turn on all that is kept is in the session's hot part."""
+    if session.entries and session.moved:
+        return {"life": session.entries[0].life, "turn": session.entries[0].turn}
+    return {"life": -1, "turn": 0} if not session.moved else {"life": session.life + 1, "turn": 0}
+
+
+def _put(
+    shelf: Shelf, talk: _Talk, entries: Sequence[Entry | None], start: int, kept: dict[_Place, bytes]
+) -> Steps[set[_Place]]:
+    put = set()
+    for place, ordinal, entry in _placed(entries, start):
+        put.add(place)
+        yield from _put_one(shelf, talk, place, ordinal, entry, kept.get(place))
+    return put
+
+
+def _placed(entries: Sequence[Entry | None], start: int) -> Iterator[tuple[_Place, int, Entry]]:
+    counted: Counter[tuple[int, int, str]] = Counter()
+    for ordinal, entry in enumerate(entries, start):
+        if entry is not None:
+            name = entry.life, entry.turn, entry.role
+            yield _Place(*name, counted[name]), ordinal, entry
+            counted[name] += 1
+
+
+def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it stands
+    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, entry: Entry, known: bytes | None
+) -> Steps[None]:
+    speaker = None
+    if entry.role == "user" and entry.user and entry.user != talk.user:
+        speaker = yield from owner_for(Scope(talk.key.tenant, entry.user))
+    mark = digest(ordinal, talk.owner, speaker, entry)
+    if mark == known:
+        return
+    at = spoken_at(entry)
+    row = place._asdict() | {
+        "talk": talk.id,
+        "place": ordinal,
+        "owner": talk.owner,
+        "speaker": speaker,
+        "at": at,
+        "recorded": entry.recorded,
+        "digest": mark,
+        "blob": shelf.sealed(talk.key, entry),
+    }
+    item = yield from first(PUT_TURN, row)
+    if talk.user and talk.owner is not None and entry.role in _SPOKEN:
+        scope, line = Scope(talk.key.tenant, talk.user), Line(TURN, item, at, talk.id, ordinal)
+        yield from shelf.indexed(scope, talk.owner, entry.text, line)
+
+
+def _remove(item: int) -> Steps[None]:
+    yield from asked(NO_PASSAGE, {"kind": TURN, "item": item})
+    yield from asked(NO_TURN, {"item": item})
+
+
+def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[Entry | None]]:
+    """The entries with ``None`` for those of a forgotten person or session."""
+    names = {entry.user for entry in entries if entry.user} | ({session.user} if session.user else set())
+    buried = {}
+    for name in sorted(names):
+        buried[name] = yield from _buried(key.tenant, PERSON, name)
+    whole = yield from _buried(key.tenant, SESSION, key.session)
+    if session.user:
+        whole = max(whole, buried[session.user])
+    return [
+        None if _is_refused(entry, max(whole, buried.get(entry.user or "", 0.0))) else entry
+        for entry in entries
+    ]
+
+
+def _buried(tenant: str, kind: int, name: str) -> Steps[float]:
+    at = yield from first(TOMBSTONE, {"tenant": stored(tenant), "kind": kind, "name": stored(name)})
+    return 0.0 if at is None else float(at)
+
+
+def _is_refused(entry: Entry, buried: float) -> bool:
+    return buried > 0 and min(entry.recorded, spoken_at(entry)) <= buried

@@ -1,0 +1,136 @@
+"""What the archive asks of either database, in words that both understand."""
+
+from typing import Final
+
+from proxy.memory.sql.statement import Statement
+
+TURN, FACT, DOCUMENT = 1, 2, 3
+PERSON, SESSION = 0, 1
+"""What a tombstone stands for."""
+
+_TALKS_OF: Final = "SELECT id FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
+# Rows of the hot part: no cut parts a turn, so that a turn is hot or not.
+_HOT: Final = "(life > :life OR (life = :life AND turn >= :turn))"
+
+TOMBSTONE: Final = Statement(
+    "SELECT at FROM turnkeeper_tombstones WHERE tenant = :tenant AND kind = :kind AND name = :name"
+)
+ENTOMB: Final = Statement(
+    "INSERT INTO turnkeeper_tombstones (tenant, kind, name, at) VALUES (:tenant, :kind, :name, :at)"
+    " ON CONFLICT (tenant, kind, name) DO UPDATE SET at = excluded.at"
+)
+PERSON_ID: Final = Statement("SELECT id FROM turnkeeper_people WHERE tenant = :tenant AND person = :person")
+NEW_PERSON: Final = Statement(
+    "INSERT INTO turnkeeper_people (tenant, person) VALUES (:tenant, :person)"
+    " ON CONFLICT (tenant, person) DO UPDATE SET tenant = excluded.tenant RETURNING id"
+)
+NO_PERSON: Final = Statement("DELETE FROM turnkeeper_people WHERE id = :owner")
+
+TALK: Final = Statement(
+    "INSERT INTO turnkeeper_talks (tenant, session, created, mark)"
+    " VALUES (:tenant, :session, :created, :mark)"
+    " ON CONFLICT (tenant, session, created) DO UPDATE SET mark = excluded.mark RETURNING id"
+)
+MARKS: Final = Statement(
+    "SELECT session, MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant GROUP BY session"
+)
+KEPT: Final = Statement(
+    f"SELECT id, life, turn, role, position, digest FROM turnkeeper_turns WHERE talk = :talk AND {_HOT}"
+)
+REACH: Final = Statement(f"SELECT MAX(place) FROM turnkeeper_turns WHERE talk = :talk AND NOT {_HOT}")
+PUT_TURN: Final = Statement(
+    "INSERT INTO turnkeeper_turns"
+    " (talk, life, turn, role, position, place, owner, speaker, at, recorded, digest, blob) VALUES"
+    " (:talk, :life, :turn, :role, :position, :place, :owner, :speaker, :at, :recorded, :digest, :blob)"
+    " ON CONFLICT (talk, life, turn, role, position) DO UPDATE SET place = excluded.place,"
+    " owner = excluded.owner, speaker = excluded.speaker, at = excluded.at, recorded = excluded.recorded,"
+    " digest = excluded.digest, blob = excluded.blob RETURNING id"
+)
+NO_TURN: Final = Statement("DELETE FROM turnkeeper_turns WHERE id = :item")
+
+PUT_PASSAGE: Final = Statement(
+    "INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms)"
+    " VALUES (:owner, :kind, :item, :talk, :place, :at, :terms)"
+    " ON CONFLICT (kind, item) DO UPDATE SET owner = excluded.owner, talk = excluded.talk,"
+    " place = excluded.place, at = excluded.at, terms = excluded.terms"
+)
+NO_PASSAGE: Final = Statement("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item = :item")
+OWNED: Final = Statement("SELECT COUNT(*) FROM turnkeeper_passages WHERE owner = :owner")
+PASSAGE: Final = "p.id, p.kind, p.item, p.talk, p.place, p.at, p.terms"
+DURING: Final = Statement(
+    f"SELECT {PASSAGE} FROM turnkeeper_passages p WHERE p.owner = :owner"
+    " AND p.at >= :begin AND p.at < :end ORDER BY p.at DESC LIMIT :limit"
+)
+
+_TURN: Final = (
+    "t.id, k.session, k.created, t.at, t.turn, t.blob"
+    " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
+)
+TURNS: Final = Statement(
+    f"SELECT {_TURN} WHERE (t.owner = :owner OR t.speaker = :owner) AND t.id > :after"
+    " ORDER BY t.id LIMIT :limit"
+)
+TURNS_OF: Final = Statement(
+    f"SELECT {_TURN} WHERE k.tenant = :tenant AND k.session = :session"
+    " ORDER BY k.created, t.place, t.id LIMIT :limit"
+)
+
+_THEIRS: Final = "owner = :owner OR speaker = :owner"
+FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner = :owner")
+FORGET_SPOKEN: Final = Statement(
+    "DELETE FROM turnkeeper_passages WHERE kind = 1 AND item IN"
+    " (SELECT id FROM turnkeeper_turns WHERE speaker = :owner)"
+)
+FORGET_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE {_THEIRS} RETURNING id")
+FORGET_FACTS: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner RETURNING id")
+FORGET_TALKS: Final = Statement(
+    "DELETE FROM turnkeeper_talks WHERE tenant = :tenant"
+    " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
+)
+FORGET_SESSION_PASSAGES: Final = Statement(
+    f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND talk IN ({_TALKS_OF})"
+)
+FORGET_SESSION: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE talk IN ({_TALKS_OF}) RETURNING id")
+FORGET_STRANGERS: Final = Statement(
+    f"DELETE FROM turnkeeper_turns WHERE owner IS NULL AND talk IN ({_TALKS_OF}) RETURNING id"
+)
+
+_OLD: Final = "SELECT id FROM turnkeeper_turns WHERE recorded < :before ORDER BY recorded, id LIMIT :limit"
+SWEEP_PASSAGES: Final = Statement(f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND item IN ({_OLD})")
+SWEEP_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE id IN ({_OLD}) RETURNING id")
+SWEEP_TALKS: Final = Statement(
+    "DELETE FROM turnkeeper_talks WHERE mark < :before"
+    " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
+)
+
+PUT_FACT: Final = Statement(
+    "INSERT INTO turnkeeper_facts (owner, name, category, created, expires, superseded, importance, blob)"
+    " VALUES (:owner, :name, :category, :created, :expires, :superseded, :importance, :blob)"
+    " ON CONFLICT (owner, name) DO UPDATE SET category = excluded.category, created = excluded.created,"
+    " expires = excluded.expires, superseded = excluded.superseded, importance = excluded.importance,"
+    " blob = excluded.blob RETURNING id"
+)
+SUPERSEDE: Final = Statement(
+    "UPDATE turnkeeper_facts SET superseded = :created"
+    " WHERE owner = :owner AND name = :replaces AND superseded IS NULL RETURNING id"
+)
+_FACT: Final = "name, category, created, expires, superseded, importance, blob FROM turnkeeper_facts"
+FACTS: Final = Statement(
+    f"SELECT {_FACT} WHERE owner = :owner AND (expires IS NULL OR expires > :now) ORDER BY created, id"
+)
+NO_FACT: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner AND name = :name RETURNING id")
+
+PUT_CHUNK: Final = Statement(
+    "INSERT INTO turnkeeper_documents (tenant, path, chunk, added, blob)"
+    " VALUES (:tenant, :path, :chunk, :at, :blob) RETURNING id"
+)
+DOCUMENTS: Final = Statement(
+    "SELECT DISTINCT path FROM turnkeeper_documents WHERE tenant = :tenant ORDER BY path"
+)
+NO_DOCUMENT_PASSAGES: Final = Statement(
+    "DELETE FROM turnkeeper_passages WHERE kind = 3 AND item IN"
+    " (SELECT id FROM turnkeeper_documents WHERE tenant = :tenant AND path = :path)"
+)
+NO_DOCUMENT: Final = Statement(
+    "DELETE FROM turnkeeper_documents WHERE tenant = :tenant AND path = :path RETURNING id"
+)

@@ -1,0 +1,78 @@
+"""A store whose operations are counted: which, how they ended, and how long they took."""
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from proxy.memory.store import Held, Key, Listed, Store
+
+T = TypeVar("T")
+
+_NEVER = object()
+
+Meter = Callable[[str, str, float], None]
+"""Told of an operation: its name, how it ended (done, lost or failed), and its seconds."""
+
+
+class Metered:
+    """Another store. An operation is ``lost`` where somebody else wrote first, ``failed`` with StoreError."""
+
+    def __init__(self, store: Store, meter: Meter) -> None:
+        self._store = store
+        self._meter = meter
+
+    async def read(self, key: Key) -> Held | None:
+        """As the store does."""
+        return await self._metered("read", self._store.read(key))
+
+    async def write(  # noqa: PLR0913 - one step
+        self,
+        key: Key,
+        blob: bytes,
+        *,
+        version: int,
+        ttl: float,
+        cold: Sequence[bytes] = (),
+        at: float = math.inf,
+    ) -> bool:
+        """As the store does."""
+        write = self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
+        return await self._metered("write", write, lost=False)
+
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """As the store does."""
+        replace = self._store.replace(key, blob, version=version, ttl=ttl, cold=cold)
+        return await self._metered("replace", replace, lost=False)
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """As the store does."""
+        return await self._metered("cold", self._store.cold(key, start=start, limit=limit))
+
+    async def delete(self, key: Key) -> bool:
+        """As the store does."""
+        return await self._metered("delete", self._store.delete(key))
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+        """As the store does."""
+        return await self._metered("list", self._store.list(tenant, after=after, limit=limit))
+
+    async def ping(self) -> None:
+        """As the store does."""
+        await self._metered("ping", self._store.ping())
+
+    async def aclose(self) -> None:
+        """As the store does."""
+        await self._store.aclose()
+
+    async def _metered(self, operation: str, asked: Awaitable[T], *, lost: object = _NEVER) -> T:
+        began = time.perf_counter()
+        outcome = "failed"
+        try:
+            result = await asked
+            outcome = "lost" if result is lost else "done"
+        finally:
+            self._meter(operation, outcome, time.perf_counter() - began)
+        return result

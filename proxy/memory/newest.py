@@ -1,0 +1,66 @@
+"""The newest request that a session has taken in: an older one is known by it, and the same one again."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from filters.message import Message
+from proxy.memory.speech import answers, speech
+
+_BYTES = 8
+_KNOWN = 4
+
+
+class Turn(NamedTuple):
+    """Which words of the user: their turn, whose number means nothing without its life.
+
+    ``question`` tells which words of a turn that has several: -1 are the last of them, -2 those before.
+    """
+
+    life: int
+    turn: int
+    question: int = -1
+
+
+class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a session keeps of that request.
+
+    ``at`` is when it arrived, in seconds since 1970, and ``seal`` what tells its window from others, of
+    ``lines`` lines. ``since`` is where the window begins, counted from the session's first entry, moved ones
+    too; ``whole`` is whether its life does not begin before. ``answering`` is whether it shows what the
+    assistant said. ``asked`` are the words to be answered. ``overtaken`` are requests that arrived before it
+    and were recorded after it: their seals, and what they asked.
+    """
+
+    at: float
+    seal: bytes
+    lines: int
+    since: int
+    answering: bool
+    whole: bool
+    asked: Turn | None = None
+    overtaken: tuple[tuple[bytes, Turn | None], ...] = ()
+
+    def knows(self, sealed: bytes) -> bool:
+        """Whether the request with this seal has been taken in."""
+        return sealed == self.seal or any(sealed == other for other, _ in self.overtaken)
+
+    def asked_by(self, sealed: bytes) -> Turn | None:
+        """The words that the request with this seal asked to be answered."""
+        return self.asked if sealed == self.seal else dict(self.overtaken).get(sealed)
+
+    def overtaking(self, sealed: bytes, asked: Turn | None) -> "Newest":
+        """The same, once it has overtaken another request too; the last four are known again."""
+        overtaken = (*self.overtaken, (sealed, asked))[-_KNOWN:]
+        return msgspec.structs.replace(self, overtaken=overtaken)
+
+
+def seal(window: Sequence[Message]) -> bytes:
+    """Eight bytes that are the same for the same speech, and hardly for other speech."""
+    said = [
+        (m.role, m.content, m.name, m.tool_calls, m.tool_call_id, m.turn_id, m.timestamp, m.metadata)
+        for m in speech(window)
+    ]
+    return blake2b(repr((answers(window), said)).encode("utf-8", "replace"), digest_size=_BYTES).digest()

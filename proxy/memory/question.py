@@ -1,0 +1,22 @@
+"""The words that are to be answered, among all that is held."""
+
+from collections.abc import Sequence
+
+from proxy.memory.newest import Turn
+from proxy.memory.session import Entry
+
+
+def position_of(entries: Sequence[Entry], turn: Turn) -> int | None:
+    """Where these words stand; ``None`` where they are no longer held."""
+    users = [i for i, entry in enumerate(entries) if _asks(entry, turn.life, turn.turn)]
+    return users[turn.question] if len(users) >= -turn.question else None
+
+
+def turn_of(entries: Sequence[Entry], position: int) -> Turn:
+    """How the words at a position are called."""
+    life, turn = entries[position].life, entries[position].turn
+    return Turn(life, turn, -sum(_asks(entry, life, turn) for entry in entries[position:]))
+
+
+def _asks(entry: Entry, life: int, turn: int) -> bool:
+    return entry.turn == turn and entry.life == life and entry.role == "user"

@@ -1,0 +1,92 @@
+"""What a list of messages does not tell of a session, so that an import is exactly what was exported."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from filters.message import Message
+from proxy.memory.contents import numbered
+from proxy.memory.newest import Newest
+from proxy.memory.segment import Segment
+from proxy.memory.session import Entry, Session, message_of
+
+_SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
+_FIELDS: Final = tuple(name for name in Entry.__struct_fields__ if name != "role")
+
+
+class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A session less its messages.
+
+    ``entries`` has, for each message, those fields of its entry that the message alone would be read
+    otherwise for.
+    """
+
+    entries: list[dict[str, Any]] = []
+    life: int = 0
+    turns: int = 0
+    user: str | None = None
+    began: int | float | None = None
+    created: float = 0.0
+    updated: float = 0.0
+    newest: Newest | None = None
+    unheard: tuple[Entry, ...] = ()
+    state: dict[str, Any] = {}
+    summaries: tuple[Segment, ...] = ()
+    model: str | None = None
+    trimmed: bool = False
+
+
+def remainder(session: Session) -> Remainder:
+    """What ``contents`` of a whole session leaves out."""
+    told = numbered(map(message_of, session.entries), now=0.0)
+    pairs = zip(session.entries, told, strict=True)
+    return Remainder(
+        entries=[_difference(*pair) for pair in pairs],
+        life=session.life,
+        turns=session.turns,
+        user=session.user,
+        began=session.began,
+        created=session.created,
+        updated=session.updated,
+        newest=session.newest,
+        unheard=session.unheard,
+        state=session.state,
+        summaries=session.summaries,
+        model=session.model,
+        trimmed=session.trimmed,
+    )
+
+
+def restored(messages: Sequence[Message], left: Remainder) -> Session:
+    """The session that was exported as these messages and this remainder.
+
+    Raises ValueError where one does not belong to the other. System messages are left out.
+    """
+    if len(messages) != len(left.entries):
+        raise ValueError("it has as many entries as there are messages")
+    told = numbered(messages, now=0.0)
+    pairs = zip(told, left.entries, strict=True)
+    return Session(
+        entries=tuple(_with(entry, more) for entry, more in pairs if entry.role in _SPEAKERS),
+        life=left.life,
+        turns=left.turns,
+        user=left.user,
+        began=left.began,
+        created=left.created,
+        updated=left.updated,
+        newest=left.newest,
+        unheard=left.unheard,
+        state=left.state,
+        summaries=left.summaries,
+        model=left.model,
+        trimmed=left.trimmed,
+    )
+
+
+def _difference(entry: Entry, told: Entry) -> dict[str, Any]:
+    return {name: value for name in _FIELDS if (value := getattr(entry, name)) != getattr(told, name)}
+
+
+def _with(told: Entry, more: dict[str, Any]) -> Entry:
+    return msgspec.convert({**msgspec.structs.asdict(told), **more, "role": told.role}, Entry)

@@ -1,0 +1,93 @@
+"""What Prometheus reads: counted where a turn has ended, or when it is asked for."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+
+from proxy.account import Account
+from proxy.families import Families
+from proxy.standing import Gauges, Standing
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_MOST_MODELS: Final = 50
+_CHAT: Final = "chat"
+
+
+class Metrics:
+    """One server's numbers, in a registry of its own.
+
+    No label is the caller's to choose: of models, which a call may name, the first 50 count under their own
+    names and the rest as ``other``.
+    """
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._families = Families.declare(self._registry)
+        self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], Any] = {}
+        self._models: set[str] = set()
+        ProcessCollector(registry=self._registry)
+
+    def gauge(self, standing: Callable[[], Standing]) -> None:
+        """Asks for a standing whenever somebody reads."""
+        self._registry.register(Gauges(standing))
+
+    def exposition(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def turn(self, account: Account) -> None:
+        """Counts a turn that has ended."""
+        of = self._families
+        self._child(of.turns, account.pipeline, account.outcome or "", str(account.status)).inc()
+        if account.ignored:
+            of.ignored.inc(len(account.ignored))
+        for name in account.degraded:
+            self._child(of.degraded, name).inc()
+        if account.upstream is not None:
+            self._own(account)
+            self._asked(account, account.upstream)
+
+    def memory(self, operation: str, outcome: str, seconds: float) -> None:
+        """Counts one operation of a store."""
+        self._child(self._families.memory, operation, outcome).observe(seconds)
+
+    def refused(self, limit: str) -> None:
+        """Counts a request over a rate limit."""
+        self._child(self._families.refused, limit).inc()
+
+    def _own(self, account: Account) -> None:
+        """What a turn took of ours, once it has come as far as the model."""
+        of = self._families
+        self._child(of.overhead, account.pipeline).observe(account.overhead)
+        for stage, seconds in account.stages:
+            self._child(of.stage, account.pipeline, stage).observe(seconds)
+        for module, seconds in account.filters:
+            self._child(of.filter, module.rpartition(".")[2]).observe(seconds)
+
+    def _asked(self, account: Account, upstream: str) -> None:
+        of, model = self._families, self._model(account.model)
+        failure = account.code or "" if account.outcome == "failed" else ""
+        spent = account.duration - account.overhead
+        self._child(of.operation, _CHAT, model, upstream, failure).observe(spent)
+        if account.first_token is not None:
+            self._child(of.first_token, _CHAT, model, upstream).observe(account.first_token)
+        if account.input_tokens is not None:
+            self._child(of.tokens, _CHAT, model, "input").observe(account.input_tokens)
+        if account.output_tokens is not None:
+            self._child(of.tokens, _CHAT, model, "output").observe(account.output_tokens)
+
+    def _model(self, name: str | None) -> str:
+        if name is None or (name not in self._models and len(self._models) >= _MOST_MODELS):
+            return "other"
+        self._models.add(name)
+        return name
+
+    def _child(self, family: MetricWrapperBase, *labels: str) -> Any:
+        """The family's child: found by one look here, and by a locked one in the library."""
+        key = (family, labels)
+        known = self._children.get(key)
+        if known is None:
+            known = self._children[key] = family.labels(*labels)
+        return known

@@ -1,0 +1,112 @@
+// What a page gains where scripts run: local times, turns as they happen, and a playground that answers while one types.
+// Whatever is put into a page was escaped by the server's templates.
+"use strict";
+
+const MOST_ROWS = 200;
+const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+const DAY = { year: "numeric", month: "short", day: "numeric" };
+
+function localise(root) {
+  const now = new Date().toDateString();
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    if (Number.isNaN(moment.valueOf()) || time.dataset.local) continue;
+    time.dataset.local = "yes";
+    const today = moment.toDateString() === now;
+    const clock = moment.toLocaleTimeString([], CLOCK);
+    time.textContent = today ? clock : `${moment.toLocaleDateString([], DAY)} ${clock}`;
+  }
+}
+
+function rowOf(html) {
+  const template = document.createElement("template");
+  template.innerHTML = html.trim();
+  return template.content.firstElementChild;
+}
+
+function show(body, { id, html }) {
+  const row = rowOf(html);
+  localise(row);
+  const there = [...body.rows].find((each) => each.dataset.turn === id);
+  if (there) {
+    // Only what differs is replaced, so that a link that has the focus keeps it.
+    [...row.cells].forEach((cell, i) => {
+      if (!cell.isEqualNode(there.cells[i])) there.cells[i].replaceWith(cell);
+    });
+    return;
+  }
+  row.classList.add("new");
+  body.prepend(row);
+  while (body.rows.length > MOST_ROWS) body.lastElementChild.remove();
+}
+
+function live(link) {
+  const body = document.querySelector("#turns tbody");
+  const source = new EventSource(link.dataset.live);
+  source.addEventListener("open", () => { link.textContent = "As they happen"; });
+  source.addEventListener("error", () => { link.textContent = "The server does not answer; trying again …"; });
+  source.addEventListener("turns", (event) => {
+    for (const row of JSON.parse(event.data)) show(body, row);
+    document.querySelector("#empty").hidden = body.rows.length > 0;
+  });
+  window.addEventListener("pagehide", () => source.close());
+}
+
+function playground(form) {
+  const typing = document.querySelector("#typing");
+  const result = document.querySelector("#tried");
+  let waiting = 0;
+  let asked = null;
+
+  async function ask() {
+    asked?.abort();
+    asked = new AbortController();
+    typing.textContent = "Trying …";
+    try {
+      const answer = await fetch(form.action, {
+        method: "POST",
+        headers: { "x-part": "tried" },
+        body: new URLSearchParams(new FormData(form)),
+        signal: asked.signal,
+        redirect: "error",
+      });
+      if (!answer.ok) throw new Error(String(answer.status));
+      result.innerHTML = await answer.text();
+      localise(result);
+      typing.textContent = result.querySelector(".fault") ? "There are faults" : "Up to date";
+    } catch (error) {
+      if (error.name !== "AbortError") typing.textContent = "This could not be tried; press Try.";
+    }
+  }
+
+  form.addEventListener("input", (event) => {
+    if (event.target.matches("select")) return;
+    clearTimeout(waiting);
+    waiting = setTimeout(ask, 350);
+  });
+  for (const choice of form.querySelectorAll("select")) {
+    choice.addEventListener("change", () => form.requestSubmit(form.querySelector("button[name=load]")));
+  }
+}
+
+function refresh(part) {
+  setInterval(async () => {
+    if (document.hidden) return;
+    try {
+      const answer = await fetch(part.dataset.again, { headers: { "x-part": "figures" }, redirect: "error" });
+      if (!answer.ok) return;
+      part.innerHTML = await answer.text();
+      localise(part);
+    } catch {
+      // The figures stay as they are, with the time they were taken at.
+    }
+  }, Number(part.dataset.seconds) * 1000);
+}
+
+localise(document);
+const link = document.querySelector("[data-live]");
+if (link) live(link);
+const form = document.querySelector("#try");
+if (form) playground(form);
+const part = document.querySelector("[data-again]");
+if (part) refresh(part);

@@ -1,0 +1,126 @@
+"""How the server is: what it talks to, what waits, and the figures of the last hour."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from proxy.hour import Minute
+from proxy.memory.store import StoreError
+from proxy.page.paper import took
+from proxy.page.plot import HEIGHT, WIDTH, Plot, bars, lines
+from proxy.page.room import Room
+from proxy.pipeline import Memory
+
+_HERE: Final = "health"
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """An upstream, the pipelines that use it, and how its newest turns ended."""
+
+    name: str
+    kind: str
+    model: str
+    pipelines: Sequence[str]
+    turns: int
+    failed: int
+    last: str | None
+
+
+class Remembering(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory now. ``answers`` tells how long it took to be asked, or why it could not be."""
+
+    answers: bool
+    said: str
+    failing: bool
+    lost: int
+
+
+async def _shown(room: Room) -> Response:
+    now = time.time()
+    minutes = room.server.traces.hour.minutes(now)
+    values: dict[str, Any] = {
+        "ways": _ways(room),
+        "memory": await _memory(room.parts.memory),
+        "plots": _plots(minutes),
+        "turns": sum(minute.turns for minute in minutes),
+        "phase": room.server.phase,
+        "kept": sum(1 for _ in room.server.traces.newest(room.tenant)),
+        "keeps": room.server.traces.keeping.turns,
+        "size": (WIDTH, HEIGHT),
+        "now": now,
+    }
+    if room.headers.get("x-part"):
+        return room.fragment("figures.html", **values)
+    return room.page("health.html", _HERE, **values)
+
+
+def _ways(room: Room) -> Sequence[Way]:
+    targets = {target.name: target for each in room.parts.pipelines.values() for target in each.targets}
+    recent = [trace.account for trace in room.server.traces.newest(room.tenant)]
+    return [
+        Way(
+            name=name,
+            kind=target.kind.name,
+            model=target.model or "as asked",
+            pipelines=[p.name for p in room.parts.pipelines.values() if target in p.targets],
+            turns=sum(each.upstream == name for each in recent),
+            failed=sum(each.upstream == name and each.state == "failed" for each in recent),
+            last=next((each.state for each in recent if each.upstream == name), None),
+        )
+        for name, target in targets.items()
+    ]
+
+
+async def _memory(memory: Memory | None) -> Remembering | None:
+    if memory is None:
+        return None
+    began = time.perf_counter()
+    try:
+        await memory.store.ping()
+    except StoreError as error:
+        answers, said = False, str(error)
+    else:
+        answers, said = True, f"answers in {took(time.perf_counter() - began)}"
+    lost = memory.recorder.lost_turns
+    return Remembering(answers=answers, said=said, failing=memory.degraded, lost=lost)
+
+
+def _plots(minutes: Sequence[Minute]) -> Sequence[Plot]:
+    turns = [float(minute.turns) for minute in minutes]
+    firsts = [minute.first_token(0.5) for minute in minutes]
+    slow = [minute.first_token(0.95) for minute in minutes]
+    failed = [float(minute.ended.get("failed", 0)) for minute in minutes]
+    cut = [float(minute.ended.get("interrupted", 0) + minute.ended.get("cancelled", 0)) for minute in minutes]
+    left = [float(minute.ended.get("degraded", 0)) for minute in minutes]
+    return [
+        _counted("Turns", "a minute", turns),
+        _timed("First token, median", firsts),
+        _timed("First token, 95 of 100", slow),
+        _counted("Failed", "turns a minute", failed, alarm=True),
+        _counted("Left or superseded", "turns a minute", cut),
+        _counted("With something left out", "turns a minute", left, alarm=True),
+    ]
+
+
+def _counted(title: str, what: str, values: Sequence[float], *, alarm: bool = False) -> Plot:
+    most = max(values)
+    return Plot(
+        title=title, what=what, last=f"{values[-1]:.0f}", most=f"{most:.0f}", bars=bars(values), alarm=alarm
+    )
+
+
+def _timed(title: str, values: Sequence[float | None]) -> Plot:
+    known = [value for value in values if value is not None]
+    return Plot(
+        title=title,
+        what="from a request's arrival",
+        last=took(known[-1]) if known else "-",
+        most=took(max(known)) if known else "-",
+        lines=lines(values),
+    )
+
+
+ROUTES: Final = (("GET", "/health", _shown),)

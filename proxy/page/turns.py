@@ -1,0 +1,113 @@
+"""One turn: where its time went, what each filter did, what the model saw, and what it answered."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from proxy import wire
+from proxy.errors import NotFound, TurnkeeperError
+from proxy.kinds import Kind
+from proxy.page.difference import Filtered, Row, differences, filtered, plain
+from proxy.page.room import Room
+from proxy.page.spending import Spending, spending
+from proxy.page.timeline import WIDTH, pictures
+from proxy.place import decoded
+from proxy.trace import Content, Trace
+from proxy.transcript import Transcript, transcript
+from proxy.trial import disclosure
+from proxy.trial.explain import Whose, explain, written
+from proxy.trial.stripping import Stripped
+
+
+class Inside(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said in a turn, made ready to be looked at. ``fault`` is why some of it could not be."""
+
+    whose: Whose | None = None
+    asked: Sequence[Row] = ()
+    ignored: Sequence[str] = ()
+    fields: Mapping[str, Any] = {}
+    found: Sequence[Row] = ()
+    steps: Sequence[Filtered] = ()
+    stripped: Sequence[Stripped] = ()
+    sent: str = ""
+    answer: Transcript = Transcript()
+    spent: Spending
+    fault: str | None = None
+
+
+async def _shown(room: Room) -> Response:
+    traces = room.server.traces
+    trace = traces.find(room.tenant, room.params["id"])
+    if trace is None:
+        raise NotFound("This turn is not kept any more; the newest are, as many as 'traces:' says.")
+    before, after = traces.beside(trace)
+    inside = await room.turnstile.run(lambda: _inside(trace, before)) if trace.content else None
+    return room.page(
+        "turn.html",
+        "live",
+        trace=trace,
+        turn=trace.account,
+        before=before,
+        after=after,
+        pictures=pictures(trace, traces.written(trace)),
+        width=WIDTH,
+        inside=inside,
+        keeps=traces.keeping.content,
+    )
+
+
+def _inside(trace: Trace, before: Trace | None) -> Inside:
+    content = trace.content
+    assert content is not None  # noqa: S101 - the caller has looked
+    spent = spending(content.sent, trace.answer, before.content.sent if before and before.content else None)
+    answer = transcript(trace.answer)
+    asked, marked = _disclosed(content)
+    found = differences(asked, marked) if asked != marked else ()
+    kind = content.pipeline.targets[0].kind
+    shown = Inside(
+        asked=plain(asked),
+        ignored=content.call.ignored,
+        fields={name: disclosure.field(name, raw) for name, raw in content.call.fields.items()},
+        found=found,
+        sent=_sent(content.sent, kind),
+        answer=answer,
+        spent=spent,
+    )
+    return _explained(content, shown)
+
+
+def _explained(content: Content, shown: Inside) -> Inside:
+    """What the filters did, by running them again: they do no I/O, and the same in gives the same out."""
+    context = content.context
+    try:
+        told = explain(content.heard, content.who, content.pipeline, context.now, context.memory)
+    except TurnkeeperError as error:
+        return msgspec.structs.replace(shown, fault=error.message)
+    return msgspec.structs.replace(
+        shown,
+        whose=told.whose,
+        steps=[filtered(number, step) for number, step in enumerate(told.steps, 1)],
+        stripped=told.stripped,
+    )
+
+
+def _disclosed(content: Content) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    asked, marked = (
+        [disclosure.message(written(message)) for message in call.messages]
+        for call in (content.call, content.heard)
+    )
+    return asked, marked
+
+
+def _sent(body: bytes, kind: Kind) -> str:
+    if not body:
+        return ""
+    fields = wire.top_level(body)
+    messages = decoded(fields["messages"])
+    shown = disclosure.body(fields, messages if isinstance(messages, list) else [], kind)
+    return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
+
+
+ROUTES: Final = (("GET", "/turns/{id}", _shown),)

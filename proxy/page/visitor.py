@@ -1,0 +1,107 @@
+"""Who looks at the page: a cookie that says so, and a token that no other site can know.
+
+A signed-in cookie is ``key.expiry.nonce.mac``, made with the digest of the key that was given: it ends with
+that key, holds nothing of it, and every process that knows the key reads it. A cookie of nobody in
+particular is a nonce alone.
+"""
+
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+import msgspec
+
+from proxy.errors import Forbidden
+from proxy.keys import Key, Keys
+
+COOKIE: Final = "turnkeeper"
+LASTS: Final = 12 * 3600
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_SIGNED = re.compile(r"([0-9a-f]{16})\.([0-9]{1,12})\.([0-9a-f]{32})\.([0-9a-f]{64})")
+_ALONE: Final = secrets.token_bytes(32)
+"""What tokens are made with where there are no keys: the process's own, made at its start."""
+
+
+class Visitor(msgspec.Struct, frozen=True):
+    """One browser. ``tenant`` is ``None`` before a key was given where one is needed.
+
+    ``cookie`` is what the browser has, or is to be given where ``fresh``.
+    """
+
+    tenant: str | None
+    cookie: str
+    token: str
+    fresh: bool = False
+    keyed: bool = False
+
+
+def visitor(headers: Mapping[str, str], keys: Keys) -> Visitor:
+    """Whose request this is; a browser that shows no cookie of ours is a new one."""
+    shown = _shown(headers.get("cookie", ""))
+    key = _signed_by(shown, keys)
+    known = key is not None or bool(_NONCE.fullmatch(shown))
+    cookie = shown if known else secrets.token_hex(16)
+    tenant = (key.tenant if key else None) if keys else "default"
+    return Visitor(tenant, cookie, _token(cookie, keys), fresh=not known, keyed=bool(keys))
+
+
+def signed(key: Key, *, now: float) -> str:
+    """A cookie for the holder of a key."""
+    said = f"{_name(key)}.{int(now) + LASTS}.{secrets.token_hex(16)}"
+    return f"{said}.{_mac(key, said)}"
+
+
+def check(who: Visitor, headers: Mapping[str, str], given: str) -> None:
+    """Raises Forbidden for a form that is not from a page of ours."""
+    foreign = headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}
+    if foreign or who.fresh or not hmac.compare_digest(given.encode(), who.token.encode()):
+        raise Forbidden("This form is not from here, or too old; go back, reload the page and try again.")
+
+
+def set_cookie(value: str, *, secure: bool, lasts: int | None = None) -> str:
+    """The header that gives a browser its cookie; without ``lasts`` it goes when the browser is closed."""
+    parts = [f"{COOKIE}={value}", "Path=/", "HttpOnly", "SameSite=Strict"]
+    parts += [f"Max-Age={lasts}"] if lasts is not None else []
+    return "; ".join([*parts, "Secure"] if secure else parts)
+
+
+def is_secure(scheme: str, headers: Mapping[str, str]) -> bool:
+    """Whether the browser came by HTTPS, to us or to what stands in front of us."""
+    return "https" in {scheme, headers.get("x-forwarded-proto", "").lower()}
+
+
+def _shown(header: str) -> str:
+    try:
+        morsel = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel else ""
+
+
+def _signed_by(shown: str, keys: Keys) -> Key | None:
+    parts = _SIGNED.fullmatch(shown)
+    if parts is None or int(parts[2]) < time.time():
+        return None
+    said = shown.rpartition(".")[0]
+    for key in keys.entries:
+        if _name(key) == parts[1] and hmac.compare_digest(_mac(key, said), parts[4]):
+            return key if key.scope == "all" else None
+    return None
+
+
+def _name(key: Key) -> str:
+    return hmac.new(key.digest, b"page: name", sha256).hexdigest()[:16]
+
+
+def _mac(key: Key, said: str) -> str:
+    return hmac.new(key.digest, b"page: visit " + said.encode(), sha256).hexdigest()
+
+
+def _token(cookie: str, keys: Keys) -> str:
+    secret = b"".join(key.digest for key in keys.entries) or _ALONE
+    return hmac.new(secret, b"page: token " + cookie.encode(), sha256).hexdigest()

@@ -1,0 +1,79 @@
+"""One turn as it went, kept to be looked at: values that were there anyway, and nothing made of them yet."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import msgspec
+
+from filters.base import Context, Fields, Messages
+from proxy.account import Account
+from proxy.pipeline import Pipeline
+from proxy.session import Identity
+from proxy.watch import Watch
+from proxy.wire import Call
+
+_PRIVATE = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
+_MOST_STAMPS = 200
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said in a turn: the call as the engine sent it, and with its interrupted answers marked.
+
+    ``fields`` and ``messages`` are what the filters made of it.
+    """
+
+    call: Call
+    heard: Call
+    who: Identity
+    context: Context
+    pipeline: Pipeline
+    fields: Fields
+    messages: Messages
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that has ended. ``began``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
+
+    ``marks`` say when each stage began, and ``chunks`` when something went to the client, at most 200 times
+    of ``count``. ``answer`` is what the client got, ``failure`` why it got no more, and ``size`` about
+    how many bytes are kept.
+    """
+
+    account: Account
+    number: int
+    began: float
+    marks: Sequence[tuple[str, float]]
+    chunks: Sequence[float]
+    count: int
+    end: float
+    failure: str | None = None
+    content: Content | None = None
+    answer: bytes = b""
+    size: int = 0
+
+    @classmethod
+    def of(cls, account: Account, watch: Watch, *, number: int, content: bool) -> Self:
+        """What there is to keep of a turn that was watched; without ``content``, nothing that was said."""
+        said = watch.content if content and isinstance(watch.content, Content) else None
+        return cls(
+            account=account,
+            number=number,
+            began=watch.clock.began,
+            marks=tuple(watch.clock.marks),
+            chunks=watch.stamps[:: len(watch.stamps) // _MOST_STAMPS + 1],
+            count=len(watch.stamps),
+            end=time.perf_counter(),
+            failure=watch.failure,
+            content=said and _without_keys(said),
+            answer=b"".join(watch.sent) if said else b"",
+            size=watch.size + sum(map(len, watch.sent)) if said else 0,
+        )
+
+
+def _without_keys(content: Content) -> Content:
+    call, heard = content.call, content.heard
+    kept: Mapping[str, str] = {name: value for name, value in call.headers.items() if name not in _PRIVATE}
+    shown = msgspec.structs.replace(call, headers=kept)
+    marked = shown if heard is call else msgspec.structs.replace(heard, headers=kept)
+    return msgspec.structs.replace(content, call=shown, heard=marked)

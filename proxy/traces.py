@@ -1,0 +1,115 @@
+"""The newest turns of a process, to be looked at."""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from proxy.account import Account
+from proxy.hour import Hour
+from proxy.memory.session import Session
+from proxy.memory.store import Key
+from proxy.trace import Trace
+from proxy.watch import Watch
+
+_MOST_BYTES = 16_000_000
+
+
+class Keeping(msgspec.Struct, frozen=True):
+    """How many turns are kept, and whether what was said in them is."""
+
+    turns: int = 0
+    content: bool = False
+
+
+class Traces:
+    """Turns of all tenants, as many as ``keeping`` says and 16 MB at most."""
+
+    def __init__(self) -> None:
+        self.hour = Hour()
+        self.keeping = Keeping()
+        self._numbers = itertools.count(1)
+        self._ring: deque[Trace] = deque()
+        self._bytes = 0
+        self._unwritten: dict[Key, list[int]] = {}
+        self._written: dict[int, float] = {}
+
+    def keep(self, keeping: Keeping) -> None:
+        """From now on more is kept, or less; what is too much goes at once."""
+        self.keeping = keeping
+        held = list(self._ring)
+        self._ring.clear()
+        self._bytes = 0
+        for trace in held:
+            self._take(trace)
+
+    def put(self, account: Account, watch: Watch) -> None:
+        """Takes in a turn that has ended."""
+        self.hour.add(time.time(), account)
+        if self.keeping.turns:
+            trace = Trace.of(account, watch, number=next(self._numbers), content=self.keeping.content)
+            if account.session is not None:
+                self._unwritten.setdefault(Key(account.tenant, account.session), []).append(trace.number)
+            self._take(trace)
+
+    def recorded(self, key: Key, _: Session) -> None:
+        """Notes when the turns of a session were written; a recorder's listener."""
+        for number in self._unwritten.pop(key, ()):
+            self._written[number] = time.perf_counter()
+
+    def written(self, trace: Trace) -> float | None:
+        """When a turn was written to memory, by ``time.perf_counter``; ``None`` where it was not."""
+        return self._written.get(trace.number)
+
+    def newest(self, tenant: str, session: str | None = None) -> Iterator[Trace]:
+        """A tenant's turns, or those of one of its sessions, the newest first."""
+        for trace in reversed(self._ring):
+            if trace.account.tenant == tenant and session in {None, trace.account.session}:
+                yield trace
+
+    def find(self, tenant: str, id: str) -> Trace | None:  # noqa: A002 - an id is called an id
+        """A tenant's turn by its id."""
+        return next((trace for trace in self.newest(tenant) if trace.account.id == id), None)
+
+    def beside(self, trace: Trace) -> tuple[Trace | None, Trace | None]:
+        """The turns of the same session and pipeline before and after, where they are still kept."""
+        account = trace.account
+        if account.session is None:
+            return None, None
+        same = [
+            each
+            for each in self.newest(account.tenant, account.session)
+            if each.account.pipeline == account.pipeline
+        ]
+        place = next((i for i, each in enumerate(same) if each.number == trace.number), None)
+        if place is None:
+            return None, None
+        return (same[place + 1] if place + 1 < len(same) else None), (same[place - 1] if place else None)
+
+    def forget(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
+        """Lets go of all turns of a session, or of a person."""
+        for trace in list(self.newest(tenant)):
+            account = trace.account
+            if (account.session == session) if user is None else (account.user == user):
+                self._ring.remove(trace)
+                self._let_go(trace)
+
+    def _take(self, trace: Trace) -> None:
+        if trace.size > _MOST_BYTES or not self.keeping.content:
+            trace = msgspec.structs.replace(trace, content=None, answer=b"", size=0)
+        self._ring.append(trace)
+        self._bytes += trace.size
+        while len(self._ring) > self.keeping.turns or self._bytes > _MOST_BYTES:
+            self._let_go(self._ring.popleft())
+
+    def _let_go(self, trace: Trace) -> None:
+        self._bytes -= trace.size
+        self._written.pop(trace.number, None)
+        if trace.account.session is None:
+            return
+        key = Key(trace.account.tenant, trace.account.session)
+        left = [number for number in self._unwritten.pop(key, ()) if number != trace.number]
+        if left:
+            self._unwritten[key] = left

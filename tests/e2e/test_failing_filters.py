@@ -1,0 +1,99 @@
+"""A filter of a user's own that fails, and what the caller gets."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fake_upstream import DONE, FakeUpstream
+from tests.proxy_server import CONFIG, ProxyServer
+
+Serve = Callable[..., ProxyServer]
+REQUEST = """
+from filters.base import RequestFilter
+
+class Moody(RequestFilter):
+    def {method}:
+        {body}
+"""
+ANSWER = """
+from filters.base import AnswerFilter
+
+class Stage:
+    def feed(self, delta):
+        raise ValueError("a secret")
+
+    def close(self):
+        return {}
+
+class Moody(AnswerFilter):
+    def open(self, context):
+        return Stage()
+"""
+RAISES = ["apply(self, messages, context)", 'raise KeyError("a secret")']
+
+
+@pytest.fixture
+def moody(serve: Serve, tmp_path: Path) -> Callable[..., ProxyServer]:
+    def start(source: str, side: str, extra: str = "") -> ProxyServer:
+        (tmp_path / "moody.py").write_text(source)
+        named = CONFIG.replace("request: []", f"{side}: [moody]{extra}")
+        return serve(f"filters: [moody.py]\n{named}")
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "said"),
+    [
+        (*RAISES, "failed with KeyError at moody.py:6"),
+        ("set(self, fields, context)", "return 1 / 0", "failed with ZeroDivisionError at moody.py:6"),
+        ("apply(self, messages, context)", "return None", "returned something else than a list of messages"),
+    ],
+)
+def test_the_turn_is_refused_and_the_filter_named(
+    moody: Callable[..., ProxyServer],
+    upstream: FakeUpstream,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    body: str,
+    said: str,
+) -> None:
+    got = moody(REQUEST.format(method=method, body=body), "request").chat()
+    assert got.status_code == 500
+    assert got.json()["error"] == {
+        "message": f"The filter 'moody' {said}.",
+        "type": "server_error",
+        "param": None,
+        "code": "filter_failed",
+    }
+    assert f"The filter 'moody' {said}" in caplog.text
+    assert "a secret" not in caplog.text
+    assert not upstream.requests
+
+
+def test_the_turn_goes_on_without_it_where_the_settings_say_so(
+    moody: Callable[..., ProxyServer], upstream: FakeUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = REQUEST.format(method=RAISES[0], body=RAISES[1])
+    proxy = moody(source, "request", ", failing: skip")
+    got = proxy.chat(stream=True)
+    assert got.status_code == 200
+    assert got.headers["x-turnkeeper-degraded"] == "moody"
+    assert upstream.last.json["messages"] == [{"role": "user", "content": "Hi"}]
+    assert "'moody' has failed" in caplog.text
+    assert 'turnkeeper_degraded_turns_total{name="moody"} 1.0' in proxy.client.get("/metrics").text
+
+
+def test_an_answer_filter_that_fails_is_named_too(
+    moody: Callable[..., ProxyServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = moody(ANSWER, "answer")
+    whole, stream = proxy.chat(), proxy.chat(stream=True)
+    assert whole.status_code == 500
+    assert "The filter 'moody' failed with ValueError" in whole.json()["error"]["message"]
+    error = json.loads(stream.content.split(b"data: ")[-1])["error"]
+    assert error["code"] == "filter_failed"
+    assert DONE not in stream.content
+    assert "a secret" not in caplog.text

@@ -1,0 +1,133 @@
+"""While the model thinks, the line is kept alive; what comes out is a stream all the same."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.fake_upstream import (
+    DONE,
+    END,
+    HANG,
+    HEAD,
+    RESET,
+    ROLE,
+    FakeUpstream,
+    answer,
+    by_default,
+    chunk,
+    completion,
+    delta,
+    stream_of,
+)
+from tests.proxy_server import ProxyServer
+
+Serve = Callable[..., ProxyServer]
+CONFIG = """
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", first_token: 1200ms}}
+pipelines:
+  default: {upstreams: [main], keep_alive: 200ms, answer: [%s]}
+"""
+COMMENT = b": keep-alive\n\n"
+BODY = stream_of("Two", " eggs.")
+
+
+@pytest.fixture
+def proxy(serve: Serve) -> ProxyServer:
+    return serve(CONFIG % "")
+
+
+def arriving(proxy: ProxyServer, **fields: Any) -> Iterator[tuple[float, bytes]]:
+    """What comes, and when."""
+    call = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}], **fields}
+    started = time.monotonic()
+    with proxy.client.stream("POST", "/v1/chat/completions", json=call) as got:
+        assert got.status_code == 200
+        assert got.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert got.headers["x-accel-buffering"] == "no"
+        assert got.headers["x-request-id"]
+        yield from ((time.monotonic() - started, data) for data in got.iter_raw())
+
+
+def test_comments_go_out_until_the_model_speaks(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.says(0.7, HEAD, chunk(BODY), END)
+    pieces = list(arriving(proxy))
+    whole = b"".join(data for _, data in pieces)
+    assert whole == COMMENT * whole.count(COMMENT) + BODY
+    assert 2 <= whole.count(COMMENT) <= 4
+    assert 0.15 < pieces[0][0] < 0.6
+
+
+def test_they_come_between_two_words_too(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    half = BODY.index(b"eggs")
+    upstream.says(HEAD, chunk(BODY[:half]), 0.7, chunk(BODY[half:]), END)
+    whole = b"".join(data for _, data in arriving(proxy))
+    assert whole.replace(COMMENT, b"") == BODY
+    assert 2 <= whole.count(COMMENT) <= 4
+    assert whole.index(COMMENT) < BODY.index(b"eggs"), "half an event waits behind them"
+
+
+def test_an_answer_without_pauses_has_none(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    words = [step for _ in range(12) for step in (chunk(delta(content="x")), 0.05)]
+    upstream.says(HEAD, chunk(ROLE), *words, chunk(DONE), END)
+    assert COMMENT not in b"".join(data for _, data in arriving(proxy))
+
+
+def test_a_whole_answer_has_none(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.says(0.5, *answer(completion()))
+    assert proxy.chat().json() == completion()
+
+
+def test_a_failure_in_time_is_still_a_status(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.says(*answer(b"", 400))
+    assert proxy.chat(stream=True).status_code == 400
+
+
+def test_a_failure_after_one_is_an_event(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.says(HANG)
+    got = b"".join(data for _, data in arriving(proxy))
+    assert got.startswith(COMMENT)
+    assert json.loads(got.splitlines()[-2][6:])["error"]["code"] == "upstream_timeout"
+    assert DONE not in got
+
+
+def test_after_one_the_upstream_may_still_be_asked_again(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    failing = iter([[0.5, RESET]])
+    upstream.script = lambda request: next(failing, None) or by_default(request)
+    got = b"".join(data for _, data in arriving(proxy))
+    assert got == COMMENT * got.count(COMMENT) + stream_of("Hello", " there.")
+    assert len(upstream.requests) == 2
+
+
+def test_it_goes_together_with_a_filler(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(0.7, HEAD, chunk(BODY), END)
+    proxy = serve(CONFIG % "filler: {after: 300ms, phrases: [One moment.]}, interruptable: {value: false}")
+    first, second, *rest = [data for _, data in arriving(proxy)]
+    assert first == COMMENT
+    assert b'"interruptable":false' in second
+    assert b"One moment." in second
+    assert b"".join(rest).replace(COMMENT, b"") == BODY
+
+
+def test_agoras_first_event_stands_before_the_models_own(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(0.4, HEAD, chunk(BODY), END)
+    got = b"".join(data for _, data in arriving(serve(CONFIG % "interruptable: {value: false}")))
+    first, own = got.replace(COMMENT, b"").split(b"\n\n", 1)
+    assert b'"interruptable":false' in first
+    assert own == BODY
+
+
+def test_a_silent_line_that_is_left_leaves_nothing(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    assert proxy.chat(stream=True).status_code == 200
+    tasks = proxy.tasks()
+    upstream.says(HANG)
+    coming = arriving(proxy)
+    next(coming)
+    coming.close()
+    assert upstream.last.closed.wait(1)
+    end = time.monotonic() + 2
+    while proxy.tasks() > tasks and time.monotonic() < end:
+        time.sleep(0.01)
+    assert proxy.tasks() <= tasks

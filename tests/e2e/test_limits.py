@@ -1,0 +1,146 @@
+"""Limits, as callers meet them."""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import openai
+import pytest
+
+from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
+from tests.memory.redis_server import RedisServer
+from tests.proxy_server import CONFIG, ProxyServer
+
+Serve = Callable[..., ProxyServer]
+KEYS = 'keys: "acme:one,acme:other,globex:two"\nmemory: {sessions: "${MEMORY_URL}"}\n' + CONFIG
+ONE, OTHER, TWO = ({"Authorization": f"Bearer {key}"} for key in ("one", "other", "two"))
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with contextlib.closing(RedisServer(tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture(params=["process", "redis"])
+def limited(request: pytest.FixtureRequest, serve: Serve) -> Callable[[str], ProxyServer]:
+    """Serves with limits, counted in the process or on a Redis."""
+    where = "memory:"
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis")
+        where = f"{server.url}?prefix={time.monotonic_ns()}:"
+    return lambda limits: serve(KEYS + f"limits: {limits}\n", MEMORY_URL=where)
+
+
+def refused(got: httpx2.Response, kind: str) -> bool:
+    error = got.json()["error"]
+    assert got.status_code == 429
+    assert error["type"] == kind
+    assert error["code"] == "rate_limit_exceeded"
+    assert set(error) == {"message", "type", "param", "code"}
+    assert 1 <= int(got.headers["retry-after"]) <= 60
+    return True
+
+
+def test_requests_are_counted_by_the_key_s_name(limited: Callable[[str], ProxyServer]) -> None:
+    proxy = limited("{requests_per_minute: 2}")
+    first, second = proxy.chat(headers=ONE), proxy.chat(headers=OTHER)
+    assert first.headers["x-ratelimit-limit-requests"] == "2"
+    assert [got.headers["x-ratelimit-remaining-requests"] for got in (first, second)] == ["1", "0"]
+    assert re.fullmatch(r"1m0s|5\d(\.\d+)?s", first.headers["x-ratelimit-reset-requests"])
+    third = proxy.chat(headers=ONE)
+    assert refused(third, "requests")
+    assert third.headers["x-ratelimit-remaining-requests"] == "0"
+    assert proxy.chat(headers=TWO).status_code == 200
+
+
+def test_tokens_are_counted_once_they_are_known(limited: Callable[[str], ProxyServer]) -> None:
+    proxy = limited("{tokens_per_minute: 10}")
+    assert proxy.chat(headers=ONE).headers["x-ratelimit-remaining-tokens"] == "10"
+    time.sleep(0.1)
+    got = proxy.chat(headers=ONE)
+    assert got.headers["x-ratelimit-remaining-tokens"] == "3"
+    time.sleep(0.1)
+    assert refused(proxy.chat(headers=ONE), "tokens")
+
+
+def test_servers_on_one_redis_count_together(serve: Serve, redis: RedisServer) -> None:
+    config = KEYS + "limits: {requests_per_minute: 1}\n"
+    where = f"{redis.url}?prefix=together:"
+    one, other = serve(config, MEMORY_URL=where), serve(config, MEMORY_URL=where)
+    assert one.chat(headers=ONE).status_code == 200
+    assert refused(other.chat(headers=ONE), "requests")
+
+
+@pytest.mark.parametrize("place", ["redis://127.0.0.1:1/0", "redis://10.255.255.1:6379/0"])
+def test_a_dead_redis_refuses_nobody_and_costs_no_more_than_memory_may(serve: Serve, place: str) -> None:
+    proxy = serve(KEYS + "limits: {requests_per_minute: 1, tokens_per_minute: 1}\n", MEMORY_URL=place)
+    began = time.monotonic()
+    first = proxy.chat(headers=ONE)
+    assert time.monotonic() - began < 0.5
+    assert first.status_code == 200
+    assert "limits" in first.headers["x-turnkeeper-degraded"]
+    assert "x-ratelimit-limit-requests" not in first.headers
+    assert proxy.chat(headers=ONE).status_code == 200
+
+
+def test_turns_at_once_are_bounded_and_a_place_comes_back(serve: Serve, upstream: FakeUpstream) -> None:
+    proxy = serve(KEYS + "limits: {concurrent_streams: 2}\n")
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), HANG)
+    body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    for _ in range(3):  # those who hang up give their places back
+        with ThreadPoolExecutor() as pool, httpx2.Client(base_url=proxy.root, timeout=5) as client:
+
+            def begun(_: int, client: httpx2.Client = client) -> httpx2.Response:
+                request = client.build_request("POST", "/v1/chat/completions", json=body, headers=ONE)
+                return client.send(request, stream=True)
+
+            streams = list(pool.map(begun, range(2)))
+            assert refused(proxy.chat(headers=ONE), "streams")
+            assert proxy.chat(headers=TWO, stream=True, content=b"{").status_code == 400
+            for stream in streams:
+                stream.close()
+        time.sleep(0.1)
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), chunk(DONE), END)
+    assert proxy.chat(headers=ONE, stream=True).status_code == 200
+
+
+def test_failures_give_their_places_back(serve: Serve, upstream: FakeUpstream) -> None:
+    proxy = serve(KEYS + "limits: {concurrent_streams: 1}\n")
+    upstream.says(*answer({"error": {"message": "no"}}, status=500))
+    assert [proxy.chat(headers=ONE).status_code for _ in range(3)] == [500] * 3
+    assert proxy.chat(headers=ONE, content=b"nonsense").status_code == 400
+
+
+def test_ours_take_the_place_of_the_upstream_s(serve: Serve, upstream: FakeUpstream) -> None:
+    proxy = serve(KEYS + "limits: {requests_per_minute: 7}\n")
+    upstream.says(*answer(completion(), headers="x-ratelimit-remaining-requests: 99\r\nx-ratelimit-x: 1\r\n"))
+    got = proxy.chat(headers=ONE)
+    assert got.headers.get_list("x-ratelimit-remaining-requests") == ["6"]
+    assert got.headers["x-ratelimit-x"] == "1"
+
+
+def test_without_limits_there_are_no_headers_of_ours(serve: Serve) -> None:
+    assert "x-ratelimit-limit-requests" not in serve(KEYS).chat(headers=ONE).headers
+
+
+def test_openai_s_client_understands(serve: Serve) -> None:
+    proxy = serve(KEYS + "limits: {requests_per_minute: 1}\n")
+    client = openai.OpenAI(base_url=proxy.url, api_key="one", max_retries=0)
+    client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "Hi"}])
+    with pytest.raises(openai.RateLimitError) as told:
+        client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "Hi"}])
+    assert told.value.code == "rate_limit_exceeded"
+    assert told.value.type == "requests"
+
+
+def test_who_is_refused_is_counted(serve: Serve) -> None:
+    proxy = serve(KEYS + "limits: {requests_per_minute: 1}\n")
+    for _ in range(3):
+        proxy.chat(headers=ONE)
+    metrics = proxy.client.get("/metrics", headers=ONE).text
+    assert 'turnkeeper_refused_requests_total{limit="requests"} 2.0' in metrics
+    assert 'turnkeeper_turns_total{outcome="failed",pipeline="default",status="429"} 2.0' in metrics

@@ -1,0 +1,128 @@
+"""Turns shown while they go by, over HTTP and in a terminal."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from proxy.commands.tap import key_of, written
+from proxy.feed import Event
+from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.proxy_server import CONFIG, ProxyServer
+
+Serve = Callable[..., ProxyServer]
+KEYS = 'keys: "acme:one,globex:two,phone:three:chat"\n' + CONFIG
+
+
+@contextmanager
+def looking(proxy: ProxyServer, key: str = "") -> Iterator[Iterator[dict[str, Any]]]:
+    """The events of the feed, from the moment on at which it is open."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with proxy.client.stream("GET", "/v1/turns", headers=headers) as got:
+        assert got.status_code == 200
+        lines = got.iter_lines()
+        next(lines)
+        yield (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+
+
+def test_a_turn_is_shown_when_it_answers_and_when_it_ends(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="secret")), 0.2, chunk(DONE), END)
+    with looking(proxy) as events:
+        proxy.chat(stream=True, headers={"X-Session-Id": "room-1", "X-User-Id": "ann"}, turn_id=7)
+        first, last = next(events), next(events)
+    assert (first["state"], last["state"]) == ("streaming", "done")
+    assert first["id"] == last["id"]
+    assert (
+        last | {"session": "room-1", "user": "ann", "turn": 7, "model": "fake", "pipeline": "default"} == last
+    )
+    assert 0 < first["first_token_ms"] == last["first_token_ms"] < last["duration_ms"]
+    assert "secret" not in json.dumps(last)
+
+
+def test_failures_and_hang_ups_are_shown(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 5.0)
+    with looking(proxy) as events:
+        proxy.chat(content=b"nonsense")
+        failed = next(events)
+        assert (failed["state"], failed["status"]) == ("failed", 400)
+        body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        with proxy.client.stream("POST", "/v1/chat/completions", json=body) as got:
+            pieces = got.iter_bytes()
+            next(pieces)
+        assert [next(events)["state"] for _ in range(2)] == ["streaming", "interrupted"]
+
+
+def test_what_went_by_before_is_shown_first(proxy: ProxyServer) -> None:
+    proxy.chat(headers={"X-Session-Id": "before"})
+    with looking(proxy) as events:
+        assert next(events)["session"] == "before"
+
+
+def test_each_key_sees_its_own_tenant_s_turns(serve: Serve) -> None:
+    proxy = serve(KEYS)
+    with looking(proxy, "one") as events:
+        for key in ("two", "one"):
+            proxy.chat(headers={"Authorization": f"Bearer {key}", "X-Session-Id": f"of {key}"})
+        assert next(events)["session"] == "of one"
+    assert proxy.client.get("/v1/turns").status_code == 401
+    assert proxy.client.get("/v1/turns", headers={"Authorization": "Bearer three"}).status_code == 403
+
+
+def test_onlookers_do_not_hold_up_the_server_s_end(proxy: ProxyServer) -> None:
+    with looking(proxy) as events:
+        proxy.run(_drain(proxy))
+        assert list(events) == []
+
+
+async def _drain(proxy: ProxyServer) -> None:
+    proxy.app.drain()
+
+
+def test_the_command_shows_a_line_for_each(proxy: ProxyServer) -> None:
+    proxy.chat(headers={"X-Session-Id": "room-\x1b[31m1".replace("\x1b", ""), "X-User-Id": "ann"})
+    command = [sys.executable, "-m", "proxy", "tap", "--url", proxy.root]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as tap:
+        timer = threading.Timer(20, tap.kill)
+        timer.start()
+        assert tap.stdout
+        line = tap.stdout.readline()
+        timer.cancel()
+        tap.kill()
+    assert "done" in line and "ann" in line and "fake" in line
+
+
+def test_the_command_says_why_not(proxy: ProxyServer, serve: Serve) -> None:
+    for url, said in (("http://127.0.0.1:1", "cannot be reached"), (serve(KEYS).root, "TURNKEEPER_KEYS")):
+        command = [sys.executable, "-m", "proxy", "tap", "--url", url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "key"),
+    [
+        ({}, ""),
+        ({"TURNKEEPER_KEY": "mine", "TURNKEEPER_KEYS": "a:one"}, "mine"),
+        ({"TURNKEEPER_KEYS": "a:chats:chat, b:all"}, "all"),
+        ({"TURNKEEPER_KEYS": "nonsense"}, ""),
+    ],
+)
+def test_the_key_comes_from_the_environment(environ: dict[str, str], key: str) -> None:
+    assert key_of(environ) == key
+
+
+def test_a_line_is_one_line() -> None:
+    event = Event(
+        id="turn_1", request="r", session="s", user=None, turn=None, model=None, pipeline="default",
+        state="degraded", status=200, code=None, degraded=("memory",),
+        first_token_ms=None, duration_ms=1, at=0,
+    )  # fmt: skip
+    text = "".join(text for text, _ in written(event))
+    assert "degraded" in text and text.endswith("memory")

@@ -1,0 +1,394 @@
+"""An upstream that does everything badly: what the caller gets, what is left behind, and the call after it.
+
+With ``-v`` a table is printed of the faults that were tried and what the caller got.
+"""
+
+import asyncio
+import gc
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.fake_upstream import (
+    CLOSE,
+    DONE,
+    END,
+    HANG,
+    HEAD,
+    RESET,
+    ROLE,
+    FakeUpstream,
+    Received,
+    Step,
+    answer,
+    by_default,
+    chunk,
+    completion,
+    delta,
+    event,
+    sse,
+    stream_of,
+)
+from tests.http_peer import black_hole
+from tests.proxy_server import ProxyServer
+
+Serve = Callable[..., ProxyServer]
+CONFIG = """
+upstreams:
+  main: {base_url: "${UPSTREAM_BASE_URL}", connect: 300ms, first_token: 400ms, total: 800ms, retries: %d}
+pipelines:
+  default: {upstreams: [main]}
+"""
+GOOD = stream_of("Hello", " there.")
+HALF = ROLE + delta(content="half a ")
+STATUS = HEAD.split(b"\r\n", 1)[0]
+OPEN_END = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+
+def sized(length: int) -> bytes:
+    return OPEN_END.replace(b"\r\n\r\n", b"\r\ncontent-length: %d\r\n\r\n" % length)
+
+
+def zipped(body: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(body) + packer.flush()
+
+
+ZIPPED = HEAD.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
+LONG = ROLE + delta(content="x" * 1_000_000) + DONE
+WRONG_BYTES = ROLE + b'data: {"choices": [{"delta": {"content": "\xff\xfe"}}]}\n\n' + DONE
+WRONG_JSON = ROLE + b'data: {"choices": [{"delta": {"content": }\n\n' + DONE
+DEEP = ROLE + b"data: " + b"[" * 100_000 + b"\n\n" + DONE
+
+# Before the first delta: the caller gets this status.
+BEFORE: dict[str, tuple[list[Step], int]] = {
+    "reset at once": ([RESET], 502),
+    "closed at once": ([CLOSE], 502),
+    "stalls before its head": ([HANG], 504),
+    "stalls inside its status line": ([STATUS[:9], HANG], 504),
+    "stalls inside its headers": ([HEAD[:70], HANG], 504),
+    "stalls before the first delta": ([HEAD, HANG], 504),
+    "stalls after the role": ([HEAD, chunk(ROLE), HANG], 504),
+    "trickles its head": ([step for byte in HEAD for step in (bytes([byte]), 0.05)], 504),
+    "sends comments for ever": ([HEAD, *[chunk(b": ping\n\n"), 0.05] * 40, HANG], 504),
+    "promises more than it sends": ([sized(len(ROLE) + 99), ROLE, CLOSE], 502),
+    "closes before anything": ([OPEN_END, ROLE, CLOSE], 502),
+    "ends before anything": ([HEAD, chunk(ROLE), END], 502),
+    "ends in [DONE] alone": (sse(ROLE + DONE), 502),
+    "bad chunk size": ([HEAD, b"zz\r\n" + ROLE + b"\r\n", HANG], 502),
+    "negative chunk size": ([HEAD, b"-5\r\nhello\r\n", HANG], 502),
+    "two lengths": (
+        [OPEN_END.replace(b"\r\n\r\n", b"\r\ncontent-length: 5\r\ncontent-length: 9\r\n\r\n"), HANG],
+        502,
+    ),
+    "length no number": ([OPEN_END.replace(b"\r\n\r\n", b"\r\ncontent-length: many\r\n\r\n"), HANG], 502),
+    "headers without end": ([HEAD[:-2], *[b"x-more: " + b"y" * 8000 + b"\r\n"] * 20, HANG], 502),
+    "another protocol": ([b"SSH-2.0-OpenSSH_9.6\r\n\r\n", HANG], 502),
+    "only interim answers": ([b"HTTP/1.1 102 Processing\r\n\r\n" * 3, HANG], 504),
+    "switches protocols": ([b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\n\r\n", HANG], 502),
+    "gzip that is none": ([ZIPPED, chunk(GOOD), END], 502),
+    "gzip cut short": ([ZIPPED, chunk(zipped(GOOD)[:12]), END], 502),
+    "an unknown coding": ([ZIPPED.replace(b"gzip", b"br"), chunk(GOOD), END], 502),
+    "an error frame": (sse(event(error={"message": "boom"}, choices=[])), 502),
+    "a role and a frame of 429": (sse(ROLE + event(error={"message": "boom", "code": 429}, choices=[])), 429),
+    "an error frame, and stays": ([HEAD, chunk(ROLE + event(error={"message": "boom"})), HANG], 502),
+    "[DONE] alone, and stays": ([HEAD, chunk(ROLE + DONE), HANG], 502),
+    "an error of 2 MB, and stays": (
+        [STATUS.replace(b"200", b"500") + b"\r\n\r\n", b"x" * 2_000_000, HANG],
+        502,
+    ),
+    "a redirection that stays": ([STATUS.replace(b"200", b"302") + b"\r\n\r\n", HANG], 502),
+    "an error that is no stream": (answer({"error": {"message": "boom"}}), 502),
+    "a page of HTML": (answer(b"<html>Bad gateway</html>", 502, kind="text/html"), 502),
+    "an error of 2 MB": (answer(b"x" * 2_000_000, 500), 502),
+    "an error cut short": ([answer(b"x" * 999, 500)[0][:-99], CLOSE], 502),
+    "an error that stalls": ([answer(b"x" * 999, 500)[0][:-99], HANG], 504),
+    "a redirection": (answer(b"", 302, "location: http://127.0.0.1:1/v1\r\n"), 502),
+    "a redirection to itself": (answer(b"", 308, "location: /v1/chat/completions\r\n"), 502),
+    "429": (answer(b"", 429, "retry-after: 9\r\n"), 429),
+    "500": (answer(b"", 500), 500),
+    "503": (answer(b"", 503, "retry-after: 9\r\n"), 503),
+    "529": (answer(b"", 529), 529),
+}
+
+# After the first delta: the caller gets these bytes, and an error event.
+AFTER: dict[str, list[Step]] = {
+    "reset mid-stream": [HEAD, chunk(HALF), 0.03, RESET],
+    "closed mid-stream": [HEAD, chunk(HALF), 0.03, CLOSE],
+    "stalls mid-stream": [HEAD, chunk(HALF), HANG],
+    "stalls inside an event": [HEAD, chunk(HALF + b'data: {"cho'), HANG],
+    "bad chunking mid-stream": [HEAD, chunk(HALF), 0.03, b"zz\r\n", HANG],
+    "a chunk shorter than it says": [HEAD, b"%x\r\n" % (len(HALF) + 50) + HALF, 0.03, CLOSE],
+    "a length longer than the stream": [sized(len(HALF) + 50), HALF, 0.03, CLOSE],
+    "gzip cut short mid-stream": [ZIPPED, chunk(zipped(HALF)[:-4]), 0.03, END],
+}
+
+# Odd, and no fault: the caller gets what was sent.
+ODD: dict[str, tuple[list[Step], bytes]] = {
+    "trickles its stream": ([HEAD, *[chunk(bytes([byte])) for byte in GOOD], END], GOOD),
+    "gzip that nobody asked for": ([ZIPPED, chunk(zipped(GOOD)), END], GOOD),
+    "a line of a megabyte": ([HEAD, chunk(LONG[:400_000]), 0.02, chunk(LONG[400_000:]), END], LONG),
+    "bytes that are no UTF-8": (sse(WRONG_BYTES), WRONG_BYTES),
+    "data that is no JSON": (sse(WRONG_JSON), WRONG_JSON),
+    "JSON that is too deep": (sse(DEEP), DEEP),
+    "ends with the connection": ([OPEN_END, GOOD, CLOSE], GOOD),
+    "resets behind [DONE]": ([HEAD, chunk(GOOD), 0.03, RESET], GOOD),
+    "stays behind [DONE]": ([HEAD, chunk(GOOD), HANG], GOOD),
+    "bytes behind the end": ([sized(len(GOOD)), GOOD + b"HTTP/1.1 200 OK\r\n\r\n"], GOOD),
+    "chunk extensions": ([HEAD, b"%x;a=b\r\n%b\r\n" % (len(GOOD), GOOD), END], GOOD),
+    "interim answers first": ([b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", *sse(GOOD)], GOOD),
+}
+
+
+class Greeting(FakeUpstream):
+    """Does as it is told as soon as any bytes come."""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            said = await reader.read(65536)
+            await self._play(Received("", "", {}, said), reader, writer)
+        except ConnectionError:
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+
+
+@pytest.fixture(scope="module")
+def table(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    rows: list[str] = []
+    yield rows
+    if request.config.get_verbosity() > 0:
+        manager = request.config.pluginmanager
+        with manager.get_plugin("capturemanager").global_and_fixture_disabled():
+            for row in ["", *rows]:
+                manager.get_plugin("terminalreporter").write_line(row)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[FakeUpstream]:
+    """One for all faults: what a fault leaves behind, the next one meets."""
+    with FakeUpstream() as fake:
+        yield fake
+
+
+@pytest.fixture(scope="module")
+def proxy(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    path = tmp_path_factory.mktemp("faults") / "config.yaml"
+    path.write_text(CONFIG % 0)
+    with ProxyServer(path, {"UPSTREAM_BASE_URL": upstream.url}) as server:
+        yield server
+
+
+def open_files() -> int:
+    files = Path("/proc/self/fd")
+    return len(list(files.iterdir())) if files.exists() else 0
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    return condition()
+
+
+@contextmanager
+def harmless(proxy: ProxyServer, upstream: FakeUpstream, idle: int = 1) -> Iterator[None]:
+    """What happens inside leaves no connection, task or file behind, and the next call is served.
+
+    So many connections may wait for the next call.
+    """
+    upstream.script = by_default
+    assert proxy.chat(stream=True).content == GOOD
+    assert until(lambda: upstream.open <= idle)
+    tasks, files = proxy.tasks(), open_files() - 2 * upstream.open
+    yield
+    assert until(lambda: upstream.open <= idle), f"{upstream.open} connections are open"
+    assert until(lambda: proxy.tasks() <= tasks), f"{proxy.tasks()} tasks, there were {tasks}"
+    gc.collect()
+    left = until(lambda: open_files() - 2 * upstream.open <= files + 1)
+    assert left, f"{open_files()} files, there were {files}, without connections"
+    upstream.script = by_default
+    assert proxy.chat(stream=True).content == GOOD
+    assert proxy.chat().json() == completion()
+    assert until(lambda: upstream.open <= idle), "one that was left open was not the one for the next call"
+
+
+def assert_error(got: httpx2.Response, status: int) -> None:
+    assert got.status_code == status, got.text
+    assert got.json()["error"].keys() >= {"message", "type", "param", "code"}
+    assert got.headers["x-request-id"]
+
+
+def assert_broken(got: httpx2.Response, said: bytes) -> None:
+    assert got.status_code == 200
+    assert got.content.startswith(said)
+    assert b'"upstream_' in got.content[len(said) :]
+    assert got.content.endswith(b"\n\n")
+    assert DONE not in got.content
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_fault_before_the_first_delta_is_a_status(
+    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], name: str
+) -> None:
+    steps, status = BEFORE[name]
+    with harmless(proxy, upstream):
+        upstream.says(*steps)
+        started = time.monotonic()
+        assert_error(proxy.chat(stream=True), status)
+        assert time.monotonic() - started < 3
+    table.append(f"{name:34} {status}")
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_a_fault_after_the_first_delta_is_an_event(
+    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], name: str
+) -> None:
+    with harmless(proxy, upstream):
+        upstream.says(*AFTER[name])
+        assert_broken(proxy.chat(stream=True), HALF)
+    table.append(f"{name:34} what was said, then an error event")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_merely_odd_arrives_as_it_was_sent(
+    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], name: str
+) -> None:
+    steps, body = ODD[name]
+    with harmless(proxy, upstream):
+        upstream.says(*steps)
+        got = proxy.chat(stream=True)
+        assert got.status_code == 200
+        assert got.content == body
+    table.append(f"{name:34} the answer as it was sent")
+
+
+@pytest.mark.parametrize("last", [RESET, CLOSE])
+def test_an_end_at_any_byte_is_a_status_or_an_event(
+    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], last: str
+) -> None:
+    sent = HEAD + chunk(ROLE) + chunk(delta(content="Hi")) + chunk(DONE) + END
+    with harmless(proxy, upstream):
+        for cut in range(len(sent)):
+            upstream.says(sent[:cut], last)
+            got = proxy.chat(stream=True)
+            if got.status_code == 200 and DONE not in got.content:
+                assert_broken(got, ROLE + delta(content="Hi"))
+            elif got.status_code == 200:
+                assert got.content == ROLE + delta(content="Hi") + DONE
+            else:
+                assert_error(got, 502)
+    table.append(f"{f'{last} at each of {len(sent)} bytes':34} 502, or what was said and an error event")
+
+
+@pytest.mark.parametrize("last", [RESET, CLOSE])
+def test_a_whole_answer_that_ends_at_any_byte_is_a_status(
+    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], last: str
+) -> None:
+    sent = answer(completion())[0]
+    with harmless(proxy, upstream):
+        for cut in range(0, len(sent), 3):
+            upstream.says(sent[:cut], last)
+            assert_error(proxy.chat(), 502)
+    table.append(f"{f'{last} at every third byte, no stream':34} 502")
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "status"),
+    [
+        ("stalls before its head", [HANG], 504),
+        ("stalls inside its body", [answer(completion())[0][:-9], HANG], 504),
+        ("no JSON", answer(b"<html>", 200, kind="text/html"), 200),
+        ("a length shorter than the body", [answer(completion())[0] + b"more"], 200),
+    ],
+)
+def test_a_whole_answer_may_be_bad_too(
+    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], name: str, steps: list[Step], status: int
+) -> None:
+    with harmless(proxy, upstream):
+        upstream.says(*steps)
+        got = proxy.chat()
+        assert got.status_code == status
+    table.append(f"{f'{name}, no stream':34} {status}")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_storm_is_weathered(serve: Serve, upstream: FakeUpstream, table: list[str], status: int) -> None:
+    proxy = serve(CONFIG % 1)
+    with harmless(proxy, upstream, idle=16):
+        upstream.requests.clear()
+        upstream.says(*answer({"error": {"message": "Busy."}}, status))
+        call = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        with ThreadPoolExecutor(16) as callers, httpx2.Client(timeout=10) as client:
+            url = f"{proxy.url}/chat/completions"
+            got = list(callers.map(lambda _: client.post(url, json=call).status_code, range(64)))
+        assert set(got) == {status}
+        assert len(upstream.requests) <= 2 * 64
+    table.append(f"{f'a storm of {status}':34} {status}")
+
+
+def test_a_connection_that_closes_when_it_is_used_again_costs_nothing(
+    proxy: ProxyServer, upstream: FakeUpstream, table: list[str]
+) -> None:
+    with harmless(proxy, upstream):
+        closing = iter([[CLOSE], [RESET]] * 5)
+        reused = False
+
+        def script(request: object) -> list[Step]:
+            nonlocal reused
+            reused = not reused
+            return next(closing) if reused else sse(GOOD)
+
+        upstream.script = script
+        for _ in range(10):
+            assert proxy.chat(stream=True).content == GOOD
+    table.append(f"{'closed on reuse':34} the answer, from a new connection")
+
+
+def test_an_upstream_that_refuses_connections_is_502(serve: Serve, table: list[str]) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody listens
+        proxy = serve(CONFIG % 1, UPSTREAM_BASE_URL=f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
+        tasks = proxy.tasks()
+        assert_error(proxy.chat(stream=True), 502)
+        assert until(lambda: proxy.tasks() <= tasks + 1)
+    table.append(f"{'refuses connections':34} 502")
+
+
+def test_an_upstream_that_takes_no_connection_is_504(serve: Serve, table: list[str]) -> None:
+    with black_hole() as listener, socket.create_connection(listener.getsockname()):
+        proxy = serve(CONFIG % 0, UPSTREAM_BASE_URL=f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
+        started = time.monotonic()
+        assert_error(proxy.chat(stream=True), 504)
+        assert time.monotonic() - started < 2
+    table.append(f"{'takes no connection':34} 504")
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "status"),
+    [
+        ("TLS that never shakes hands", [HANG], 504),
+        ("TLS that is none", [b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n", CLOSE], 502),
+        ("TLS that is reset", [RESET], 502),
+    ],
+)
+def test_an_upstream_that_is_slow_or_wrong_at_tls_is_a_status(
+    serve: Serve, table: list[str], name: str, steps: list[Step], status: int
+) -> None:
+    with Greeting() as greeting:
+        greeting.says(*steps)
+        proxy = serve(CONFIG % 0, UPSTREAM_BASE_URL=greeting.url.replace("http:", "https:"))
+        started = time.monotonic()
+        assert_error(proxy.chat(stream=True), status)
+        assert time.monotonic() - started < 2
+        assert until(lambda: greeting.open == 0)
+    table.append(f"{name:34} {status}")

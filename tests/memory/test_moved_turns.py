@@ -1,0 +1,80 @@
+"""Turns that have moved to the cold part stay there once, whatever the engine replays of them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from filters.unheard import bare
+from proxy.memory.answer import Answer, answered
+from proxy.memory.cap import cap
+from proxy.memory.reconcile import asked, marked, missing, reconcile
+from proxy.memory.session import Session
+from tests.memory.call import message
+
+NORMAL = pytest.param(25, id="25 calls")
+LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
+SHORT = ["Yes.", "No.", "Okay then.", "Yes, okay."]
+
+
+class Long:
+    """A long call whose session is cut down after each turn, and what has moved out of it."""
+
+    def __init__(self, most, keep):
+        self.most, self.keep = most, keep
+        self.held, self.cold = Session(), []
+
+    def ask(self, window, at, answer):
+        self.held = reconcile(self.held, window, now=at)
+        assert reconcile(self.held, window, now=at + 0.5) == self.held
+        turn = asked(self.held, window)
+        assert turn is not None
+        self.held = answered(self.held, Answer(turn=turn, text=answer), now=at)
+        self.held, moved = cap(self.held, self.most, self.keep)
+        self.cold += moved
+        assert reconcile(self.held, window, now=at + 0.5) == self.held
+        assert asked(self.held, window) == turn
+
+    @property
+    def whole(self):
+        return [(entry.role, bare(entry.text)) for entry in (*self.cold, *self.held.entries)]
+
+
+def spoken(lines):
+    return [(line.role, bare(line.text)) for line in lines]
+
+
+def words(draw, turn, *, short):
+    if short and draw(st.integers(0, 3)) == 0:
+        return draw(st.sampled_from(SHORT))
+    return f"Question {turn} about {draw(st.sampled_from(['rain', 'the sun', 'wind']))}."
+
+
+def said(draw, turn):
+    """An answer, and as much of it as is heard."""
+    text = " ".join(f"{word}{turn}" for word in ["Well,", "it", "is", "fine", "out", "there."])
+    return text, draw(st.sampled_from([text, text, text.upper(), " ".join(text.split()[:3]) + "..."]))
+
+
+@pytest.mark.parametrize("size", [None, 30, 8, 2])
+@pytest.mark.parametrize("numbered", [True, False], ids=["numbered", "unnumbered"])
+@pytest.mark.parametrize("examples", [NORMAL, LONG])
+def test_every_turn_is_held_once_in_the_session_or_in_its_cold_part(examples, numbered, size):
+    @settings(max_examples=examples)
+    @given(st.data(), st.sampled_from([(60, 20), (12, 4), (6, 3)]), st.integers(10, 45))
+    def check(data, bounds, turns):
+        call, history = Long(*bounds), []
+        for turn in range(turns):
+            fields = {"turn_id": turn, "timestamp": 1_700_000_000 + turn} if numbered else {}
+            history.append(message(f"u:{words(data.draw, turn, short=numbered or size != 2)}", **fields))
+            window = history if size is None else history[-size:]
+            shown = marked(call.held, window)
+            lost = missing(call.held, window)
+            restored = spoken([*lost, *window])
+            assert restored == spoken(history)[-len(restored) :] and len(restored) > len(call.held.entries)
+            assert spoken(shown) == spoken(window)
+            text, heard = said(data.draw, turn)
+            call.ask(window, 10.0 * turn, text)
+            assert call.whole == [*spoken(history), ("assistant", bare(text))]
+            history.append(message(f"a:{heard}", **fields))
+
+    check()

@@ -1,0 +1,94 @@
+"""What was exported and imported again is the very same session."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filters.message import Message
+from proxy.memory.answer import Answer, answered
+from proxy.memory.contents import contents, imported
+from proxy.memory.reconcile import asked, reconcile
+from proxy.memory.remainder import Remainder, remainder, restored
+from proxy.memory.session import Entry, Session
+from proxy.wire import read_messages
+from tests.memory.call import NOW, message
+from tests.memory.test_contents import windows
+
+numbers = st.integers(0, 9)
+times = st.none() | st.integers(0, 2**40) | st.floats(0, 1e12)
+texts = st.text(max_size=8)
+calls = st.lists(st.fixed_dictionaries({"id": texts, "function": st.just({"name": "look"})}), max_size=2)
+contents_ = st.none() | texts | st.just([{"type": "text", "text": "Hi"}, {"type": "image_url"}])
+entries = st.builds(
+    Entry,
+    role=st.sampled_from(["user", "assistant", "tool", "function"]),
+    turn=numbers,
+    life=numbers,
+    engine_turn=st.none() | st.integers(-5, 2**62),
+    content=contents_,
+    name=st.none() | texts,
+    tool_calls=st.none() | calls,
+    tool_call_id=st.none() | texts,
+    timestamp=times,
+    source=st.none() | st.sampled_from(["asr", "llm", "silence", ""]),
+    user=st.none() | texts,
+    interrupted=st.booleans(),
+    interrupt_timestamp=times,
+    original=st.none() | texts,
+    pending=st.booleans(),
+    broken=st.booleans(),
+    reasoning=st.none() | texts,
+    recorded=st.floats(0, 2e9),
+)
+sessions = st.builds(
+    Session,
+    entries=st.lists(entries, max_size=8).map(tuple),
+    life=numbers,
+    turns=numbers,
+    user=st.none() | texts,
+    created=st.floats(0, 2e9),
+    updated=st.floats(0, 2e9),
+)
+
+
+def carried(session: Session) -> Session:
+    """The session after a way through JSON."""
+    shown = msgspec.json.encode(contents(session.entries))
+    left = msgspec.json.encode(remainder(session))
+    messages, _ = read_messages(msgspec.Raw(shown))
+    return restored(messages, msgspec.json.decode(left, type=Remainder))
+
+
+@given(sessions)
+def test_an_import_of_an_export_is_what_was_exported(session: Session) -> None:
+    assert carried(session) == session
+
+
+@given(st.lists(windows, max_size=6))
+def test_what_a_call_left_is_carried_exactly(replayed: list[list[Message]]) -> None:
+    held = Session()
+    for turn, window in enumerate(replayed):
+        held = reconcile(held, window, now=NOW + turn)
+        answer = Answer(turn=asked(held, window), text="Hello there.", finished=turn % 2 == 0)
+        held = answered(held, answer, now=NOW + turn)
+    assert carried(held) == held
+
+
+def test_what_messages_tell_is_not_told_twice() -> None:
+    session = imported([message("3u:Hi"), message("3a:Hello.")], now=NOW)
+    assert remainder(session).entries == [{"recorded": NOW}] * 2
+
+
+def test_a_system_message_is_not_brought_in() -> None:
+    left = Remainder(entries=[{"role": "user"}, {}])
+    session = restored([message("s:Obey."), message("u:Hi")], left)
+    assert [entry.role for entry in session.entries] == ["user"]
+
+
+@pytest.mark.parametrize("own", [[], [{}, {}], [{"turn": "one"}]])
+def test_a_remainder_of_other_messages_is_refused(own: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError):
+        restored([message("u:Hi")], Remainder(entries=own))

@@ -1,0 +1,120 @@
+"""Agents' episodes over each kind of store: one interface, whatever keeps them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+
+from proxy.memory.codec import Identity
+from proxy.memory.encryption import Encryption
+from proxy.memory.episodes.episode import EpisodicMemory
+from proxy.memory.episodes.on_store import MOST
+from proxy.memory.episodes.open import open_episodes
+from proxy.memory.episodes.source import Episodes
+from proxy.memory.open import open_store
+from proxy.memory.store import Key, Store
+from tests.memory.conftest import DRIVERS
+from tests.memory.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+NOVA = Key("one", "nova")
+
+
+@pytest.fixture
+async def url(request: pytest.FixtureRequest, driver: str) -> str:
+    return await DRIVERS[driver](request)
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    store = open_store(url, deadline=1.0, codec=Identity())
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def episodes(url: str, store: Store) -> AsyncIterator[Episodes]:
+    opened = open_episodes(url, deadline=1.0, codec=Identity(), store=store)
+    yield opened
+    await opened.aclose()
+
+
+def thought(content: str, at: float | None = None) -> EpisodicMemory:
+    when = datetime.fromtimestamp(time.time() if at is None else at, UTC)
+    return EpisodicMemory(timestamp=when, interaction_type="thought", content=content)
+
+
+async def contents(episodes: Episodes, agent: Key = NOVA, since: float = 0.0, limit: int | None = None):
+    return [one.content for one in await episodes.recent(agent, since=since, limit=limit)]
+
+
+async def test_the_newest_come_first_within_window_and_limit(episodes: Episodes):
+    now = time.time()
+    for seconds in (300, 100, 200):
+        await episodes.add(NOVA, thought(str(seconds), now - seconds), ttl=600)
+    assert await contents(episodes) == ["100", "200", "300"]
+    assert await contents(episodes, limit=2) == ["100", "200"]
+    assert await contents(episodes, since=now - 250) == ["100", "200"]
+
+
+async def test_an_agent_without_episodes_has_none(episodes: Episodes):
+    assert await contents(episodes) == []
+
+
+async def test_what_has_expired_is_gone(episodes: Episodes):
+    await episodes.add(NOVA, thought("long"), ttl=600)
+    await episodes.add(NOVA, thought("short"), ttl=0.1)
+    await asyncio.sleep(0.2)
+    assert await contents(episodes) == ["long"]
+
+
+async def test_agents_and_tenants_never_meet(episodes: Episodes):
+    agents = [NOVA, Key("two", "nova"), Key("one", "nova2"), Key("one", "two/nova")]
+    for agent in agents:
+        await episodes.add(agent, thought(str(agent)), ttl=600)
+    for agent in agents:
+        assert await contents(episodes, agent) == [str(agent)]
+
+
+async def test_one_time_is_given_once(episodes: Episodes):
+    at = time.time()
+    kept = [await episodes.add(NOVA, thought(str(i), at), ttl=600) for i in range(5)]
+    assert len({one.timestamp for one in kept}) == 5
+    assert sorted(await contents(episodes)) == ["0", "1", "2", "3", "4"]
+
+
+async def test_several_writers_lose_nothing(episodes: Episodes):
+    await asyncio.gather(*(episodes.add(NOVA, thought(str(i)), ttl=600) for i in range(20)))
+    assert sorted(await contents(episodes), key=int) == [str(i) for i in range(20)]
+
+
+async def test_no_tenants_list_of_sessions_shows_them(episodes: Episodes, store: Store):
+    await episodes.add(NOVA, thought("Hm"), ttl=600)
+    assert await store.list("one") == []
+
+
+async def test_the_oldest_go_where_one_blob_holds_them_all():
+    store = open_store("memory:", deadline=1.0, codec=Identity())
+    episodes = open_episodes("memory:", deadline=1.0, codec=Identity(), store=store)
+    for number in range(MOST + 5):
+        await episodes.add(NOVA, thought(str(number)), ttl=600)
+    kept = await contents(episodes)
+    assert (len(kept), kept[0], kept[-1]) == (MOST, str(MOST + 4), "5")
+    await store.aclose()
+
+
+async def test_on_redis_they_are_encrypted_where_sessions_are(redis_single: RedisServer):
+    codec = Encryption([b"k" * 32])
+    place = f"{redis_single.url}?prefix=encrypted:"
+    store = open_store("memory:", deadline=1.0, codec=codec)
+    episodes = open_episodes(place, deadline=1.0, codec=codec, store=store)
+    await episodes.add(NOVA, thought("a secret"), ttl=600)
+    keys = [k for k in redis_single.ask("KEYS", "encrypted:agent:one/nova:*") if not k.endswith(b"index")]
+    assert len(keys) == 1
+    assert b"secret" not in redis_single.ask("GET", keys[0])
+    assert await contents(episodes) == ["a secret"]
+    await episodes.aclose()
+    await store.aclose()

@@ -1,0 +1,83 @@
+"""What was truly said and heard in a call, and how memory must hold it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from filters.message import Message
+from filters.unheard import bare
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the true talk: ``heard`` of its text; ``told`` once a window showed how much."""
+
+    role: str
+    text: str
+    number: int | None = None
+    time: int | None = None
+    heard: str | None = None
+    told: bool = False
+    broken: bool = False
+    foreign: bool = False
+    calls: tuple[str, ...] = ()
+    call_id: str | None = None
+    life: int = 0
+
+    @property
+    def spoken(self) -> str:
+        return self.text if self.heard is None else self.heard
+
+    @property
+    def cut(self) -> bool:
+        return self.heard is not None and bare(self.heard) != bare(self.text)
+
+    @property
+    def unheard(self) -> bool:
+        return self.role == "assistant" and self.told and not self.spoken and not self.calls
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """As memory must hold it; of words that were cut, the letters count."""
+        if self.calls or self.role == "tool":
+            return (self.life, self.role, self.calls or self.call_id)
+        if self.role == "user" or not self.told:
+            return (self.life, self.role, self.text, None, self.role == "assistant")
+        if self.foreign:
+            return (self.life, self.role, self.spoken, None, False)
+        if self.cut:
+            return (self.life, self.role, bare(self.spoken), self.text, False)
+        return (self.life, self.role, self.text, None, False)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: the window, the answer, and the truth before and after."""
+
+    window: list[Message]
+    answer: dict[str, Any] | None
+    gold: list[tuple[Any, ...]]
+    cut: list[bool]
+    faithful: bool
+    heard: list[tuple[str, str]] | None
+
+    def __repr__(self) -> str:
+        """What matters of a request when a test fails."""
+        window = [(m.turn_id or 0, m.role, m.text, m.tool_calls and "calls") for m in self.window]
+        return "\n".join(map(str, ["", *window, self.answer, "gold:", *self.gold]))
+
+
+def held(session: Any) -> list[tuple[Any, ...]]:
+    """A session as the truth is written down."""
+    return [_held(entry) for entry in session.entries]
+
+
+def _held(entry: Any) -> tuple[Any, ...]:
+    if entry.tool_calls or entry.role == "tool":
+        ids = tuple(call["id"] for call in entry.tool_calls or ())
+        return (entry.life, entry.role, ids or entry.tool_call_id)
+    text = bare(entry.text) if entry.original is not None else entry.text
+    return (entry.life, entry.role, text, entry.original, entry.pending)
+
+
+def calls(ids: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in ids]

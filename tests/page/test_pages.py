@@ -1,0 +1,586 @@
+"""Every page over plain HTTP: what it shows, whom it lets in, and what it never lets through."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from proxy.page.examples import TITLES, example
+from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
+from tests.page.conftest import KEYED, KEYS
+from tests.page_visit import Markup, Visit, newest, settle, words
+from tests.proxy_server import ProxyServer
+
+Serve = Callable[..., ProxyServer]
+GOLDEN = Path(__file__).parents[1] / "golden"
+JOKE = json.loads((GOLDEN / "agora_doc_request.json").read_text())["messages"]
+PAGES = ["/", "/live", "/conversations", "/playground", "/people", "/health"]
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}{% raw %}</textarea></title>\u202e&amp;"
+)
+
+
+def talk(proxy: ProxyServer, **call: Any) -> str:
+    """One turn; its id."""
+    got = proxy.chat(JOKE, **{"channel": "room-1", "stream": True, **call})
+    assert got.status_code == 200, got.text
+    settle(proxy)
+    return newest(proxy)
+
+
+# --- what every page has
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_there_and_lets_nothing_in(visit: Visit, path: str):
+    got = visit.get(path)
+    assert got.status_code == 200
+    assert got.headers["content-type"] == "text/html; charset=utf-8"
+    policy = got.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "*" not in policy
+    assert got.headers["x-content-type-options"] == "nosniff"
+    assert got.headers["referrer-policy"] == "no-referrer"
+    assert got.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/conversations/room-1", "/conversations/room-1/delete"])
+def test_a_page_has_no_inline_script_or_style(open_proxy: ProxyServer, visit: Visit, path: str):
+    talk(open_proxy)
+    page = Markup(visit.page(path))
+    assert all(each.get("src", "").startswith("/assets/") for each in page.of("script"))
+    assert not page.of("style")
+    for tag, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], tag
+
+
+def test_assets_are_cached_under_an_address_that_changes_with_them(visit: Visit):
+    page = Markup(visit.page("/"))
+    addresses = [each["href"] for each in page.of("link")] + [each["src"] for each in page.of("script")]
+    assert len(addresses) == 3
+    for address in addresses:
+        got = visit.get(address)
+        assert got.status_code == 200 and "immutable" in got.headers["cache-control"]
+        assert re.search(r"\?v=[0-9a-f]{12}$", address)
+    assert visit.get("/assets/base.html").status_code == 404
+    assert visit.get("/assets/..%2Fhouse.py").status_code == 404
+
+
+def test_what_is_not_there_is_a_page_too(visit: Visit):
+    for path in ("/turns/none", "/conversations/nobody", "/conversations/%ff", "/live/none"):
+        got = visit.get(path)
+        assert (got.status_code, got.headers["content-type"]) == (404, "text/html; charset=utf-8"), path
+    assert visit.client.delete("/").status_code == 405
+
+
+def test_other_paths_stay_what_they_were(visit: Visit):
+    assert visit.get("/healthz").json() == {"status": "alive"}
+    assert visit.get("/nowhere").json()["error"]["code"] == "not_found"
+
+
+def test_a_foreign_host_sees_nothing_without_keys(visit: Visit):
+    got = visit.get("/", headers={"host": "evil.example"})
+    assert got.status_code == 403
+    assert "TURNKEEPER_KEYS" in got.text
+
+
+# --- who may come in
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/turns/x", "/conversations/x", "/live/events"])
+def test_with_keys_a_stranger_is_sent_to_the_login(keyed_proxy: ProxyServer, path: str):
+    got = Visit(keyed_proxy).get(path)
+    assert (got.status_code, got.headers["location"]) == (303, "/login")
+    assert not got.content
+
+
+def signed_in(proxy: ProxyServer, key: str = "secret-1") -> Visit:
+    visit = Visit(proxy)
+    got = visit.post("/login", seen="/login", key=key)
+    assert got.status_code == 303, got.text
+    return visit
+
+
+def test_a_key_opens_and_the_cookie_tells_nothing_of_it(keyed_proxy: ProxyServer):
+    visit = Visit(keyed_proxy)
+    got = visit.post("/login", seen="/login", key="secret-1")
+    cookie = got.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "secret-1" not in cookie
+    assert "Secure" not in cookie
+    assert visit.get("/").status_code == 200
+
+
+def test_behind_https_the_cookie_is_for_https_alone(keyed_proxy: ProxyServer):
+    visit = Visit(keyed_proxy)
+    token = visit.token("/login")
+    form = {"token": token, "key": "secret-1"}
+    got = visit.client.post("/login", data=form, headers={"x-forwarded-proto": "https"})
+    assert "Secure" in got.headers["set-cookie"]
+
+
+def test_a_wrong_key_and_one_that_may_only_chat_do_not_open(keyed_proxy: ProxyServer):
+    visit = Visit(keyed_proxy)
+    wrong = visit.post("/login", seen="/login", key="secret-9")
+    assert wrong.status_code == 401 and "not known" in wrong.text and "secret-9" not in wrong.text
+    chat = visit.post("/login", seen="/login", key="secret-3")
+    assert chat.status_code == 403
+    assert visit.get("/").status_code == 303
+
+
+def test_signing_out_ends_it(keyed_proxy: ProxyServer):
+    visit = signed_in(keyed_proxy)
+    assert visit.post("/logout", seen="/").status_code == 303
+    assert visit.get("/").status_code == 303
+
+
+@pytest.mark.parametrize("change", ["", "x", "expired", "other key"])
+def test_a_cookie_that_was_tampered_with_opens_nothing(keyed_proxy: ProxyServer, change: str):
+    visit = signed_in(keyed_proxy)
+    name, expiry, nonce, mac = visit.client.cookies["turnkeeper"].split(".")
+    changed = {
+        "": "",
+        "x": ".".join([name, expiry, nonce, mac[::-1]]),
+        "expired": f"{name}.1.{nonce}.{mac}",
+        "other key": ".".join(["0" * 16, expiry, nonce, mac]),
+    }[change]
+    got = httpx2.get(f"{keyed_proxy.root}/", headers={"cookie": f"turnkeeper={changed}"})
+    assert got.status_code == 303
+
+
+def test_a_cookie_ends_with_its_key(serve: Serve, keyed_proxy: ProxyServer):
+    cookie = signed_in(keyed_proxy).client.cookies["turnkeeper"]
+    others = serve(KEYED, TURNKEEPER_KEYS="one:another-secret")
+    assert httpx2.get(f"{others.root}/", headers={"cookie": f"turnkeeper={cookie}"}).status_code == 303
+    same = serve(KEYED, TURNKEEPER_KEYS=KEYS)
+    assert httpx2.get(f"{same.root}/", headers={"cookie": f"turnkeeper={cookie}"}).status_code == 200
+
+
+def test_nobody_sees_another_tenants_turns_or_conversations(keyed_proxy: ProxyServer):
+    keyed_proxy.chat(JOKE, channel="room-1", headers={"authorization": "Bearer secret-1"})
+    settle(keyed_proxy)
+    turn = newest(keyed_proxy, "one")
+    one, two = signed_in(keyed_proxy), signed_in(keyed_proxy, "secret-2")
+    assert one.get(f"/turns/{turn}").status_code == 200
+    assert two.get(f"/turns/{turn}").status_code == 404
+    assert two.get("/conversations/room-1").status_code == 404
+    for path in PAGES:
+        assert "room-1" not in two.page(path)
+    assert two.post("/conversations/room-1/delete", seen="/", token="").status_code == 403
+    assert one.get("/conversations/room-1").status_code == 200
+
+
+def test_what_changes_anything_wants_the_pages_own_token(open_proxy: ProxyServer, visit: Visit):
+    talk(open_proxy)
+    for path in ("/conversations/room-1/delete", "/conversations/room-1/edit/0", "/playground", "/logout"):
+        assert visit.post(path).status_code == 403
+        assert visit.post(path, token="0" * 64).status_code == 403
+    stolen = visit.token("/playground")
+    assert Visit(open_proxy).post("/conversations/room-1/delete", token=stolen).status_code == 403
+    fields = {"token": stolen}
+    foreign = {"sec-fetch-site": "cross-site"}
+    got = visit.client.post("/conversations/room-1/delete", data=fields, headers=foreign)
+    assert got.status_code == 403
+    assert visit.get("/conversations/room-1").status_code == 200
+
+
+# --- what pages show
+
+
+def test_live_shows_the_newest_turns_first(open_proxy: ProxyServer, visit: Visit):
+    assert "No turns yet" in visit.page("/")
+    talk(open_proxy)
+    talk(open_proxy, channel="room-2")
+    page = visit.page("/")
+    assert page.index("room-2") < page.index("room-1")
+    assert 'id="empty" hidden' in page
+
+
+def test_live_tells_of_turns_as_they_happen(open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream):
+    upstream.says(HEAD, chunk(ROLE + delta(content="Well")), 0.8, chunk(delta(finish="stop") + DONE), END)
+    with visit.client.stream("GET", "/live/events") as events:
+        assert events.headers["content-type"] == "text/event-stream; charset=utf-8"
+        lines = events.iter_lines()
+        next(lines)
+        with open_proxy.client.stream(
+            "POST",
+            "/v1/chat/completions",
+            json={"model": "m", "stream": True, "messages": JOKE, "channel": "room-7"},
+        ) as call:
+            seen = states(lines, "streaming")
+            call.read()
+        seen += states(lines, "done")
+    assert [state for state in seen if state == "streaming"]
+    assert seen[-1] == "done"
+
+
+def states(lines: Any, until: str) -> list[str]:
+    """What became of the turn of room-7, as events tell it."""
+    seen: list[str] = []
+    for line in lines:
+        if line.startswith("data: "):
+            rows = [row["html"] for row in json.loads(line.removeprefix("data: "))]
+            seen += [re.search(r'class="state (\w+)"', row)[1] for row in rows if "room-7" in row]
+        if until in seen:
+            break
+    return seen
+
+
+def test_a_stream_of_events_ends_when_the_server_does(open_proxy: ProxyServer, visit: Visit):
+    with visit.client.stream("GET", "/live/events") as events:
+        lines = events.iter_lines()
+        next(lines)
+        open_proxy.app.drain()
+        began = time.monotonic()
+        list(lines)
+        assert time.monotonic() - began < 3
+
+
+def test_a_conversation_shows_what_was_heard_and_strikes_out_the_rest(open_proxy: ProxyServer, visit: Visit):
+    talk(open_proxy)
+    page = visit.page("/conversations/room-1")
+    lost = re.search(r"<del[^>]*><span[^>]*>not heard: </span>(.*?)</del>", page)
+    assert lost and lost[1] == "win an award? Because he was outstanding in his field!"
+    text = words(page)
+    for said in ("Why did the scarecrow", "user123", "asr", "greeting", "interrupted", "not confirmed yet"):
+        assert said in text
+    assert 'datetime="2023-03-15T17:27:14.000+00:00"' in page
+
+
+def test_conversations_come_in_pages(open_proxy: ProxyServer, visit: Visit):
+    for i in range(60):
+        open_proxy.client.put(f"/v1/memory/sessions/s{i:02}", json={"contents": []})
+    first = visit.page("/conversations")
+    assert "s49" in first and "s50" not in first
+    following = next(a["href"] for a in Markup(first).of("a") if "after=" in (a["href"] or ""))
+    second = visit.page(following)
+    assert "s59" in second and "s49</a>" not in second and "after=" not in second
+
+
+def test_a_session_is_found_by_its_name(visit: Visit):
+    got = visit.get("/conversations", params={"id": "a b/ç"})
+    assert (got.status_code, got.headers["location"]) == (303, "/conversations/a%20b%2F%C3%A7")
+
+
+def test_a_thousand_sessions_stay_quick(open_proxy: ProxyServer, visit: Visit):
+    for i in range(1000):
+        open_proxy.client.put(
+            f"/v1/memory/sessions/s{i:04}", json={"contents": [{"role": "user", "content": "x"}]}
+        )
+    visit.page("/conversations")
+    began = time.monotonic()
+    visit.page("/conversations?after=s0500")
+    assert time.monotonic() - began < 1
+
+
+def test_a_long_conversation_comes_in_pages(open_proxy: ProxyServer, visit: Visit):
+    contents = [{"role": "user", "content": f"line {i}", "turn_id": i} for i in range(450)]
+    open_proxy.client.put("/v1/memory/sessions/long", json={"contents": contents})
+    page = visit.page("/conversations/long")
+    assert "line 449<" in page and "line 250<" in page and "line 249<" not in page
+    assert "From here on in the window" in page
+    older = visit.page("/conversations/long?before=250")
+    assert "line 249<" in older and "line 250<" not in older
+    assert "line 0<" in visit.page("/conversations/long?before=50")
+    assert "/edit/449" in page and "/edit/260" not in page
+
+
+def test_words_can_be_edited(open_proxy: ProxyServer, visit: Visit):
+    talk(open_proxy)
+    path = "/conversations/room-1/edit/1"
+    shown = re.search(r'name="shown" value="(\w+)"', visit.page(path))[1]
+    assert visit.post(path, seen=path, shown=shown, text="Tell a joke!").status_code == 303
+    held = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
+    assert held[1]["content"] == "Tell a joke!"
+    assert visit.post(path, seen=path, shown=shown, text="Once more").status_code == 409
+
+
+def test_a_conversation_is_deleted_after_a_question(open_proxy: ProxyServer, visit: Visit):
+    turn = talk(open_proxy)
+    path = "/conversations/room-1/delete"
+    assert "Delete this conversation?" in visit.page(path)
+    assert visit.get("/conversations/room-1").status_code == 200
+    assert visit.post(path, seen=path).status_code == 303
+    assert visit.get("/conversations/room-1").status_code == 404
+    assert visit.get(f"/turns/{turn}").status_code == 404
+
+
+def test_deleting_over_rest_takes_the_turns_along(open_proxy: ProxyServer, visit: Visit):
+    turn = talk(open_proxy)
+    open_proxy.client.delete("/v1/memory/sessions/room-1")
+    assert visit.get(f"/turns/{turn}").status_code == 404
+
+
+def test_a_turn_shows_its_time_its_filters_and_its_answer(open_proxy: ProxyServer, visit: Visit):
+    page = visit.page(f"/turns/{talk(open_proxy)}")
+    text = words(page)
+    for stage in ("Receive", "Session", "Recall", "Filters", "Upstream", "First token", "Chunks", "Record"):
+        assert f">{stage}</th>" in page
+    assert "Hello there." in text
+    assert "the caller did not hear: win an award?" in text
+    assert "restore_interrupted" in text and "changes nothing" in text
+    assert "messages[].metadata" in text
+    assert "body:channel" in text
+    assert "Prompt 5 tokens" in text
+
+
+def test_a_turn_tells_what_stayed_in_the_prefix(
+    open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream
+):
+    usage = {"prompt_tokens": 90, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
+    said = delta(content="Yes.") + delta(finish="stop") + event(choices=[], usage=usage)
+    upstream.says(HEAD, chunk(ROLE + said + DONE), END)
+    assert "no turn before is kept" in visit.page(f"/turns/{talk(open_proxy)}")
+    more = [*JOKE, {"role": "user", "content": "Go on.", "turn_id": 9}]
+    open_proxy.chat(more, channel="room-1", stream=True)
+    settle(open_proxy, 2)
+    page = words(visit.page(f"/turns/{newest(open_proxy)}"))
+    assert re.search(r"Stayed in the prefix \d\d %", page)
+    assert "64 tokens cached" in page
+    assert "Turn before" in page
+
+
+def test_values_that_nobody_named_are_not_shown(open_proxy: ProxyServer, visit: Visit):
+    turn = talk(
+        open_proxy,
+        rtm_token="never-to-be-seen",
+        headers={"authorization": "Bearer never-to-be-seen", "x-secret": "never-to-be-seen"},
+    )
+    page = visit.page(f"/turns/{turn}")
+    assert "never-to-be-seen" not in page
+    assert "rtm_token" in page and "text of 16 characters" in page
+
+
+def test_keys_are_not_kept_with_a_turn(open_proxy: ProxyServer):
+    talk(open_proxy, headers={"authorization": "Bearer s", "api-key": "s", "cookie": "s=s"})
+    content = next(open_proxy.app.traces.newest("default")).content
+    assert content.call.headers.keys() & {"authorization", "api-key", "cookie"} == set()
+    assert content.heard.headers.keys() & {"authorization", "api-key", "cookie"} == set()
+
+
+def test_a_failed_turn_says_why(open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream):
+    upstream.says(*answer({"error": {"message": "no"}}, status=500))
+    open_proxy.chat(JOKE, channel="room-1")
+    settle(open_proxy)
+    page = words(visit.page(f"/turns/{newest(open_proxy)}"))
+    assert "The upstream answered 500." in page and "failed" in page
+    assert "failed" in visit.page("/")
+
+
+def test_a_request_that_cannot_be_read_is_a_turn_that_failed(open_proxy: ProxyServer, visit: Visit):
+    open_proxy.client.post("/v1/chat/completions", content=b'{"messages": 7}')
+    settle(open_proxy)
+    assert "must be an array" in visit.page(f"/turns/{newest(open_proxy)}")
+
+
+def test_without_content_nothing_that_was_said_is_kept(serve: Serve):
+    proxy = serve(KEYED.replace("content: true", "content: false"))
+    visit, turn = Visit(proxy), talk(proxy)
+    trace = next(proxy.app.traces.newest("default"))
+    assert trace.content is None and not trace.answer
+    page = visit.page(f"/turns/{turn}")
+    assert "scarecrow" not in page and "content: false" in page and "Upstream" in page
+
+
+def test_no_more_turns_are_kept_than_the_setting_says(serve: Serve):
+    proxy = serve(KEYED.replace("keep: 50", "keep: 3"))
+    for _ in range(5):
+        proxy.chat()
+    assert len(proxy.app.traces._ring) == 3
+    off = serve(KEYED.replace("keep: 50", "keep: 0"))
+    off.chat(channel="a")
+    assert Visit(off).get("/").status_code == 200
+    assert not off.app.traces._ring and not off.app.traces._unwritten
+
+
+def test_people_are_those_who_were_named(open_proxy: ProxyServer, visit: Visit):
+    talk(open_proxy, user_id="ann")
+    assert "ann" in words(visit.page("/people"))
+
+
+def test_health_tells_of_upstreams_memory_and_the_hour(open_proxy: ProxyServer, visit: Visit):
+    talk(open_proxy)
+    page = words(visit.page("/health"))
+    assert "Memory answers in" in page and "Turns in the last hour 1" in page and "main openai" in page
+
+
+def test_a_dead_memory_is_a_page_that_says_so(serve: Serve, tmp_path: Path):
+    away = KEYED.replace('"memory:"', "redis://127.0.0.1:1")
+    visit = Visit(serve(away))
+    got = visit.get("/conversations")
+    assert got.status_code == 503 and "Memory does not answer" in got.text
+    assert visit.get("/").status_code == 200
+    assert visit.get("/health").status_code == 200
+
+
+def test_without_memory_conversations_say_what_to_set(serve: Serve):
+    visit = Visit(serve())
+    got = visit.get("/conversations")
+    assert got.status_code == 404 and "memory:" in got.text
+    assert visit.get("/health").status_code == 200
+
+
+# --- hostile text
+
+
+def test_hostile_text_stays_text_everywhere(open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream):
+    upstream.says(HEAD, chunk(ROLE + delta(content=HOSTILE) + delta(finish="stop") + DONE), END)
+    interrupted = {"source": HOSTILE, "user": HOSTILE, "interrupted": True, "original": f"Well {HOSTILE}"}
+    messages = [
+        {"role": HOSTILE[:30], "content": HOSTILE, HOSTILE: HOSTILE},
+        {
+            "role": "user",
+            "content": HOSTILE,
+            "name": HOSTILE,
+            "metadata": {"source": HOSTILE, "user": HOSTILE},
+        },
+        {"role": "assistant", "content": "Well", "metadata": interrupted},
+        {"role": "user", "content": [{"type": HOSTILE, "text": HOSTILE}, {"type": "text", "text": HOSTILE}]},
+    ]
+    body = {"session_id": HOSTILE[:200].replace("\u202e", ""), "user_id": "<b>ann", "tools": [{HOSTILE: 1}]}
+    got = open_proxy.chat(
+        messages, model=HOSTILE, stream=True, metadata={HOSTILE: HOSTILE}, **{HOSTILE: 1}, **body
+    )
+    assert got.status_code == 200
+    settle(open_proxy)
+    links = [
+        each["href"] for each in Markup(visit.page("/conversations")).of("a") if each["href"].count("/") > 1
+    ]
+    edit = f"{links[0]}/edit/1"
+    for path in [*PAGES, f"/turns/{newest(open_proxy)}", *links, edit]:
+        assert_harmless(visit.page(path))
+    form = {
+        "pipeline": HOSTILE,
+        "example": HOSTILE,
+        "request": json.dumps({"model": HOSTILE, "messages": messages}),
+    }
+    assert_harmless(
+        visit.post("/playground", seen="/playground", yaml="request: [repair_history]", **form).text
+    )
+    for yaml in (HOSTILE, f"request: ['{HOSTILE}']".replace("\"'", ""), "request: [<script>]", f"{'<b>'}: 1"):
+        assert_harmless(visit.post("/playground", seen="/playground", yaml=yaml, **form).text)
+
+
+def assert_harmless(page: str) -> None:
+    markup = Markup(page)
+    assert [
+        each for each in markup.of("script") if not (each.get("src") or "").startswith("/assets/page.js")
+    ] == []
+    assert markup.of("img") == [] and markup.of("b") == [
+        each for each in markup.of("b") if each.get("src") is None
+    ]
+    assert "<script>alert" not in page and "<img src=x" not in page
+    assert "49" not in re.findall(r"\{\{7\*7\}\}|\b49\b", page)
+
+
+def test_half_a_character_is_shown_as_far_as_it_can_be(open_proxy: ProxyServer, visit: Visit):
+    body = b'{"model": "m", "channel": "c", "messages": [{"role": "user", "content": "caf\\ud83d"}]}'
+    assert open_proxy.client.post("/v1/chat/completions", content=body).status_code == 200
+    settle(open_proxy)
+    assert "caf" in visit.page(f"/turns/{newest(open_proxy)}")
+    assert "caf" in visit.page("/conversations/c")
+
+
+# --- the playground
+
+
+def test_an_example_of_each_engine_is_the_one_that_the_tests_know():
+    for name in TITLES:
+        golden = "agora_custom" if name == "agora" else name
+        assert json.loads(example(name)) == json.loads((GOLDEN / f"dialects/{golden}.json").read_text())
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_each_engines_example_can_be_tried(visit: Visit, name: str):
+    page = words(visit.page(f"/playground?example={name}"))
+    assert "As the upstream would get it" in page
+    assert "repair_history" in page
+
+
+def tried(
+    visit: Visit,
+    yaml: str,
+    request: str = '{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}',
+    **form: str,
+) -> str:
+    got = visit.post("/playground", seen="/playground", yaml=yaml, request=request, **form)
+    assert got.status_code == 200, got.text
+    return words(got.text)
+
+
+def test_a_pipeline_can_be_edited_and_tried(visit: Visit, upstream: FakeUpstream):
+    page = tried(
+        visit,
+        "request:\n  - user_context: {template: '{user} says: '}\n",
+        '{"model": "m", "messages": [{"role": "user", "content": "Hi", "metadata": {"user": "ann"}}]}',
+    )
+    assert "ann says: " in page
+    assert not upstream.requests
+
+
+def test_faults_are_those_of_the_check(visit: Visit):
+    page = tried(visit, "request:\n  - drop_messages: {source: [silence]}\n  - nothing_of_ours\n")
+    assert "line 2" in page and "unknown key 'source'" in page and "did you mean 'sources'" in page
+    assert "line 3" in page and "no filter named 'nothing_of_ours'" in page
+
+
+def test_doubts_are_told_too(visit: Visit):
+    page = tried(visit, "request:\n  - merge_consecutive\n  - restore_interrupted\n")
+    assert "put this behind restore_interrupted" in page
+
+
+@pytest.mark.parametrize(
+    ("yaml", "said"),
+    [
+        ("upstreams: {main: {base_url: 'http://169.254.169.254/v1'}}", "unknown key"),
+        ("filters: [/etc/passwd.py]", "unknown key"),
+        ("request: [system_prompt: {text: '${UPSTREAM_BASE_URL}', mode: append}]", "${UPSTREAM_BASE_URL}"),
+        ("request: [glossary]", "no filter named"),
+        ("request: &a [*a]", "levels deep"),
+        ("x" * 40_000, "at most 32 KiB"),
+        ("request: [", "not YAML"),
+        ("request: !!python/object/apply:os.system [ls]", "tag"),
+    ],
+)
+def test_nothing_leads_out_of_the_playground(visit: Visit, yaml: str, said: str):
+    assert said in tried(visit, yaml)
+
+
+def test_a_request_that_is_wrong_is_said_to_be(visit: Visit):
+    assert "'messages' is missing" in tried(visit, "request: []", "{}")
+    assert "Paste a request" in tried(visit, "request: []", " ")
+    assert "at most 256 KB" in tried(visit, "request: []", json.dumps({"messages": "x" * 300_000}))
+
+
+def test_a_script_gets_the_part_that_changes(visit: Visit):
+    token = visit.token("/playground")
+    form = {"token": token, "yaml": "request: []", "request": "{}", "pipeline": "default"}
+    got = visit.client.post("/playground", data=form, headers={"x-part": "tried"})
+    assert "<html" not in got.text and "'messages' is missing" in Markup(got.text).text
+
+
+def test_a_pipeline_is_loaded_by_its_name(visit: Visit):
+    got = visit.post(
+        "/playground", seen="/playground", load="yes", pipeline="bare", example="vapi", yaml="x: 1"
+    )
+    area = re.search(r'<textarea id="yaml".*?>\n(.*?)</textarea>', got.text, re.DOTALL)
+    assert area[1] == "request: []"
+    assert "Book a table." in got.text
+
+
+# --- what it costs
+
+
+def test_no_template_engine_is_imported_before_somebody_looks(tmp_path: Path):
+    script = (
+        "import sys; from pathlib import Path;"
+        "from proxy import assembly; from proxy.configuration.load import load;"
+        "assembly.app(load(Path('config/agora.yaml'), {'MEMORY_URL': 'memory:'}), {});"
+        "sys.exit('jinja2' in sys.modules or 'proxy.page.house' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,61 @@
+"""A way to a server that can be made slow or dead while it is in use."""
+
+import asyncio
+import contextlib
+import threading
+from typing import Self
+
+
+class Relay:
+    """Passes bytes on to a port of this machine; replies are ``delay`` seconds late, lost if ``silent``."""
+
+    def __init__(self, target: int) -> None:
+        self.delay = 0.0
+        self.silent = False
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait(5)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        self._loop.run_forever()
+        server.close()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.sleep(0))  # connections are closed a round later
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            await asyncio.gather(
+                self._pass_on(reader, outer, late=False), self._pass_on(inner, writer, late=True)
+            )
+        finally:
+            writer.close()
+            outer.close()
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, late: bool
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                await asyncio.sleep(self.delay if late else 0)
+                if not self.silent:
+                    writer.write(data)
+        writer.close()
