@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from filters.episode import Episode
 from filters.message import Message
+from filters.remembered import Remembered
 
 Messages = Sequence[Message]
 Fields = Mapping[str, msgspec.Raw]
@@ -22,7 +23,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     ``dropped`` is what was heard in this life of the session and stands before the window that the client
     replays; ``summaries`` stand for what was said before it, oldest first. ``began`` is when this life began,
     in seconds since 1970; ``speakers`` are the names of those who spoke in it. ``episodes`` is what the agent
-    did lately, newest first. ``state`` is what the client keeps with the session.
+    did lately, newest first. ``state`` is what the client keeps with the session. ``recalled`` is what
+    memory holds beyond this conversation that may bear on the newest words, best first.
     """
 
     dropped: tuple[Message, ...] = ()
@@ -31,6 +33,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     speakers: frozenset[str] = frozenset()
     episodes: tuple[Episode, ...] = ()
     state: Mapping[str, Any] = {}
+    recalled: tuple[Remembered, ...] = ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

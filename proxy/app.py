@@ -51,7 +51,7 @@ class App:
         self._turns = 0
         self.phase = "starting"
         self.metrics = metrics
-        metrics.gauge(self._standing)
+        metrics.gauge(self.standing)
         self.feed = Feed()
         self.traces = traces
         traces.keep(parts.keeping)
@@ -71,6 +71,8 @@ class App:
         self._era = Era(parts)
         self._begin()
         self.traces.keep(parts.keeping)
+        if parts.memory:
+            parts.memory.start()
 
     @property
     def parts(self) -> Parts:
@@ -93,6 +95,8 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        if self.memory:
+            self.memory.start()
         self.phase = "ready"
         self._begin()
         await send({"type": "lifespan.startup.complete"})
@@ -178,7 +182,8 @@ class App:
     def _ended(self, ending: asyncio.Task[None]) -> None:
         self._lost += _lost(self._ending.pop(ending))
 
-    def _standing(self) -> Standing:
+    def standing(self) -> Standing:
+        """What is true of the server now."""
         memory = self._era.parts.memory
         eras = (self._era, *self._ending.values())
         return Standing(

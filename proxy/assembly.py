@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
+from filters.recall import Recall
 from proxy.app import App
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Memory as MemorySettings
@@ -15,18 +16,23 @@ from proxy.era import Parts
 from proxy.gate import Gate
 from proxy.health import Health
 from proxy.inquiry import Inquiry
-from proxy.keys import Keys
 from proxy.kinds import KINDS
 from proxy.lately import Lately
+from proxy.memory.archive.archivist import Archivist
+from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.recollection import Recollection
+from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_counts, open_store
+from proxy.memory.people import Archived, HeldSessions, People
 from proxy.memory.plan import Window
 from proxy.memory.sealing import codec_of
+from proxy.memory.store import Store
 from proxy.memory.summaries import Summaries
 from proxy.metrics import Metrics
-from proxy.pipeline import Memory, Pipeline, Target
+from proxy.pipeline import Archiving, Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.practice import Practice
 from proxy.proof import Proof
@@ -37,6 +43,7 @@ from proxy.summariser import Summariser
 from proxy.traces import Keeping, Traces
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
+from proxy.webhook import Webhook
 from proxy.work import Worker
 
 _PRACTICE = "practice:"
@@ -67,6 +74,7 @@ def parts(
         max_body=settings.listen.max_body,
         worker=worker,
         works=settings.memory.work if settings.memory else False,
+        agora=_agora(settings),
         log_content=settings.log.content,
         quota=_quota(settings, metrics.refused),
         keeping=Keeping(settings.traces.keep, settings.traces.content),
@@ -85,6 +93,14 @@ def _quota(settings: Settings, refused: Callable[[str], None]) -> Quota | None:
     return Quota(limits, storage, deadline=memory.deadline, refused=refused)
 
 
+def _agora(settings: Settings) -> Webhook | None:
+    """Who may tell of Agora's agents; nobody without a secret."""
+    told, names = settings.webhooks.agora, [key.tenant for key in settings.keys.entries]
+    secret = told.secret.get_secret_value()
+    tenant = told.tenant or (names[0] if names else "default")
+    return Webhook(secret.encode(), tenant) if secret else None
+
+
 def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:
     """The pipelines that a configuration describes, by name; nothing is connected."""
     return _pipelines(settings, _targets(settings, environ))
@@ -92,6 +108,11 @@ def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ma
 
 def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Target]:
     return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
+
+
+def _tenants(settings: Settings) -> tuple[str, ...]:
+    named = dict.fromkeys(key.tenant for key in settings.keys.entries)
+    return tuple(named) or ("default",)
 
 
 def _memory(
@@ -107,10 +128,19 @@ def _memory(
     store = Metered(Guard(opened, patience=deadline / 4), meter)
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
-    worker = Worker(opened, [summaries] if own.summaries else [], _tenants(settings.keys))
-    recorder = Recorder(store, window, [*listeners, worker.nudge], reasoning=own.reasoning)
-    episodes = open_episodes(url, deadline=deadline, codec=codec, store=store)
-    return Memory(store, recorder, episodes, summaries), worker
+    worker = Worker(opened, [summaries] if own.summaries else [], _tenants(settings))
+    archiving = _archiving(own, store, codec, _tenants(settings))
+    archivist = (archiving.archivist.told,) if archiving else ()
+    holdings = (Archived(archiving.archive),) if archiving else ()
+    memory = Memory(
+        store,
+        Recorder(store, window, (*listeners, *archivist, worker.nudge), reasoning=own.reasoning),
+        open_episodes(url, deadline=deadline, codec=codec, store=store),
+        summaries,
+        People((*holdings, HeldSessions(store, ttl=window.ttl))),
+        archiving,
+    )
+    return memory, worker
 
 
 def _window(settings: MemorySettings) -> Window:
@@ -137,8 +167,15 @@ def _summariser(settings: SummarySettings | None, targets: Mapping[str, Target])
     )
 
 
-def _tenants(keys: Keys) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(key.tenant for key in keys.entries)) or ("default",)
+def _archiving(
+    settings: MemorySettings, store: Store, codec: Codec, tenants: tuple[str, ...]
+) -> Archiving | None:
+    url = settings.archive_url
+    if not url:
+        return None
+    archive = open_archive(url, codec=codec)
+    archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
+    return Archiving(archive, archivist, Recollection(archive, deadline=settings.deadline))
 
 
 def _pipelines(
@@ -160,6 +197,7 @@ def _pipeline(
         places=_places(settings.identity),
         memory=memory,
         lately=_lately(settings.request),
+        recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         model=settings.model or None,
         first_token=settings.first_token or sum(target.patience for target in asked),
         total=max(target.total for target in asked),

@@ -12,6 +12,7 @@ from proxy.pipeline import Memory, Pipeline
 from proxy.quota import Quota
 from proxy.traces import Keeping
 from proxy.upstream import Upstream
+from proxy.webhook import Webhook
 from proxy.work import EVERY, Worker
 
 
@@ -29,6 +30,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None
     gate: Gate
     max_body: int
+    agora: Webhook | None = None
     log_content: bool = False
     quota: Quota | None = None
     keeping: Keeping = Keeping()

@@ -1,6 +1,6 @@
 """What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -9,8 +9,12 @@ from filters.inject_summaries import InjectSummaries
 from proxy.health import Health
 from proxy.kinds import Kind
 from proxy.lately import Lately
+from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.archivist import Archivist
+from proxy.memory.archive.recollection import Recollection
 from proxy.memory.episodes.source import Episodes
-from proxy.memory.store import Store
+from proxy.memory.people import People
+from proxy.memory.store import Key, Store
 from proxy.memory.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
@@ -41,22 +45,48 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.first_token, self.first_content or 0.0)
 
 
+Facts = Callable[[Key], Awaitable[Sequence[str]]]
+
+
+class Archiving(msgspec.Struct, frozen=True):
+    """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls."""
+
+    archive: Archive
+    archivist: Archivist
+    recollection: Recollection
+
+
 class Memory(msgspec.Struct, frozen=True):
-    """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises."""
+    """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises.
+
+    ``people`` knows every place that holds a person's words.
+    ``facts`` tells what is known of a user, a line each, where anything keeps that; it may raise StoreError.
+    """
 
     store: Store
     recorder: Recorder
     episodes: Episodes
     summaries: Summaries
+    people: People
+    archiving: Archiving | None = None
+    facts: Facts | None = None
 
     @property
     def degraded(self) -> bool:
         """Whether turns wait for a store that does not take them."""
         return self.recorder.failing
 
+    def start(self) -> None:
+        """Begins what is done beside the calls."""
+        if self.archiving:
+            self.archiving.archivist.start()
+
     async def aclose(self) -> None:
         """Writes down what is left, and closes the store."""
         await self.recorder.drain()
+        if self.archiving:
+            await self.archiving.archivist.aclose()
+            await self.archiving.archive.aclose()
         await self.episodes.aclose()
         await self.store.aclose()
 
@@ -76,6 +106,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     places: Places
     memory: Memory | None = None
     lately: Lately | None = None
+    recalls: int = 0
+    """How much is recalled of a person for each turn; 0 where no step tells of it."""
     model: str | None = None
     first_token: float
     total: float

@@ -7,6 +7,9 @@ from typing import Final
 from proxy.errors import Unauthorized
 
 HEADER: Final = "x-user-hmac"
+_ADVICE: Final = (
+    "Send X-User-Hmac with the user's id: its HMAC-SHA256 in hexadecimal, under 'identity.user_hmac'."
+)
 
 
 class Proof:
@@ -20,10 +23,6 @@ class Proof:
         if user is None:
             return
         expected = hmac.new(self._secret, user.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(
-            expected.encode(), (given or "").strip().lower().encode("latin-1", "replace")
-        ):
-            raise Unauthorized(
-                "Send X-User-Hmac with the user's id: its HMAC-SHA256, in hexadecimal, under 'identity.user_hmac'.",
-                code="invalid_user_hmac",
-            )
+        shown = (given or "").strip().lower().encode("latin-1", "replace")
+        if not hmac.compare_digest(expected.encode(), shown):
+            raise Unauthorized(_ADVICE, code="invalid_user_hmac")

@@ -23,6 +23,7 @@ __all__ = ["Listener", "Recorder", "Said", "Window", "after"]
 
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
+_ATTEMPTS = 20
 _MOST_WAITING = 10_000
 _DRAINED_WITHIN = 3.0
 
@@ -125,21 +126,44 @@ class Recorder:
                 self.lost_turns += 1
                 return
 
+    async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
+        """Changes a session behind the turns that wait to be written, and tells of it; tries for two seconds.
+
+        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
+        """
+        fault = StoreError("others are writing this session")
+        for _ in range(_ATTEMPTS):
+            try:
+                if key not in self._waiting and await self._changed(key, change, at=at):
+                    return
+            except Deleted:
+                raise
+            except StoreError as error:
+                fault = error
+            await asyncio.sleep(_SHORTEST)
+        raise fault
+
     async def _attempt(self, said: Said) -> bool:
-        held = await self._store.read(said.key)
-        session = decode(held.blob) if held else Session()
-        known = _asking(after(session, said, reasoning=self._reasoning), said)
-        kept, moved = fitted(session, known, self.window, now=said.at)
-        written = await self._store.write(
+        return await self._changed(
             said.key,
+            lambda session: _asking(after(session, said, reasoning=self._reasoning), said),
+            at=said.at,
+        )
+
+    async def _changed(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
+        held = await self._store.read(key)
+        session = decode(held.blob) if held else Session()
+        kept, moved = fitted(session, change(session), self.window, now=at)
+        written = await self._store.write(
+            key,
             encode(kept),
             version=held.version if held else 0,
             ttl=self.window.ttl,
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
-            at=said.at,
+            at=at,
         )
         if written:
-            self.tell(said.key, kept)
+            self.tell(key, kept)
         return written
 
     def tell(self, key: Key, session: Session) -> None:
@@ -164,6 +188,8 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     told = transcript(said.answer)
     if not told.reached:
         return session
+    if session.user is None and said.user:
+        session = msgspec.structs.replace(session, user=said.user)
     known = reconcile(session, said.window, now=said.at)
     answer = Answer(
         turn=asked(known, said.window),

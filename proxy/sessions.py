@@ -103,12 +103,15 @@ async def _imported(request: Request) -> Response:
 
 
 async def _deleted(request: Request) -> Response:
-    store, key = _memory(request).store, _key(request)
+    memory, key = _memory(request), _key(request)
     if "content-type" in request.headers:
         await _json_body(request)
     traces: Traces = request.scope["traces"]
     traces.forget(key.tenant, session=key.session)
-    if not await store.delete(key):
+    there = await memory.store.delete(key)
+    if memory.archiving:
+        there = bool(await memory.archiving.archive.forget_strangers(key)) or there
+    if not there:
         raise _missing(key)
     return Response(status_code=204)
 

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from proxy import agents, catalogue, sessions, state, summaries
+from proxy import agents, agora, catalogue, persons, sessions, state, summaries, users
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.feed import Event, Feed
@@ -50,6 +50,9 @@ class Site:
                 *summaries.routes(sessions.PATH),
                 *state.routes(sessions.PATH),
                 *agents.routes(),
+                *persons.routes(),
+                *agora.routes(),
+                *users.routes(),
             ],
             redirect_slashes=False,
             default=_missing,

@@ -65,8 +65,6 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     _own_up(notes.skipped, reply)
     for name in notes.left_out:
         reply.add(_DEGRADED, name)
-    fallback = Fallback(question, pipeline)
-    watch.clock.begin("upstream")
     watch.content = Content(
         call=asked,
         heard=call,
@@ -76,6 +74,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         fields=question.fields,
         messages=question.messages,
     )
+    fallback = Fallback(question, pipeline)
+    watch.clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
     tape = reply.taped()
     silence = Silence(pipeline, context, answer, reply, tape) if question.streaming else nullcontext()

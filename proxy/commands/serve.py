@@ -7,7 +7,7 @@ import typer
 from proxy import assembly, server
 from proxy.commands.terminal import Config, told
 from proxy.configuration.load import load
-from proxy.configuration.settings import Settings
+from proxy.configuration.settings import Memory, Settings
 from proxy.listening import listen
 from proxy.reload import Reload
 from proxy.version import VERSION
@@ -35,4 +35,12 @@ def _greeting(settings: Settings, port: int) -> str:
         first = settings.upstreams[pipeline.upstreams[0]]
         model = "the practice model; set UPSTREAM_BASE_URL for a real one"
         lines.append(f"  {name} → {model if first.base_url == 'practice:' else first.base_url}")
+    if settings.memory and not settings.memory.archive_url:
+        lines.append(f"  no archive: {_no_archive(settings.memory)}")
     return "\n".join(lines)
+
+
+def _no_archive(memory: Memory) -> str:
+    if memory.archive.keep == "off":
+        return "it is switched off"
+    return "sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them"

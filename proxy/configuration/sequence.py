@@ -37,7 +37,7 @@ _CONTROL = "a prefix hides control words and doubled answers from it"
 _SPOKEN = "it does not find words behind a prefix in 'original', and tells all of it as unheard"
 _LAST_MARK = "a merged message has the marks of the first alone, and it would miss those of the others"
 _BUDGET = "what it adds or takes away is not in the count, and the budget does not hold"
-_BEFORE_WORDS = "a prefix would stand before the episodes, and not before the words"
+_BEFORE_WORDS = "a prefix would stand before what it tells, and not before the words"
 _BARE = "what it puts in stands there unredacted"
 
 ORDERS: Final = (
@@ -96,6 +96,8 @@ ORDERS: Final = (
     Order("inject_summaries", "merge_consecutive", "turns are told apart before they are merged"),
     Order("timestamp_prefix", "inject_episodes", _BEFORE_WORDS),
     Order("user_context", "inject_episodes", _BEFORE_WORDS),
+    Order("timestamp_prefix", "recall", _BEFORE_WORDS),
+    Order("user_context", "recall", _BEFORE_WORDS),
 )
 
 NEEDS: Final = (

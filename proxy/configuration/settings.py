@@ -3,8 +3,9 @@
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 
+from filters import quantity
 from proxy.configuration import base_url, header
 from proxy.configuration.advice import advising
 from proxy.configuration.case import Case
@@ -19,12 +20,14 @@ from proxy.configuration.value import (
     Name,
     Place,
     RequestStep,
+    Retention,
     SentHeader,
     SentValue,
     Size,
     UpstreamName,
     Whole,
     allowed_names,
+    archive_address,
     at_least_one,
     encryption_keys,
     listening_host,
@@ -33,6 +36,7 @@ from proxy.configuration.value import (
 )
 from proxy.keys import Keys
 from proxy.log import Format, Level
+from proxy.memory.archive.open import is_archive
 
 
 class Listen(Part):
@@ -169,6 +173,20 @@ class Summaries(Part):
     """How long one answer may take; in seconds once loaded."""
 
 
+class Archive(Part):
+    """Where every turn is kept as it was heard, beyond its session."""
+
+    url: Annotated[SecretStr, AfterValidator(advising(archive_address))] = SecretStr("")
+    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is one of these, else nowhere."""
+    keep: Retention = "forever"
+    """For how long: ``forever``, a duration such as ``90d``, or ``off``."""
+
+    @property
+    def seconds(self) -> float:
+        """For how long turns are kept, in seconds; 0 is for ever."""
+        return 0.0 if self.keep in {"forever", "off"} else quantity.seconds(self.keep)
+
+
 class Memory(Part):
     """What is remembered of conversations; left out, nothing is."""
 
@@ -184,8 +202,18 @@ class Memory(Part):
     """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
     work: bool = True
     """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
+    archive: Archive = Archive()
+    """Where every turn is kept as it was heard, beyond its session."""
     reasoning: bool = False
     """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
+
+    @property
+    def archive_url(self) -> str:
+        """Where the archive is: empty where there is none."""
+        if self.archive.keep == "off":
+            return ""
+        sessions = self.sessions.get_secret_value()
+        return self.archive.url.get_secret_value() or (sessions if is_archive(sessions) else "")
 
 
 class Limits(Part):
@@ -208,6 +236,32 @@ class Traces(Part):
     """Whether what was said is kept too; without it, only when, who and how long."""
 
 
+class AgoraWebhook(Part):
+    """Notices of Agora's engine: who joined and left, and what was said."""
+
+    secret: SecretStr = SecretStr("")
+    """What Agora signs its notices with; empty takes none."""
+    tenant: str = ""
+    """Whose calls they tell of, as named in ``keys``; empty is the only name there."""
+
+
+class Webhooks(Part):
+    """What engines tell by themselves."""
+
+    agora: AgoraWebhook = AgoraWebhook()
+    """``POST /webhooks/agora``."""
+
+
+def _told_of(given: Webhooks, info: ValidationInfo) -> Webhooks:
+    """Notices name no tenant: with several, the file does."""
+    keys = info.data.get("keys") or Keys()
+    tenants = {key.tenant for key in keys.entries} or {"default"}
+    named = given.agora.tenant
+    if given.agora.secret.get_secret_value() and (named or len(tenants) > 1) and named not in tenants:
+        raise ValueError(f"agora.tenant: name one of those in 'keys': {', '.join(sorted(tenants))}")
+    return given
+
+
 class Settings(Part):
     """All that a configuration says."""
 
@@ -225,6 +279,8 @@ class Settings(Part):
     """What each key may have."""
     traces: Traces = Traces()
     """What is kept of turns to be looked at on the web page."""
+    webhooks: Annotated[Webhooks, AfterValidator(advising(_told_of))] = Webhooks()
+    """What engines tell by themselves."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(advising(at_least_one))] = Field(
         json_schema_extra={"minProperties": 1}
     )

@@ -27,6 +27,7 @@ from proxy.configuration.word import alternatives, is_word, quoted
 from proxy.keys import Keys
 from proxy.loopback import is_loopback_address
 from proxy.memory import codec
+from proxy.memory.archive.open import open_archive
 from proxy.memory.open import open_store
 from proxy.memory.sealing import codec_of
 
@@ -111,6 +112,24 @@ def store_address(given: SecretStr) -> SecretStr:
     return given
 
 
+def archive_address(given: SecretStr) -> SecretStr:
+    """An address at which an archive can be kept, or none; nothing is connected."""
+    if given.get_secret_value():
+        open_archive(given.get_secret_value(), codec=codec.Identity())
+    return given
+
+
+def _retention(given: object) -> object:
+    """``forever``, ``off`` (which YAML reads as false where it is bare) or a duration."""
+    if given in {"forever", "off"} or given is False:
+        return given or "off"
+    try:
+        quantity.seconds(given)
+    except ValueError:
+        raise ValueError("write forever, off, or a duration such as 90d") from None
+    return given
+
+
 def encryption_keys(given: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     """Keys that a codec can be made of."""
     codec_of([key.get_secret_value() for key in given])
@@ -157,6 +176,14 @@ Duration = Annotated[
     float,
     BeforeValidator(
         advising(quantity.seconds), json_schema_input_type=Annotated[str, Field(pattern=quantity.DURATION)]
+    ),
+]
+Retention = Annotated[
+    str,
+    BeforeValidator(
+        advising(_retention),
+        json_schema_input_type=Annotated[str, Field(pattern=f"^(forever|off)$|{quantity.DURATION}")]
+        | Literal[False],
     ),
 ]
 Size = Annotated[

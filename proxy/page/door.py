@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.era import Parts
 from proxy.feed import Feed
+from proxy.standing import Standing
 from proxy.traces import Traces
 
 _HOUSE: Final = "proxy.page.house"
@@ -23,6 +24,10 @@ class Server(Protocol):
     phase: str
     feed: Feed
     traces: Traces
+
+    def standing(self) -> Standing:
+        """What is true of the server now."""
+        ...
 
     @property
     def parts(self) -> Parts:

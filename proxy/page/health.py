@@ -1,7 +1,7 @@
 """How the server is: what it talks to, what waits, and the figures of the last hour."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,10 @@ _HERE: Final = "health"
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """An upstream, the pipelines that use it, and how its newest turns ended."""
+    """An upstream, the pipelines that use it, and how its newest turns ended.
+
+    ``breakers`` are those of its models that are not closed.
+    """
 
     name: str
     kind: str
@@ -27,6 +30,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     failed: int
     last: str | None
+    breakers: Mapping[str, str]
 
 
 class Remembering(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +39,6 @@ class Remembering(msgspec.Struct, frozen=True, kw_only=True):
     answers: bool
     said: str
     failing: bool
-    lost: int
 
 
 async def _shown(room: Room) -> Response:
@@ -47,6 +50,7 @@ async def _shown(room: Room) -> Response:
         "plots": _plots(minutes),
         "turns": sum(minute.turns for minute in minutes),
         "phase": room.server.phase,
+        "standing": room.server.standing(),
         "kept": sum(1 for _ in room.server.traces.newest(room.tenant)),
         "keeps": room.server.traces.keeping.turns,
         "size": (WIDTH, HEIGHT),
@@ -69,6 +73,7 @@ def _ways(room: Room) -> Sequence[Way]:
             turns=sum(each.upstream == name for each in recent),
             failed=sum(each.upstream == name and each.state == "failed" for each in recent),
             last=next((each.state for each in recent if each.upstream == name), None),
+            breakers={model: state for model, state in target.health.states().items() if state != "closed"},
         )
         for name, target in targets.items()
     ]
@@ -84,8 +89,7 @@ async def _memory(memory: Memory | None) -> Remembering | None:
         answers, said = False, str(error)
     else:
         answers, said = True, f"answers in {took(time.perf_counter() - began)}"
-    lost = memory.recorder.lost_turns
-    return Remembering(answers=answers, said=said, failing=memory.degraded, lost=lost)
+    return Remembering(answers=answers, said=said, failing=memory.degraded)
 
 
 def _plots(minutes: Sequence[Minute]) -> Sequence[Plot]:

@@ -7,13 +7,15 @@ import msgspec
 from starlette.responses import Response
 
 from proxy import wire
-from proxy.errors import NotFound, TurnkeeperError
+from proxy.errors import NotFound, RequestError, TurnkeeperError
 from proxy.kinds import Kind
 from proxy.page.difference import Filtered, Row, differences, filtered, plain
 from proxy.page.room import Room
 from proxy.page.spending import Spending, spending
 from proxy.page.timeline import WIDTH, pictures
+from proxy.pipeline import Target
 from proxy.place import decoded
+from proxy.question import Question
 from proxy.trace import Content, Trace
 from proxy.transcript import Transcript, transcript
 from proxy.trial import disclosure
@@ -61,28 +63,29 @@ async def _shown(room: Room) -> Response:
 def _inside(trace: Trace, before: Trace | None) -> Inside:
     content = trace.content
     assert content is not None  # noqa: S101 - the caller has looked
-    spent = spending(content.sent, trace.answer, before.content.sent if before and before.content else None)
+    body = sent(trace)
+    spent = spending(body, trace.answer, sent(before) if before and before.content else None)
     answer = transcript(trace.answer)
     asked, marked = _disclosed(content)
     found = differences(asked, marked) if asked != marked else ()
-    kind = content.pipeline.targets[0].kind
     shown = Inside(
         asked=plain(asked),
         ignored=content.call.ignored,
         fields={name: disclosure.field(name, raw) for name, raw in content.call.fields.items()},
         found=found,
-        sent=_sent(content.sent, kind),
+        sent=_disclosed_body(body, _target(trace, content).kind),
         answer=answer,
         spent=spent,
     )
-    return _explained(content, shown)
+    return _explained(trace, content, shown)
 
 
-def _explained(content: Content, shown: Inside) -> Inside:
+def _explained(trace: Trace, content: Content, shown: Inside) -> Inside:
     """What the filters did, by running them again: they do no I/O, and the same in gives the same out."""
     context = content.context
+    pipeline = msgspec.structs.replace(content.pipeline, targets=(_target(trace, content),))
     try:
-        told = explain(content.heard, content.who, content.pipeline, context.now, context.memory)
+        told = explain(content.heard, content.who, pipeline, context.now, context.memory)
     except TurnkeeperError as error:
         return msgspec.structs.replace(shown, fault=error.message)
     return msgspec.structs.replace(
@@ -101,7 +104,24 @@ def _disclosed(content: Content) -> tuple[list[dict[str, Any]], list[dict[str, A
     return asked, marked
 
 
-def _sent(body: bytes, kind: Kind) -> str:
+def sent(trace: Trace) -> bytes:
+    """The body as the upstream got it that was asked last; empty where none was."""
+    content = trace.content
+    if content is None:
+        return b""
+    question = Question(headers={}, fields=content.fields, messages=content.messages, streaming=False)
+    try:
+        return question.to(_target(trace, content), content.pipeline).body
+    except RequestError:
+        return b""
+
+
+def _target(trace: Trace, content: Content) -> Target:
+    targets = content.pipeline.targets
+    return next((target for target in targets if target.name == trace.account.upstream), targets[0])
+
+
+def _disclosed_body(body: bytes, kind: Kind) -> str:
     if not body:
         return ""
     fields = wire.top_level(body)

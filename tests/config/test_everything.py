@@ -38,6 +38,8 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Window", WRITTEN["memory"]["window"]),
         ("Summaries", WRITTEN["memory"]["summaries"]),
         ("Traces", WRITTEN["traces"]),
+        ("Webhooks", WRITTEN["webhooks"]),
+        ("AgoraWebhook", WRITTEN["webhooks"]["agora"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -64,6 +66,8 @@ def test_no_section_is_forgotten():
         "Window",
         "Summaries",
         "Traces",
+        "Webhooks",
+        "AgoraWebhook",
     }
     assert set(of_model(Settings)["$defs"]) == known
 

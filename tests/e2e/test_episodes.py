@@ -15,7 +15,7 @@ from tests.memory.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer
 
 CONFIG = """
-memory: {sessions: "${MEMORY_URL}"}
+memory: {sessions: "${MEMORY_URL}", deadline: 300ms}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
 pipelines:
   default: {upstreams: [main], request: [restore_history, inject_episodes]}
@@ -176,7 +176,7 @@ def test_tenants_never_meet(serve: Serve, url: str) -> None:
 
 
 def test_without_memory_the_answer_says_what_to_set(serve: Serve) -> None:
-    proxy = serve(CONFIG.replace('memory: {sessions: "${MEMORY_URL}"}', ""))
+    proxy = serve(CONFIG.replace('memory: {sessions: "${MEMORY_URL}", deadline: 300ms}', ""))
     assert "'memory:'" in refused(post(proxy), 404)["message"]
     assert proxy.chat(agent_id="nova").status_code == 200
 

@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def remembering(serve: Serve, url: str) -> ProxyServer:
+def remembering(url: str, serve: Serve) -> ProxyServer:
     return serve(CONFIG, MEMORY_URL=url)
 
 
@@ -159,6 +159,28 @@ def test_calls_without_a_session_are_not_remembered(remembering: ProxyServer, up
     remembering.chat([user("I am Ann.")])
     remembering.chat([user("Who am I?")])
     assert upstream.last.json["messages"] == [{"role": "user", "content": "Who am I?"}]
+
+
+@pytest.mark.parametrize(
+    ("kept", "accepts", "goes_back"),
+    [("true", "vllm", True), ("true", "openai", False), ("true", "any", False), ("false", "vllm", False)],
+)
+def test_reasoning_goes_back_where_it_is_kept_and_taken(
+    serve: Serve, upstream: FakeUpstream, kept: str, accepts: str, goes_back: bool
+) -> None:
+    config = CONFIG.replace('_URL}"}\nup', f'_URL}}", reasoning: {kept}}}\nup')
+    proxy = serve(config.replace('BASE_URL}"', f'BASE_URL}}", accepts: {accepts}'))
+    upstream.says(*sse(ROLE + delta(reasoning="Hm. ") + delta(reasoning="Tea.") + stream_of("Tea", "!")))
+    call(proxy, user("Tea or coffee?", 0), stream=True)
+    entries = held(proxy)
+    assert entries[1].content == "Tea!"
+    assert entries[1].reasoning == ("Hm. Tea." if kept == "true" else None)
+    call(proxy, user("Why?", 1), stream=True)
+    brought = upstream.last.json["messages"][1]
+    assert brought["content"] == "Tea!"
+    assert brought.get("reasoning_content") == ("Hm. Tea." if goes_back else None)
+    assert "reasoning" not in brought
+    assert held(proxy)[1].reasoning == entries[1].reasoning
 
 
 KEYED = "keys: 'one:secret-1,two:secret-2'\n" + CONFIG

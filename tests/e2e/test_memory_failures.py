@@ -234,7 +234,7 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_a_call_goes_on_while_memory_fails(serve: Serve, upstream: FakeUpstream, place: Place) -> None:
+def test_a_call_goes_on_while_memory_fails(place: Place, serve: Serve, upstream: FakeUpstream) -> None:
     proxy = serve(CONFIG, MEMORY_URL=place.url)
     call(proxy, user("Question 0.", 0))
     until(lambda: once_each(proxy, range(1)))

@@ -62,6 +62,24 @@ def test_while_a_call_lasts_the_server_says_that_it_is_going_away(
     assert process.wait(3) == 0
 
 
+def test_the_server_gives_calls_their_grace_and_no_more(tmp_path: Path, upstream: FakeUpstream) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), HANG)
+    (tmp_path / "config.yaml").write_text(CONFIG + "listen: {port: 0, grace: 1s}\n")
+    command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml")]
+    environ = {**os.environ, "UPSTREAM_BASE_URL": upstream.url}
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
+        assert process.stdout
+        root = process.stdout.readline().split()[-1]
+        with httpx2.stream("POST", f"{root}/v1/chat/completions", json=CALL, timeout=10) as got:
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert b"shutting_down" in got.read()
+        assert process.wait(5) == 0
+    assert 0.9 < time.monotonic() - began < 4
+
+
 def test_a_stream_that_outlasts_the_server_ends_with_an_error_event(
     proxy: ProxyServer, upstream: FakeUpstream, caplog: pytest.LogCaptureFixture
 ) -> None:

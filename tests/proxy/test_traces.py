@@ -26,7 +26,9 @@ def traces_of(keeping: Keeping = ALL) -> Traces:
     return traces
 
 
-def end(traces: Traces, *, tenant: str = "t", sent: bytes = BODY, outcome: str = "done", **known: Any) -> str:
+def end(
+    traces: Traces, *, tenant: str = "t", size: int = len(BODY), outcome: str = "done", **known: Any
+) -> str:
     """A turn that ends; its id."""
     watch = Watch("r")
     watch.turn_of(tenant, known.pop("pipeline", "default"))
@@ -34,17 +36,19 @@ def end(traces: Traces, *, tenant: str = "t", sent: bytes = BODY, outcome: str =
     watch.outcome = outcome
     watch.first_token = known.get("first_token")
     watch.clock.begin("recall")
-    watch.content = content(sent, known.get("headers", {}))
+    watch.content, watch.size = content(known.get("headers", {})), size
     watch.sent, watch.stamps = [b"a", b"b"], [1.0, 2.0]
     account = watch.account()
     traces.put(account, watch)
     return account.id
 
 
-def content(sent: bytes, headers: Mapping[str, str]) -> Content:
+def content(headers: Mapping[str, str]) -> Content:
     call = wire.read(BODY, headers, {})
     who = Identity("t", None, None, background=False)
-    return Content(call=call, heard=call, who=who, context=Context(now=0.0), pipeline=None, sent=sent)
+    context = Context(now=0.0)
+    made = {"fields": call.fields, "messages": call.messages}
+    return Content(call=call, heard=call, who=who, context=context, pipeline=None, **made)
 
 
 def ids(traces: Traces, tenant: str = "t", session: str | None = None) -> list[str]:
@@ -62,9 +66,9 @@ def test_the_newest_are_kept():
 def test_large_turns_take_the_place_of_more_small_ones_and_of_all_bytes_there_may_be():
     traces = traces_of()
     for _ in range(4):
-        end(traces, sent=b"x" * 3_000_000)
+        end(traces, size=6_000_000)
     assert len(ids(traces)) == 2
-    huge = end(traces, sent=b"x" * 9_000_000)
+    huge = end(traces, size=18_000_000)
     assert traces.find("t", huge).content is None
     assert len(ids(traces)) == 3
 

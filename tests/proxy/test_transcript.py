@@ -51,3 +51,17 @@ def test_sound_says_its_transcript() -> None:
 @given(body=st.binary(max_size=80))
 def test_any_bytes_are_read(body: bytes) -> None:
     assert isinstance(transcript(body + ROLE).text, str)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_reasoning_is_no_part_of_what_was_said(name: str) -> None:
+    told = transcript(ROLE + delta(**{name: "She "}) + delta(**{name: "asks."}) + stream_of("Yes"))
+    assert (told.reasoning, told.text) == ("She asks.", "Yes")
+    assert not transcript(ROLE + delta(**{name: "She asks."})).reached
+    assert transcript(stream_of("Yes")).reasoning is None
+
+
+def test_reasoning_of_a_whole_answer_is_read() -> None:
+    whole = completion("Yes")
+    whole["choices"][0]["message"]["reasoning_content"] = "She asks."
+    assert transcript(json.dumps(whole).encode()).reasoning == "She asks."

@@ -1,0 +1,34 @@
+"""Something that memory holds beyond the conversation at hand."""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from filters.line import one_line
+from filters.zone import zone_named
+
+_BY = {"user": "the caller said", "assistant": "you said"}
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn of an earlier talk, a fact about the person, or a part of a document.
+
+    ``score`` is about 1 where it holds every word of what the caller just said; ``source`` is the session or
+    the document, ``at`` when it was said or added, in seconds since 1970.
+    """
+
+    kind: Literal["turn", "fact", "document"]
+    text: str
+    score: float = 1.0
+    role: str | None = None
+    source: str | None = None
+    at: float | None = None
+
+    def told(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
+        """One line: ``2026-11-12 the caller said: My dog is called Rex.``; the text cut at ``max_length``."""
+        words = one_line(self.text, max_length)
+        if self.kind == "document":
+            return f"{one_line(self.source or 'a document', max_length)}: {words}"
+        day = "" if self.at is None else f"{datetime.fromtimestamp(self.at, zone_named(timezone)):%Y-%m-%d} "
+        return f"{day}{'known' if self.kind == 'fact' else _BY.get(self.role or '', 'said')}: {words}"

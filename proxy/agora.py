@@ -1,0 +1,117 @@
+"""What Agora's engine tells of its agents: when they come and go, and all that was said."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proxy import body, rest
+from proxy.era import Parts
+from proxy.errors import NotFound, RequestError, Unauthorized
+from proxy.memory import lives
+from proxy.memory.lives import Agent
+from proxy.memory.session import Session
+from proxy.memory.store import Deleted, Key
+from proxy.pipeline import Memory
+from proxy.place import identifier
+from proxy.webhook import Webhook
+
+_JOINED, _LEFT, _HISTORY = 101, 102, 103
+
+Change = Callable[[Session], tuple[Session, int | None]]
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """One notice; ``noticeId`` is the same whenever it is sent again. Times are as Agora writes them."""
+
+    noticeId: str  # noqa: N815 - as Agora writes it
+    eventType: int  # noqa: N815
+    payload: Mapping[str, Any] = {}
+    notifyMs: int | float | None = None  # noqa: N815
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that it tells of, as far as it is named."""
+        told = self.payload
+        name = identifier(told.get("agent_id")) or ""
+        start, stop = lives.plausible(told.get("start_ts")), lives.plausible(told.get("stop_ts"))
+        return Agent(id=name, start=start, stop=stop)
+
+
+_decoder: Final = msgspec.json.Decoder(Notice)
+
+
+def routes() -> list[Route]:
+    """The path; the request's scope holds ``parts``."""
+    return [Route("/webhooks/agora", rest.answering({"POST": _notified}))]
+
+
+async def _notified(request: Request) -> Response:
+    parts: Parts = request.scope["parts"]
+    webhook, content = await _signed(request, parts)
+    notice = _read(content)
+    taken = await _take(rest.memory_of(request), webhook.tenant, notice)
+    return rest.answer({"status": "taken" if taken else "ignored"})
+
+
+async def _signed(request: Request, parts: Parts) -> tuple[Webhook, bytes]:
+    """The body, once its signature fits."""
+    if parts.agora is None:
+        raise NotFound("No notices are taken; set AGORA_WEBHOOK_SECRET.", code="webhooks_off")
+    content = await body.read(request.receive, request.headers, parts.max_body)
+    if not parts.agora.signed(request.headers, content):
+        fault = "The notice is not signed with AGORA_WEBHOOK_SECRET."
+        raise Unauthorized(fault, code="invalid_signature")
+    return parts.agora, content
+
+
+def _read(content: bytes) -> Notice:
+    try:
+        return _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise RequestError("The body is no notice: noticeId, eventType and payload are wanted.") from None
+
+
+async def _take(memory: Memory, tenant: str, notice: Notice) -> bool:
+    """Whether the notice tells of a session; one that has been taken before changes nothing."""
+    now = time.time()
+    channel, change = identifier(notice.payload.get("channel")), _change(notice, now)
+    if channel is None or change is None:
+        return False
+    agent = notice.agent
+    at = agent.stop or agent.start or lives.plausible(notice.notifyMs) or now
+    try:
+        await memory.recorder.revise(Key(tenant, channel), _once(notice, agent, change), at=at)
+    except Deleted:  # what was forgotten since is not told of again
+        return False
+    return True
+
+
+def _once(notice: Notice, agent: Agent, change: Change) -> Callable[[Session], Session]:
+    def changed(session: Session) -> Session:
+        if lives.noticed(session, notice.noticeId):
+            return session
+        session, life = change(session)
+        return lives.noting(session, notice.noticeId, agent, life)
+
+    return changed
+
+
+def _change(notice: Notice, now: float) -> Change | None:
+    """What a notice does to its session; nothing for one that is not known."""
+    agent = notice.agent
+    if notice.eventType == _JOINED:
+        begun = agent.start or lives.plausible(notice.notifyMs) or now
+        joining = msgspec.structs.replace(agent, start=begun)
+        return lambda session: lives.joined(session, joining)
+    if notice.eventType == _LEFT:
+        return lambda session: lives.left(session, agent)
+    contents = notice.payload.get("contents")
+    if notice.eventType == _HISTORY and isinstance(contents, list):
+        said = lives.messages(contents)
+        return lambda session: lives.told(session, agent, said, now=now)
+    return None

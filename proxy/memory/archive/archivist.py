@@ -1,0 +1,166 @@
+"""Sessions on their way into the archive: after the calls, and again until they are there."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from proxy.memory.archive.archive import Archive
+from proxy.memory.session import Entry, Session, decode
+from proxy.memory.store import Key, Store, StoreError
+
+_log = logging.getLogger("turnkeeper")
+_MOST_DUE: Final = 10_000
+_SHORTEST, _LONGEST = 0.1, 5.0
+_SWEEP_EVERY: Final = 60.0
+_FAREWELL: Final = 3.0
+_AT_ONCE: Final = 100
+# What was told last before a crash may carry a mark and not be kept; clocks of two machines differ.
+_SLACK: Final = 60.0
+
+
+class _Due(NamedTuple):
+    session: Session
+    mark: float
+
+
+class Archivist:
+    """Keeps in the archive what the sessions hold.
+
+    It is told of sessions; what it was not told of, or lost, it finds by comparing the store with the
+    archive: at the start, and when too much was due. ``keep`` is for how many seconds turns are kept, 0 is
+    for ever.
+    """
+
+    def __init__(self, store: Store, archive: Archive, tenants: Sequence[str], *, keep: float) -> None:
+        self.failing = False
+        self._store = store
+        self._archive = archive
+        self._tenants = tenants
+        self._keep_for = keep
+        self._due: dict[Key, _Due] = {}
+        self._missed = True
+        self._swept = 0.0
+        self._awake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def told(self, key: Key, session: Session) -> None:
+        """Takes note of a session; it never waits. The newest state counts."""
+        if key not in self._due and len(self._due) >= _MOST_DUE:
+            self._missed = True
+            return
+        self._due[key] = _Due(session, time.time())
+        self._awake.set()
+
+    def start(self) -> None:
+        """From now on what is due is kept, first of all what was lost."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def aclose(self) -> None:
+        """What is due is kept, within three seconds; the rest is found again at the next start."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        try:
+            async with asyncio.timeout(_FAREWELL):
+                await self._keep_due()
+        except (StoreError, TimeoutError):
+            _log.warning("%d sessions are yet to be archived.", len(self._due))
+
+    async def idle(self) -> None:
+        """Returns once nothing is due any more."""
+        while self._due or self._missed:  # noqa: ASYNC110 - what comes next is told to nobody else
+            await asyncio.sleep(_SHORTEST / 10)
+
+    async def _run(self) -> None:
+        pause = _SHORTEST
+        while True:
+            try:
+                await self._round()
+                self.failing, pause = False, _SHORTEST
+                await self._wait()
+            except StoreError as error:
+                if not self.failing:
+                    _log.warning("The archive cannot be written: %s", error)
+                self.failing = True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
+
+    async def _round(self) -> None:
+        await self._keep_due()
+        if self._missed:
+            await self._catch_up()
+            self._missed = False
+        if self._keep_for and time.monotonic() >= self._swept:
+            await self._sweep()
+
+    async def _wait(self) -> None:
+        if self._due:
+            return
+        self._awake.clear()
+        try:
+            async with asyncio.timeout(_SWEEP_EVERY):
+                await self._awake.wait()
+        except TimeoutError:
+            return
+
+    async def _keep_due(self) -> None:
+        while self._due:
+            key = next(iter(self._due))
+            due = self._due.pop(key)
+            try:
+                await self._keep(key, due.session, due.mark)
+            except (StoreError, asyncio.CancelledError):
+                self._due.setdefault(key, due)
+                raise
+
+    async def _keep(self, key: Key, session: Session, mark: float) -> None:
+        try:
+            reach = await self._archive.keep(key, session, mark=mark)
+            if reach < session.moved:
+                await self._keep_moved(key, session, reach)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one session that cannot be kept must not hold up the rest
+            _log.error("A session cannot be archived: %s", type(error).__name__)
+
+    async def _keep_moved(self, key: Key, session: Session, start: int) -> None:
+        """What moved out of a session before the archive had it."""
+        while start < session.moved:
+            limit = min(_AT_ONCE, session.moved - start)
+            blobs = await self._store.cold(key, start=start, limit=limit)
+            if not blobs:
+                return
+            moved = [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
+            await self._archive.keep_moved(key, session, moved, start=start)
+            start += len(moved)
+
+    async def _catch_up(self) -> None:
+        for tenant in self._tenants:
+            marks = await self._archive.marks(tenant)
+            after = ""
+            while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
+                for line in page:
+                    if line.updated > marks.get(line.session, 0.0) - _SLACK:
+                        await self._keep_held(Key(tenant, line.session), line.updated)
+                after = page[-1].session
+
+    async def _keep_held(self, key: Key, mark: float) -> None:
+        try:
+            held = await self._store.read(key)
+        except StoreError as error:
+            _log.warning("A session cannot be read for the archive: %s", error)
+            return
+        if held is not None and key not in self._due:
+            await self._keep(key, decode(held.blob), mark)
+
+    async def _sweep(self) -> None:
+        before = time.time() - self._keep_for
+        while await self._archive.sweep(before=before):  # noqa: ASYNC110 - so that others write in between
+            await asyncio.sleep(_SHORTEST)
+        self._swept = time.monotonic() + _SWEEP_EVERY

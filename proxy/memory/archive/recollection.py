@@ -1,0 +1,53 @@
+"""What a call gets to hear of its person, within its deadline."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from filters.remembered import Remembered
+from proxy.memory.archive.archive import Archive, Found, Query
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.store import StoreError
+
+_SHUT: Final = 1.0
+# The filter leaves out what the window shows, and what says the same twice.
+_SPARE: Final = 20
+
+
+class Recollection:
+    """Asks the archive on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
+
+    An archive that was too slow is left alone for a second.
+    """
+
+    def __init__(self, archive: Archive, *, deadline: float) -> None:
+        self._archive = archive
+        self._deadline = deadline
+        self._shut_until = 0.0
+
+    async def of(self, person: Scope, text: str, *, now: float, limit: int) -> tuple[Remembered, ...]:
+        """What answers a text, best first, with some to spare. Raises StoreError."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._shut_until:
+            raise StoreError("the archive did not answer in time a moment ago")
+        query = Query(text=text, now=now, limit=3 * limit + _SPARE)
+        try:
+            async with asyncio.timeout(self._deadline):
+                return _told(await self._archive.search(person, query))
+        except TimeoutError:
+            self._shut_until = loop.time() + _SHUT
+            raise StoreError("the archive is too slow") from None
+
+
+def _told(found: Sequence[Found]) -> tuple[Remembered, ...]:
+    return tuple(
+        Remembered(
+            kind=one.kind,
+            text=one.text,
+            score=one.score,
+            role=one.role,
+            source=one.session_id,
+            at=one.timestamp,
+        )
+        for one in found
+    )

@@ -1,0 +1,70 @@
+"""Persons over HTTP: what bears on a question, all that is held of one, and its end."""
+
+import asyncio
+import time
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proxy import rest
+from proxy.errors import NotFound
+from proxy.memory.archive.archive import Query
+from proxy.memory.archive.lexicon import Scope
+from proxy.pipeline import Archiving
+from proxy.place import identifier
+
+_LONGEST = 2000
+
+
+class Asked(BaseModel):
+    """A question about a person; without a person there is no answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    user: str | int | None = None
+    query: Annotated[str, Field(max_length=_LONGEST)]
+    limit: Annotated[int, Field(ge=1, le=100)] = 10
+
+
+def routes() -> list[Route]:
+    """The paths; they are matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
+    return [
+        Route("/v1/memory/search", rest.answering({"POST": _found})),
+        Route("/v1/memory/users/{id}/export", rest.answering({"GET": _exported})),
+        Route("/v1/memory/users/{id}", rest.answering({"DELETE": _forgotten})),
+    ]
+
+
+async def _found(request: Request) -> Response:
+    archive = _archiving(request).archive
+    asked = rest.checked(Asked, await rest.content(request))
+    person = Scope(request.scope["tenant"], identifier(asked.user) or "")
+    query = Query(text=asked.query, now=time.time(), limit=asked.limit)
+    return rest.answer({"results": await archive.search(person, query)})
+
+
+async def _exported(request: Request) -> Response:
+    found = await rest.memory_of(request).people.exported(_person(request))
+    # In a thread: it may be long, and callers wait on the loop.
+    return await asyncio.to_thread(rest.answer, found)
+
+
+async def _forgotten(request: Request) -> Response:
+    """The same again is no fault: who is forgotten stays so."""
+    await rest.memory_of(request).people.forget(_person(request))
+    return Response(status_code=204)
+
+
+def _person(request: Request) -> Scope:
+    return Scope(request.scope["tenant"], rest.path_id(request))
+
+
+def _archiving(request: Request) -> Archiving:
+    archiving = rest.memory_of(request).archiving
+    if archiving is None:
+        advice = "keep sessions in SQL, or set ARCHIVE_URL"
+        raise NotFound(f"There is no archive to search; {advice}.", code="archive_off")
+    return archiving

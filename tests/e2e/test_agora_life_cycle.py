@@ -1,0 +1,328 @@
+"""Agora's agents over their whole life: what was said in a call, the next one knows."""
+
+import hashlib
+import hmac
+import itertools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import ConfigError
+from tests.fake_upstream import FakeUpstream, sse, stream_of
+from tests.proxy_server import ProxyServer
+
+SECRET = "s3cret"
+CONFIG = """
+memory: {sessions: "${MEMORY_URL}", deadline: 300ms}
+webhooks: {agora: {secret: "${AGORA_WEBHOOK_SECRET:-}"}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines:
+  default: {upstreams: [main], request: [repair_history, restore_history]}
+"""
+KEYED = "keys: '${KEYS}'\n" + CONFIG
+PATH = "/webhooks/agora"
+Serve = Callable[..., ProxyServer]
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+
+
+@pytest.fixture
+def proxy(serve: Serve, url: str) -> ProxyServer:
+    return serve(CONFIG, MEMORY_URL=url, AGORA_WEBHOOK_SECRET=SECRET)
+
+
+def notice(event: int, *, name: str = "", **payload: Any) -> bytes:
+    return json.dumps(
+        {
+            "sid": "sid",
+            "noticeId": name or f"notice-{next(NUMBERS)}",
+            "productId": 17,
+            "eventType": event,
+            "notifyMs": int(time.time() * 1000),
+            "payload": {"agent_id": "agent-1", "channel": "room-1", "labels": {"campaign": "x"}, **payload},
+        }
+    ).encode()
+
+
+def signed(body: bytes, secret: str = SECRET) -> dict[str, str]:
+    return {
+        "agora-signature": hmac.digest(secret.encode(), body, hashlib.sha1).hex(),
+        "agora-signature-v2": hmac.digest(secret.encode(), body, hashlib.sha256).hex(),
+    }
+
+
+def tell(proxy: ProxyServer, body: bytes) -> str:
+    headers = {"content-type": "application/json", **signed(body)}
+    got = proxy.client.post(PATH, content=body, headers=headers)
+    assert got.status_code == 200, got.text
+    status: str = got.json()["status"]
+    return status
+
+
+def spoken(role: str, content: str, at: float = 0.0) -> dict[str, Any]:
+    start = int((time.time() + at) * 1000)
+    return {"role": role, "content": content, "speech_start_ms": start, "speech_end_ms": start + 900}
+
+
+def user(text: str, turn: int) -> dict[str, Any]:
+    return {"role": "user", "content": text, "turn_id": turn, "metadata": {"source": "asr", "user": "ann"}}
+
+
+def said(text: str, turn: int) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, "turn_id": turn, "metadata": {"source": "llm"}}
+
+
+def call(proxy: ProxyServer, upstream: FakeUpstream, *messages: Any, answer: str = "Hello.") -> None:
+    upstream.says(*sse(stream_of(answer)))
+    assert proxy.chat(list(messages), channel="room-1", stream=True).status_code == 200
+    settle(proxy)
+
+
+def settle(proxy: ProxyServer) -> None:
+    memory = proxy.app.memory
+    assert memory
+    end = time.monotonic() + 5
+    time.sleep(0.05)
+    while memory.recorder.waiting and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def held(proxy: ProxyServer, session: str = "room-1", **call: Any) -> list[tuple[str, str]]:
+    got = proxy.client.get(f"/v1/memory/sessions/{session}", **call)
+    if got.status_code == 404:
+        return []
+    return [(m["role"], m["content"]) for m in got.json()["contents"]]
+
+
+def seconds(ago: float = 0.0) -> int:
+    return int(time.time() - ago)
+
+
+# --- who may tell
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"agora-signature": ""},
+        {"agora-signature-v2": "0" * 64},
+        {"agora-signature": "0" * 40},
+        {"agora-signature-v2": "é"},
+        signed(b"other"),
+        signed(notice(101, name="n"), "wrong"),
+    ],
+)
+def test_a_notice_without_its_signature_changes_nothing(proxy: ProxyServer, headers: dict[str, str]) -> None:
+    encoded = {name: value.encode() for name, value in headers.items()}
+    got = proxy.client.post(PATH, content=notice(101, name="n"), headers=encoded)
+    assert got.status_code == 401
+    assert got.json()["error"]["code"] == "invalid_signature"
+    assert proxy.client.get("/v1/memory/sessions").json()["data"] == []
+
+
+def test_the_older_signature_alone_is_enough_and_a_forged_newer_one_is_not(proxy: ProxyServer) -> None:
+    body = notice(101)
+    older = {"agora-signature": signed(body)["agora-signature"].upper()}
+    assert proxy.client.post(PATH, content=body, headers=older).status_code == 200
+    forged = {**older, "agora-signature-v2": "0" * 64}
+    assert proxy.client.post(PATH, content=body, headers=forged).status_code == 401
+
+
+def test_without_a_secret_nobody_can_tell_anything(serve: Serve, url: str) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    body = notice(101)
+    got = proxy.client.post(PATH, content=body, headers=signed(body, ""))
+    assert got.status_code == 404
+    assert "AGORA_WEBHOOK_SECRET" in got.json()["error"]["message"]
+
+
+def test_a_notice_needs_no_key_and_belongs_to_the_only_tenant(serve: Serve, url: str) -> None:
+    proxy = serve(KEYED, KEYS="one:secret-1", MEMORY_URL=url, AGORA_WEBHOOK_SECRET=SECRET)
+    assert tell(proxy, notice(103, contents=[spoken("user", "Hi")])) == "taken"
+    key = {"headers": {"Authorization": "Bearer secret-1"}}
+    assert held(proxy, **key) == [("user", "Hi")]
+
+
+def test_a_name_beyond_this_machine_may_tell(proxy: ProxyServer) -> None:
+    body = notice(101)
+    got = proxy.client.post(PATH, content=body, headers={**signed(body), "host": "calls.example.org"})
+    assert got.status_code == 200
+
+
+def test_with_several_tenants_the_file_says_whose_calls_are_told_of(serve: Serve, url: str) -> None:
+    keys = {"KEYS": "one:secret-1,two:secret-2", "MEMORY_URL": url, "AGORA_WEBHOOK_SECRET": SECRET}
+    with pytest.raises(ConfigError, match=r"agora\.tenant"):
+        serve(KEYED, **keys)
+    with pytest.raises(ConfigError, match=r"agora\.tenant"):
+        serve(KEYED.replace(":-}", ':-}", tenant: "three'), **keys)
+    proxy = serve(KEYED.replace(":-}", ':-}", tenant: "two'), **keys)
+    tell(proxy, notice(103, contents=[spoken("user", "Hi")]))
+    assert held(proxy, headers={"Authorization": "Bearer secret-1"}) == []
+    assert held(proxy, headers={"Authorization": "Bearer secret-2"}) == [("user", "Hi")]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"noticeId": 1}', b"\xff", b"[" * 100_000])
+def test_what_is_no_notice_is_refused(proxy: ProxyServer, body: bytes) -> None:
+    assert proxy.client.post(PATH, content=body, headers=signed(body)).status_code == 400
+
+
+@pytest.mark.parametrize("event", [104, 110, 111, 112, 201, 1001, 999])
+def test_other_events_are_answered_and_ignored(proxy: ProxyServer, event: int) -> None:
+    assert tell(proxy, notice(event, errors=[{"module": "llm"}])) == "ignored"
+    assert held(proxy) == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [{"channel": None}, {"channel": "a\nb"}, {"contents": "Hi"}, {"contents": None}, {"channel": ["x"]}],
+)
+def test_a_notice_about_nothing_is_ignored(proxy: ProxyServer, payload: dict[str, Any]) -> None:
+    assert tell(proxy, notice(103, **payload)) == "ignored"
+
+
+@pytest.mark.parametrize("item", [None, "Hi", {"role": 1}, {"role": "user", "content": 7}, {"content": "Hi"}])
+def test_an_odd_line_of_a_history_costs_that_line_alone(proxy: ProxyServer, item: Any) -> None:
+    tell(proxy, notice(103, contents=[item, spoken("user", "Hi")]))
+    assert held(proxy) == [("user", "Hi")]
+
+
+# --- a life begins and ends
+
+
+def test_who_joins_again_begins_a_new_life(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    tell(proxy, notice(101, agent_id="a", start_ts=seconds(100)))
+    call(proxy, upstream, user("I am Ann.", 1))
+    tell(proxy, notice(102, agent_id="a", start_ts=seconds(100), stop_ts=seconds()))
+    tell(proxy, notice(101, agent_id="b", start_ts=seconds()))
+    call(proxy, upstream, user("Who am I?", 1))
+    assert upstream.last.json["messages"] == [{"role": "user", "content": "Who am I?"}]
+    assert [text for _, text in held(proxy)] == ["I am Ann.", "Hello.", "Who am I?", "Hello."]
+
+
+def test_a_notice_that_comes_twice_or_late_splits_no_call(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    joined = notice(101, agent_id="a", start_ts=seconds(100))
+    call(proxy, upstream, user("I am Ann.", 1))
+    for body in (joined, joined, notice(101, agent_id="a", start_ts=seconds(100))):
+        tell(proxy, body)
+    call(proxy, upstream, user("Who am I?", 2))
+    assert [m["content"] for m in upstream.last.json["messages"]] == ["I am Ann.", "Hello.", "Who am I?"]
+
+
+def test_an_end_that_is_told_late_splits_no_later_call(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    tell(proxy, notice(102, agent_id="old", start_ts=seconds(900), stop_ts=seconds(600)))
+    call(proxy, upstream, user("Who am I?", 2))
+    assert [m["content"] for m in upstream.last.json["messages"]] == ["I am Ann.", "Hello.", "Who am I?"]
+
+
+# --- what was said is told at the end
+
+
+def test_a_history_tells_of_a_call_that_nobody_saw(proxy: ProxyServer) -> None:
+    document = Path(__file__).parents[1] / "golden/agora_event103.json"
+    tell(proxy, notice(103, **json.loads(document.read_text())))
+    got = proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
+    assert [m["content"][:5] for m in got] == ["Hello", "Sure,", "I'd l", "Your ", "[thin"]
+    assert got[0]["timestamp"] == 1715000001200
+    assert "metadata" not in got[0]
+    assert got[-1]["metadata"]["source"] == "command"
+
+
+def test_a_history_confirms_what_was_seen_and_adds_the_rest_once(proxy, upstream) -> None:
+    start = seconds(100)
+    tell(proxy, notice(101, start_ts=start))
+    first = user("I am Ann.", 1)
+    call(proxy, upstream, first, answer="Hello, Ann.")
+    call(
+        proxy,
+        upstream,
+        first,
+        said("Hello, Ann.", 1),
+        user("A story!", 2),
+        answer="Once upon a time in a land.",
+    )
+    history = [
+        spoken("assistant", "Welcome!", -90),
+        spoken("user", "I am Ann.", -80),
+        spoken("assistant", "Hello, Ann.", -70),
+        spoken("user", "A story!", -60),
+        spoken("assistant", "Once upon", -50),
+        spoken("user", "Enough, bye.", -40),
+    ]
+    told = notice(103, start_ts=start, stop_ts=seconds(), contents=history)
+    again = notice(103, start_ts=start, stop_ts=seconds(), contents=history)
+    for body in (told, told, again):
+        tell(proxy, body)
+    tell(proxy, notice(102, start_ts=start, stop_ts=seconds()))
+    tell(proxy, notice(103, start_ts=start, stop_ts=seconds(), contents=history))
+    got = proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
+    assert [m["content"] for m in got] == [line["content"] for line in history]
+    assert got[1]["metadata"]["user"] == "ann"
+    assert got[4]["metadata"]["interrupted"]
+    assert got[4]["metadata"]["original"] == "Once upon a time in a land."
+
+
+def test_a_history_that_comes_after_the_next_call_began_goes_to_its_own(proxy, upstream) -> None:
+    start = seconds(100)
+    tell(proxy, notice(101, agent_id="a", start_ts=start))
+    call(proxy, upstream, user("I am Ann.", 1), answer="Hello, Ann.")
+    tell(proxy, notice(101, agent_id="b", start_ts=seconds()))
+    call(proxy, upstream, user("Me again.", 1), answer="Welcome back.")
+    history = [
+        spoken("user", "I am Ann.", -80),
+        spoken("assistant", "Hello, Ann.", -70),
+        spoken("user", "Bye.", -60),
+    ]
+    for _ in range(2):
+        tell(proxy, notice(103, agent_id="a", start_ts=start, stop_ts=seconds(), contents=history))
+    assert [text for _, text in held(proxy)] == [
+        "I am Ann.",
+        "Hello, Ann.",
+        "Bye.",
+        "Me again.",
+        "Welcome back.",
+    ]
+    call(proxy, upstream, user("Me again.", 1), said("Welcome back.", 1), user("And?", 2))
+    assert [m["content"] for m in upstream.last.json["messages"]] == ["Me again.", "Welcome back.", "And?"]
+
+
+def test_what_was_forgotten_is_not_told_of_again(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    history = [spoken("user", "I am Ann.", -80)]
+    body = notice(103, start_ts=seconds(100), stop_ts=seconds(1), contents=history)
+    assert proxy.client.delete("/v1/memory/sessions/room-1").status_code == 204
+    assert tell(proxy, body) == "ignored"
+    assert held(proxy) == []
+
+
+# --- from short-term to long-term memory
+
+
+def test_the_next_agent_can_be_given_what_was_said(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    path = "/v1/memory/users/ann/system_messages"
+    assert proxy.client.get(path).json() == []
+    call(proxy, upstream, user("I like <jazz>.", 1), answer="Noted.")
+    [message] = proxy.client.get(path).json()
+    assert message["role"] == "system"
+    lines = message["content"].splitlines()
+    assert lines[2:] == ["user: I like \u2039jazz\u203a.", "assistant: Noted.", "</last_conversation>"]
+    assert proxy.client.get("/v1/memory/users/bob/system_messages").json() == []
+
+
+def test_another_tenant_knows_nothing_of_the_user(serve: Serve, url: str, upstream: FakeUpstream) -> None:
+    proxy = serve(KEYED, KEYS="one:secret-1,two:secret-2", MEMORY_URL=url)
+    headers = {"Authorization": "Bearer secret-1"}
+    proxy.chat([user("I am Ann.", 1)], channel="room-1", headers=headers)
+    settle(proxy)
+    path = "/v1/memory/users/ann/system_messages"
+    assert len(proxy.client.get(path, headers=headers).json()) == 1
+    assert proxy.client.get(path, headers={"Authorization": "Bearer secret-2"}).json() == []

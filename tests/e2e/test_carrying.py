@@ -1,0 +1,133 @@
+"""Sessions carried from one store to another over HTTP, long ones too, and what deleting leaves."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_upstream import CLOSE, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
+from tests.memory.redis_server import RedisServer, stopped
+from tests.postgres_server import PostgresServer
+from tests.proxy_server import ProxyServer
+from tests.remembering import CONFIG, Serve, call, held, said, texts, user
+
+ALL = "/v1/memory/sessions"
+KEYS = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with contextlib.closing(PostgresServer()) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        yield server.url(asyncio.run(server.new_schema()))
+    elif request.param == "redis":
+        with contextlib.closing(RedisServer(tmp_path)) as one:
+            yield one.url
+    else:
+        yield f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+
+
+@pytest.fixture
+def proxy(url: str, serve: Serve) -> ProxyServer:
+    encrypted = CONFIG.replace('"${MEMORY_URL}"', f'"${{MEMORY_URL}}", encryption: [{KEYS}], reasoning: true')
+    return serve(encrypted, MEMORY_URL=url)
+
+
+def exported(proxy: ProxyServer, session: str) -> Any:
+    got = proxy.client.get(f"{ALL}/{session}")
+    assert got.status_code == 200, got.text
+    return got.json()
+
+
+def test_a_long_session_is_carried_in_and_out(proxy: ProxyServer) -> None:
+    lines = [line for n in range(2500) for line in (user(f"{n} " + "é" * 800, n), said("y" * 800, n))]
+    call(proxy, user("Before."))
+    for _ in range(2):
+        assert proxy.client.put(f"{ALL}/s1", json={"contents": lines}).status_code == 200
+    whole = exported(proxy, "s1")
+    assert [line["content"] for line in whole["contents"]] == [line["content"] for line in lines]
+    assert proxy.client.put(f"{ALL}/s2", json=whole).status_code == 200
+    assert exported(proxy, "s2") == whole
+    assert call(proxy, user("And?", 2500)).headers.get("x-turnkeeper-degraded") is None
+    assert proxy.client.delete(f"{ALL}/s1").status_code == 204
+
+
+def test_an_import_is_exactly_what_was_exported(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    thinking = delta(reasoning_content="She wants ") + delta(reasoning_content="tea.")
+    upstream.says(*sse(ROLE + thinking + stream_of("Tea", ", then.")))
+    call(proxy, user("Tea or coffee?", 7), stream=True)
+    held(proxy)
+    call(proxy, user("Tea or coffee?", 7), said("Tea", 7), user("Hm?", 8), stream=True)
+    held(proxy)
+    again = {**user("Back again.", 0), "timestamp": 100}
+    call(proxy, again, stream=True)  # a new life
+    held(proxy)
+    upstream.says(HEAD, chunk(ROLE + delta(content="Half a ")), "reset")
+    more = {**user("Tell me.", 1), "timestamp": 110}
+    call(proxy, again, said("Tea, then.", 0), more, stream=True)
+    before = held(proxy)
+    assert {entry.life for entry in before} == {0, 1}
+    assert before[0].recorded > 0
+    assert before[1].interrupted
+    assert before[1].reasoning == "She wants tea."
+    assert (before[-1].pending, before[-1].broken) == (True, True)
+    whole = exported(proxy, "s1")
+    assert whole["contents"][1]["reasoning_content"] == "She wants tea."
+    assert proxy.client.put(f"{ALL}/s2", json=whole).status_code == 200
+    assert held(proxy, "s2") == before
+    assert exported(proxy, "s2") == whole
+
+
+@pytest.mark.parametrize("own", [1, {}, {"entries": [{}, {}]}, {"entries": [{"turn": "x"}]}, {"colour": 1}])
+def test_what_does_not_belong_to_an_import_is_refused(serve: Serve, own: Any) -> None:
+    proxy = serve(CONFIG)
+    got = proxy.client.put(f"{ALL}/s1", json={"contents": [user("Hi")], "turnkeeper": own})
+    assert got.status_code == 400
+    assert got.json()["error"]["param"] == "turnkeeper"
+
+
+def test_a_deleted_session_stays_deleted_while_a_turn_of_it_is_answered(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    call(proxy, user("I am Ann.", 0))
+    held(proxy)
+    upstream.says(HEAD, chunk(ROLE + delta(content="Hello")), 0.2, chunk(delta(content=" Ann.")), CLOSE)
+    path, headers = "/v1/chat/completions", {"X-Session-Id": "s1"}
+    body = {"model": "m", "stream": True, "messages": [user("Who am I?", 1)]}
+    with proxy.client.stream("POST", path, json=body, headers=headers) as got:
+        parts = got.iter_raw()
+        next(parts)
+        assert proxy.client.delete(f"{ALL}/s1").status_code == 204
+        with contextlib.suppress(Exception):  # the upstream breaks off
+            list(parts)
+    assert held(proxy) == []
+    assert proxy.client.get(f"{ALL}/s1").status_code == 404
+    upstream.says(*sse(stream_of("Hello", " there.")))
+    call(proxy, user("A new start.", 0), stream=True)
+    assert texts(held(proxy)) == [("user", "A new start."), ("assistant", "Hello there.")]
+
+
+def test_a_turn_that_waited_through_an_outage_brings_no_deleted_session_back(
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with contextlib.closing(RedisServer(tmp_path)) as server:
+        here, there = serve(CONFIG, MEMORY_URL=server.url), serve(CONFIG, MEMORY_URL=server.url)
+        call(here, user("I am Ann.", 0))
+        held(here)
+        with stopped(server):
+            call(here, user("Who am I?", 1))
+            time.sleep(0.7)  # it is tried again, at growing intervals
+        assert there.client.delete(f"{ALL}/s1").status_code in {204, 503}
+        there.client.delete(f"{ALL}/s1")
+        time.sleep(0.1)
+        assert held(here) == []

@@ -1,0 +1,336 @@
+"""What every archive does, on each database, plain and encrypted."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+import pytest
+
+from proxy.memory.archive.archive import Archive, Chunk, Fact, Query
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.open import open_archive
+from proxy.memory.codec import Identity
+from proxy.memory.encryption import Encryption
+from proxy.memory.session import Entry, Session
+from proxy.memory.store import Key
+from tests.memory.conftest import postgresql, sqlite
+
+pytestmark = pytest.mark.anyio
+
+NOW = time.time()
+KEY = Key("acme", "call")
+ANN, BOB = Scope("acme", "ann"), Scope("acme", "bob")
+DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Awaitable[str]]] = {
+    "sqlite": sqlite,
+    "postgresql": postgresql,
+    "sealed-sqlite": sqlite,
+    "sealed-postgresql": postgresql,
+}
+
+
+@pytest.fixture(params=DRIVERS)
+async def archive(request: pytest.FixtureRequest) -> AsyncIterator[Archive]:
+    url = await DRIVERS[request.param](request)
+    sealed = request.param.startswith("sealed")
+    opened = open_archive(url, codec=Encryption([bytes(32)]) if sealed else Identity())
+    yield opened
+    await opened.aclose()
+
+
+def entries(*texts: str, at: float = NOW - 100, life: int = 0, first: int = 0) -> tuple[Entry, ...]:
+    roles = ("user", "assistant")
+    return tuple(
+        Entry(role=roles[i % 2], turn=first + i // 2, life=life, content=text, recorded=at + i)
+        for i, text in enumerate(texts)
+    )
+
+
+def session(*texts: str, user: str | None = "ann", created: float = NOW - 100, **more) -> Session:
+    held = more.pop("entries", None) or entries(*texts, at=created)
+    return Session(entries=held, user=user, created=created, **more)
+
+
+async def asked(archive: Archive, text: str, person: Scope = ANN, limit: int = 10) -> list[str]:
+    found = await archive.search(person, Query(text=text, now=NOW, limit=limit))
+    return [one.text for one in found]
+
+
+async def kept(archive: Archive, key: Key = KEY) -> list[str]:
+    return [turn.entry.text for turn in await archive.turns_of(key)]
+
+
+# --- turns
+
+
+async def test_what_was_said_is_kept_whole_and_in_order(archive: Archive):
+    held = session("My dog is Rex.", "Lovely.", "Bye.")
+    await archive.keep(KEY, held, mark=NOW)
+    assert tuple(turn.entry for turn in await archive.turns_of(KEY)) == held.entries
+
+
+async def test_the_same_again_changes_nothing(archive: Archive):
+    held = session("My dog is Rex.", "Lovely.")
+    await archive.keep(KEY, held, mark=NOW)
+    before = await archive.turns(ANN)
+    await archive.keep(KEY, held, mark=NOW + 1)
+    assert await archive.turns(ANN) == before
+
+
+async def test_a_correction_corrects_and_is_found_by_its_new_words_alone(archive: Archive):
+    held = session("My dog is Rex.", "A long story about scarecrows.")
+    await archive.keep(KEY, held, mark=NOW)
+    cut = msgspec.structs.replace(held.entries[1], content="A long story", original="A long story about …")
+    await archive.keep(KEY, msgspec.structs.replace(held, entries=(held.entries[0], cut)), mark=NOW)
+    assert [turn.entry for turn in await archive.turns_of(KEY)] == [held.entries[0], cut]
+    assert cut.text in await asked(archive, "story")
+    assert await asked(archive, "scarecrows") == []
+
+
+async def test_what_is_withdrawn_goes(archive: Archive):
+    held = session("My dog is Rex.", "Lovely.", "And my cat is Tom.")
+    await archive.keep(KEY, held, mark=NOW)
+    await archive.keep(KEY, msgspec.structs.replace(held, entries=held.entries[:2]), mark=NOW)
+    assert await kept(archive) == ["My dog is Rex.", "Lovely."]
+    assert "And my cat is Tom." not in await asked(archive, "cat")
+
+
+async def test_a_later_life_overwrites_nothing(archive: Archive):
+    first = session("One", "Two")
+    both = (*first.entries, *entries("Three", "Four", life=1))
+    await archive.keep(KEY, first, mark=NOW)
+    await archive.keep(KEY, msgspec.structs.replace(first, entries=both, life=1), mark=NOW)
+    assert await kept(archive) == ["One", "Two", "Three", "Four"]
+
+
+async def test_a_session_made_anew_under_its_name_overwrites_nothing(archive: Archive):
+    await archive.keep(KEY, session("One", "Two", created=NOW - 5000), mark=NOW)
+    await archive.keep(KEY, session("Three", "Four"), mark=NOW)
+    assert await kept(archive) == ["One", "Two", "Three", "Four"]
+
+
+async def test_what_moved_out_stays_and_what_is_missing_is_told_and_taken(archive: Archive):
+    whole = entries("One", "Two", "Three", "Four", "Five", "Six")
+    hot = session(entries=whole[4:], moved=4)
+    assert await archive.keep(KEY, hot, mark=NOW) == 0
+    await archive.keep_moved(KEY, hot, whole[:4], start=0)
+    assert await archive.keep(KEY, hot, mark=NOW) == 4
+    assert await kept(archive) == ["One", "Two", "Three", "Four", "Five", "Six"]
+
+
+async def test_a_withdrawal_in_the_hot_part_leaves_what_moved_out(archive: Archive):
+    whole = entries("One", "Two", "Three", "Four", "Five", "Six")
+    await archive.keep(KEY, session(entries=whole), mark=NOW)
+    await archive.keep(KEY, session(entries=whole[4:5], moved=4), mark=NOW)
+    assert await kept(archive) == ["One", "Two", "Three", "Four", "Five"]
+
+
+async def test_marks_tell_when_each_session_was_kept(archive: Archive):
+    await archive.keep(KEY, session("One"), mark=7.5)
+    await archive.keep(Key("other", "call"), session("One"), mark=9.5)
+    assert await archive.marks("acme") == {"call": 7.5}
+
+
+@pytest.mark.parametrize("text", ["", "\0", "a\ud800b", "'; DROP TABLE x; --", "{0} %s \\ ' \" | & ! :* <->"])
+async def test_any_text_and_any_id_is_kept_and_asked(archive: Archive, text: str):
+    key = Key(text or "t", f"s{text}")
+    person = Scope(key.tenant, text or "u")
+    said = f"{text.replace(chr(0xD800), '')} scarecrow"  # half a character is mended where it comes in
+    await archive.keep(key, session(said, user=person.person), mark=NOW)
+    assert await kept(archive, key) == [said]
+    assert await asked(archive, f"{text} scarecrow", person) == [said]
+
+
+# --- search
+
+
+async def test_the_best_goes_first(archive: Archive):
+    held = session(
+        "I like walks with my dog.", "Nice.", "My dog is called Rex.", "Noted.", "I also like tea."
+    )
+    await archive.keep(KEY, held, mark=NOW)
+    found = await archive.search(ANN, Query(text="What was my dog called again?", now=NOW))
+    assert found[0].text == "My dog is called Rex."
+    assert (found[0].kind, found[0].role, found[0].session_id, found[0].turn_id) == (
+        "turn",
+        "user",
+        "call",
+        1,
+    )
+    assert found[0].timestamp == pytest.approx(held.entries[2].recorded)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+async def test_words_are_found_by_their_stems_and_without_accents(archive: Archive):
+    await archive.keep(KEY, session("I was running to the café.", "Good."), mark=NOW)
+    assert (await asked(archive, "who runs?"))[0] == "I was running to the café."
+    assert (await asked(archive, "which CAFE"))[0] == "I was running to the café."
+
+
+@pytest.mark.parametrize(
+    ("said", "question"),
+    [
+        ("我的手机坏了", "手机"),
+        ("昨日は東京に行きました", "東京"),
+        ("저는 부산에서 왔어요", "부산"),
+        ("ฉันชอบกาแฟ", "กาแฟ"),
+    ],
+)
+async def test_two_characters_of_a_script_without_spaces_hit(archive: Archive, said: str, question: str):
+    await archive.keep(KEY, session(said), mark=NOW)
+    assert await asked(archive, question) == [said]
+
+
+async def test_an_answer_is_found_by_the_question_before_it(archive: Archive):
+    held = session("Hello", "What is your favourite colour?", "Blue.", "And so on")
+    await archive.keep(KEY, held, mark=NOW)
+    assert "Blue." in await asked(archive, "favourite colours", limit=3)
+
+
+async def test_a_time_in_the_question_helps(archive: Archive):
+    for days in (1, 8, 40):
+        text = f"I went to the doctor, {days}."
+        held = session(text, created=NOW - days * 86_400)
+        await archive.keep(Key("acme", f"call{days}"), held, mark=NOW)
+    assert (await asked(archive, "Which doctor did I go to yesterday?"))[0].endswith(" 1.")
+    assert await asked(archive, "What did I say yesterday?") == ["I went to the doctor, 1."]
+
+
+async def test_nobody_finds_what_is_anothers(archive: Archive):
+    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    await archive.keep(Key("acme", "bobs"), session("My dog is Max.", user="bob"), mark=NOW)
+    await archive.keep(Key("acme", "strangers"), session("My dog is Tim.", user=None), mark=NOW)
+    assert await asked(archive, "dog") == ["My dog is Rex."]
+    assert await asked(archive, "dog", BOB) == ["My dog is Max."]
+    for nobody in (Scope("acme", ""), Scope("other", "ann"), Scope("acme", "carl"), Scope("", "ann")):
+        assert await asked(archive, "dog", nobody) == []
+        assert await archive.turns(nobody) == []
+
+
+async def test_a_question_is_never_syntax(archive: Archive):
+    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    for question in ('dog" OR "', "dog' | '", "terms:dog", "dog*", "NEAR(dog)", "-dog", "dog & !dog", "(dog"):
+        assert await asked(archive, question) == ["My dog is Rex."]
+    for question in ("", "   ", "*", '"', "the of and", "OR AND NOT"):
+        assert await asked(archive, question) == []
+
+
+# --- facts and documents
+
+
+async def test_facts_are_found_listed_and_removed(archive: Archive):
+    fact = Fact(id="f1", text="Allergic to peanuts.", evidence=("call:0",), created=NOW)
+    await archive.add_fact(ANN, fact)
+    assert await archive.facts(ANN, now=NOW) == [fact]
+    assert await archive.facts(BOB, now=NOW) == []
+    (found,) = await archive.search(ANN, Query(text="peanut allergy, peanuts", now=NOW))
+    assert (found.kind, found.text, found.session_id) == ("fact", "Allergic to peanuts.", "f1")
+    assert not await archive.remove_fact(BOB, "f1")
+    assert await archive.remove_fact(ANN, "f1")
+    assert not await archive.remove_fact(ANN, "f1")
+    assert await asked(archive, "peanuts") == []
+
+
+async def test_a_fact_is_superseded_and_not_overwritten(archive: Archive):
+    await archive.add_fact(ANN, Fact(id="f1", text="Lives in Hamburg.", created=NOW - 9))
+    await archive.add_fact(ANN, Fact(id="f2", text="Lives in Berlin.", replaces="f1", created=NOW))
+    assert [fact.id for fact in await archive.facts(ANN, now=NOW)] == ["f2"]
+    both = await archive.facts(ANN, now=NOW, superseded=True)
+    assert [(fact.id, fact.superseded) for fact in both] == [("f1", NOW), ("f2", None)]
+    assert await asked(archive, "where does she live, lives") == ["Lives in Berlin."]
+
+
+async def test_a_fact_that_has_expired_is_not_there(archive: Archive):
+    await archive.add_fact(ANN, Fact(id="f1", text="Has a headache.", created=NOW - 9, expires=NOW - 1))
+    assert await archive.facts(ANN, now=NOW) == []
+    assert await asked(archive, "headache") == []
+
+
+async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archive):
+    chunks = [Chunk(title="Opening hours", text="We open at nine."), Chunk(title="", text="Parking is free.")]
+    await archive.add_document("acme", "faq.md", chunks, at=NOW)
+    (found,) = await archive.search(ANN, Query(text="opening hours", now=NOW))
+    assert (found.kind, found.text, found.session_id) == ("document", "We open at nine.", "faq.md")
+    assert await asked(archive, "parking", BOB) == ["Parking is free."]
+    assert await asked(archive, "parking", Scope("other", "ann")) == []
+    await archive.add_document("acme", "faq.md", chunks[:1], at=NOW)
+    assert await archive.documents("acme") == ["faq.md"]
+    assert await asked(archive, "parking") == []
+    assert await archive.remove_document("acme", "faq.md")
+    assert not await archive.remove_document("acme", "faq.md")
+    assert await archive.documents("acme") == []
+
+
+# --- the end
+
+
+async def test_a_person_is_forgotten_and_nobody_else(archive: Archive):
+    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    await archive.keep(Key("acme", "bobs"), session("My dog is Max.", user="bob"), mark=NOW)
+    await archive.keep(Key("other", "call"), session("My dog is Ada."), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW))
+    assert await archive.forget(ANN, at=NOW + 1) == 2
+    assert await archive.turns(ANN) == [] == await archive.facts(ANN, now=NOW)
+    assert await asked(archive, "dog") == []
+    assert await kept(archive) == []
+    assert await asked(archive, "dog", BOB) == ["My dog is Max."]
+    assert await kept(archive, Key("other", "call")) == ["My dog is Ada."]
+    assert await archive.forget(ANN, at=NOW + 1) == 0
+
+
+async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive: Archive):
+    await archive.forget(ANN, at=NOW)
+    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW - 1))
+    assert await archive.turns(ANN) == [] == await archive.facts(ANN, now=NOW)
+    replayed = Entry(role="user", turn=0, content="My dog is Rex.", timestamp=NOW - 50, recorded=NOW + 5)
+    later = Entry(role="user", turn=1, content="Hello again.", timestamp=NOW + 4, recorded=NOW + 5)
+    await archive.keep(KEY, session(entries=(replayed, later), created=NOW + 5), mark=NOW)
+    assert await kept(archive) == ["Hello again."]
+
+
+async def test_what_a_forgotten_person_said_in_anothers_session_goes(archive: Archive):
+    bobs = msgspec.structs.replace(entries("My dog is Max.")[0], user="bob", turn=1)
+    await archive.keep(KEY, session(entries=(*entries("My dog is Rex."), bobs)), mark=NOW)
+    assert await archive.forget(BOB, at=NOW) == 1
+    assert await kept(archive) == ["My dog is Rex."]
+    assert await asked(archive, "dog") == ["My dog is Rex."]
+
+
+async def test_a_session_is_forgotten_with_what_comes_late(archive: Archive):
+    held = session("My dog is Rex.")
+    await archive.keep(KEY, held, mark=NOW)
+    await archive.keep(Key("acme", "other"), session("My cat is Tom."), mark=NOW)
+    assert await archive.forget_session(KEY, at=NOW) == 1
+    await archive.keep(KEY, held, mark=NOW)
+    assert await kept(archive) == []
+    assert await asked(archive, "dog cat") == ["My cat is Tom."]
+
+
+async def test_strangers_turns_go_with_their_session_and_persons_stay(archive: Archive):
+    await archive.keep(KEY, session("My dog is Rex.", user=None), mark=NOW)
+    await archive.keep(Key("acme", "anns"), session("My dog is Rex."), mark=NOW)
+    assert await archive.forget_strangers(KEY) == 1
+    assert await archive.forget_strangers(Key("acme", "anns")) == 0
+    assert await kept(archive) == []
+    assert await kept(archive, Key("acme", "anns")) == ["My dog is Rex."]
+
+
+async def test_what_is_too_old_is_swept_a_few_at_a_time(archive: Archive):
+    old = entries("One apple", "Two apples", "Three apples", at=NOW - 1000)
+    new = entries("Four apples", at=NOW, first=5)
+    await archive.keep(KEY, session(entries=(*old, *new)), mark=NOW)
+    assert await archive.sweep(before=NOW - 500, limit=2) == 2
+    assert await archive.sweep(before=NOW - 500, limit=2) == 1
+    assert await archive.sweep(before=NOW - 500, limit=2) == 0
+    assert await asked(archive, "apples") == ["Four apples"]
+
+
+async def test_many_at_once_write_and_read(archive: Archive):
+    keys = [Key("acme", f"call{i}") for i in range(20)]
+    await asyncio.gather(
+        *(archive.keep(key, session(f"My number is {key.session}."), mark=NOW) for key in keys),
+        *(archive.search(ANN, Query(text="number", now=NOW)) for _ in keys),
+    )
+    assert len(await archive.turns(ANN)) == 20
+    await archive.ping()

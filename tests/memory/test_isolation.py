@@ -1,0 +1,53 @@
+"""Nobody meets anybody else in memory, whatever the names are, on every driver."""
+
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from filters.message import Message
+from proxy.memory.recall import recall
+from proxy.memory.store import Key, Store
+from proxy.record import Recorder, Said, Window
+from tests.fake_upstream import stream_of
+from tests.memory.contract_store import IDS
+
+pytestmark = pytest.mark.anyio
+PAIR = st.lists(IDS, min_size=2, max_size=2, unique=True)
+USERS = st.lists(st.text(min_size=1, max_size=8).filter(str.strip), min_size=2, max_size=2, unique=True)
+FEW = Window(max_messages=4, keep_messages=2)
+
+
+def turn(key: Key, user: str, number: int) -> Said:
+    words = f"{key!r} {user!r} {number}"
+    window = [Message(role="user", content=f"I am {words}", turn_id=number, metadata={"user": user})]
+    return Said(key=key, user=user, window=window, answer=stream_of(f"You are {words}"), at=float(number))
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(tenants=PAIR, sessions=PAIR, users=USERS)
+async def test_tenants_and_users_with_the_same_ids_never_meet(
+    store: Store, tenants: list[str], sessions: list[str], users: list[str]
+):
+    mark = uuid.uuid4().hex  # what an earlier example left is not this one's
+    keys = {
+        Key(mark + tenant, session): user
+        for tenant in tenants
+        for session, user in zip(sessions, users, strict=True)
+    }
+    recorder = Recorder(store, FEW)
+    for number in range(4):
+        for key, user in keys.items():
+            recorder.put(turn(key, user, number))
+    await recorder.drain()
+    assert recorder.lost_turns == 0
+    for key, user in keys.items():
+        held = await recall(store, key)
+        moved = await store.cold(key)
+        assert held.user == user
+        assert held.moved == len(moved) > 0
+        said = "".join(entry.text for entry in held.entries) + b"".join(moved).decode("utf-8", "replace")
+        others = [f"{other!r} {name!r}" for other, name in keys.items() if other != key]
+        assert f"{key!r} {user!r} 3" in said
+        assert not any(other in said for other in others)
