@@ -108,6 +108,8 @@ class LongCall:
     size: int = 8
     session: str = "long"
     cut_every: int = 0
+    start: int = 1_700_000_000
+    first: int = 0
     lines: list[dict[str, Any]] = field(default_factory=list)
     prompts: list[list[dict[str, Any]]] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
@@ -115,7 +117,7 @@ class LongCall:
 
     def turn(self) -> list[dict[str, Any]]:
         """One turn; what the model was shown."""
-        n, self.number = self.number, self.number + 1
+        n, self.number = self.first + self.number, self.number + 1
         self.lines.append(self._line("user", f"user{n} asks whether {sentence(n)}", n))
         window = self.lines[-self.size :]
         asked = len(self.upstream.requests)
@@ -131,7 +133,7 @@ class LongCall:
         return prompt
 
     def _line(self, role: str, text: str, n: int) -> dict[str, Any]:
-        told = {"turn_id": n, "timestamp": 1_700_000_000 + 10 * n} if self.numbered else {}
+        told = {"turn_id": n - self.first, "timestamp": self.start + 10 * n} if self.numbered else {}
         return {"role": role, "content": text, **told}
 
     def check(self, prompt: Sequence[dict[str, Any]], *, summaries: bool = True) -> None:

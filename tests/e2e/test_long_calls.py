@@ -115,3 +115,55 @@ def test_a_digest_gives_way_once_a_model_answers(serve: Serve, upstream: FakeUps
     settle(proxy, within=10)
     call.check(call.turn())
     assert not any(one.digest for one in segments(proxy))
+
+
+TRIMMED = "      - restore_interrupted: {show: both}\n      - trim_history: {max_tokens: 700}\n"
+
+
+def test_what_had_to_be_left_out_is_told_and_summarised_at_once(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.script = model()
+    text = config(500, 400).replace("      - restore_interrupted: {show: both}\n", TRIMMED)
+    proxy = serve(text)
+    call = LongCall(proxy, upstream)
+    while "trimmed" not in call.degraded:
+        assert not segments(proxy) if call.number else True
+        prompt = call.turn()
+        settle(proxy)
+        assert call.number < 60
+    call.check(prompt, summaries=False)
+    assert segments(proxy)
+    call.degraded.clear()
+    for _ in range(3):
+        call.check(call.turn())
+        settle(proxy)
+    assert call.degraded == []
+
+
+def test_a_cut_stands_still_between_compactions(serve: Serve, upstream: FakeUpstream) -> None:
+    """Where nothing summarises, what is left out is left out in big steps, and the prompt grows between."""
+    upstream.script = model(lambda _: BUSY)
+    text = config(500, 400).replace("      - restore_interrupted: {show: both}\n", TRIMMED)
+    proxy = serve(text.replace("  summaries: {upstream: main, model: notes, max: 10, timeout: 5s}\n", ""))
+    call = LongCall(proxy, upstream, numbered=False)
+    for _ in range(45):
+        call.turn()
+        settle(proxy)
+    grown = [after[: len(before)] == before for before, after in itertools.pairwise(call.prompts)]
+    assert grown.count(False) in range(2, 12)
+    assert share(call.prompts) > 0.6
+
+
+def test_the_same_call_joined_again_is_told_of_the_former_one(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.script = model()
+    proxy = serve(config(40, 10))
+    call = LongCall(proxy, upstream)
+    for _ in range(3):
+        call.check(call.turn())
+        settle(proxy)
+    # The engine begins to count anew, with other words at another time.
+    again = LongCall(proxy, upstream, start=1_700_009_000, first=100)
+    again.turn()
+    settle(proxy)
+    assert [one.reach for one in segments(proxy)] == [(0, 2)]
+    prompt = again.turn()
+    assert "u0-2 a0-2" in str(prompt)

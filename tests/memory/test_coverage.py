@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -10,12 +11,9 @@ from hypothesis import strategies as st
 
 from filters.base import Context
 from filters.group import groups
-from filters.inject_summaries import InjectSummaries
 from filters.message import Message
-from filters.repair_history import RepairHistory
-from filters.restore_history import RestoreHistory
-from filters.restore_interrupted import RestoreInterrupted
 from proxy import chain
+from proxy.configuration.load import load
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted, put, segment, settled
 from proxy.memory.plan import Window, due
@@ -23,7 +21,7 @@ from proxy.memory.recall import known
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 
-CHAIN = [RepairHistory(), RestoreHistory(), InjectSummaries(), RestoreInterrupted()]
+CHAIN = load(Path(__file__).parents[2] / "config" / "agora.yaml", {}).pipelines["default"].request
 MARK = re.compile(r"\b(?:user|answer|call|result)\d+(?:_\d)?\b")
 SYSTEM = Message(role="system", content="Be brief.")
 
