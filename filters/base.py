@@ -21,15 +21,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What memory holds of a session at the moment of a turn; empty where nothing is remembered.
 
     ``dropped`` is what was heard in this life of the session and stands before the window that the client
-    replays. ``began`` is when this life began, in seconds since 1970; ``speakers`` are the names of those who
-    spoke in it. ``episodes`` is what the agent did lately, newest first. ``recalled`` is what memory
-    holds beyond this conversation that may bear on the newest words, best first.
+    replays; ``summaries`` stand for what was said before it, oldest first. ``began`` is when this life began,
+    in seconds since 1970; ``speakers`` are the names of those who spoke in it. ``episodes`` is what the agent
+    did lately, newest first. ``state`` is what the client keeps with the session. ``recalled`` is what
+    memory holds beyond this conversation that may bear on the newest words, best first.
     """
 
     dropped: tuple[Message, ...] = ()
+    summaries: tuple[str, ...] = ()
     began: float | None = None
     speakers: frozenset[str] = frozenset()
     episodes: tuple[Episode, ...] = ()
+    state: Mapping[str, Any] = {}
     recalled: tuple[Remembered, ...] = ()
 
 
@@ -93,6 +96,8 @@ class RequestFilter(Filter):
     """The newest words of the user come out as the end of the newest user message."""
     keeps_past: ClassVar[bool] = True
     """What comes out for a turn stays the same, whatever turns follow it."""
+    leaves_out: ClassVar[str | None] = None
+    """What the client is told when fewer messages come out than went in; ``None`` where nothing is lost."""
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages as the next step sees them."""

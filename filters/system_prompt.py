@@ -8,10 +8,11 @@ from pydantic import Field
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.line import one_line
 from filters.message import Message
-from filters.template import names_in, template_with
+from filters.state import worded
+from filters.template import STATE, filled, names_in, template_with
 from filters.zone import Timezone, zone_named
 
-_KNOWN = ("user", "session", "tenant", "date", "weekday")
+_KNOWN = ("user", "session", "tenant", "date", "weekday", STATE)
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -22,7 +23,8 @@ class SystemPrompt(RequestFilter):
     ``{session}`` and ``{tenant}`` are who is calling, each as one line, cut at ``max_length``. There is no
     time of day: a prompt that differs from turn to turn makes the model read the whole conversation anew
     each time. With ``{date}`` and ``{weekday}`` it does so once, at midnight; ``timestamp_prefix`` says when
-    things were said. An empty conversation stays empty.
+    things were said. ``{state.plan}`` is what a client keeps with the session under ``plan``, while memory
+    answers. An empty conversation stays empty.
     """
 
     keeps_system: ClassVar[bool] = False
@@ -40,7 +42,7 @@ class SystemPrompt(RequestFilter):
     """Where the date is taken: an IANA name such as ``Europe/Berlin``."""
 
     unknown: str = "unknown"
-    """What stands in for a user or a session that nobody named."""
+    """What stands in for what nobody named."""
 
     max_length: int = Field(default=64, ge=1)
     """How many characters a value may have."""
@@ -109,4 +111,7 @@ class SystemPrompt(RequestFilter):
         if self._names & {"date", "weekday"}:
             today = datetime.fromtimestamp(context.now, zone_named(self.timezone))
             values |= {"date": today.date().isoformat(), "weekday": _DAYS[today.weekday()]}
-        return self.text.format(**values)
+        for name in self._names:
+            if name.startswith(STATE):
+                values[name] = one_line(worded(context.memory.state, name), self.max_length) or self.unknown
+        return filled(self.text, values)

@@ -28,6 +28,7 @@ class TrimHistory(RequestFilter):
     """
 
     keeps_past: ClassVar[bool] = False
+    leaves_out: ClassVar[str | None] = "trimmed"
 
     # What could not be cut for what stood before it may go when the walk begins there.
     idempotent: ClassVar[bool] = False

@@ -9,7 +9,8 @@ from filters.base import Context, Example, Messages, RequestFilter
 from filters.line import one_line
 from filters.message import Message
 from filters.role import Role
-from filters.template import names_in, template_with
+from filters.state import worded
+from filters.template import STATE, filled, names_in, template_with
 
 FieldName = Literal["user", "name", "source", "turn_id", "role"]
 
@@ -20,12 +21,13 @@ class UserContext(RequestFilter):
     ``{user}`` and ``{source}`` come from the message's ``metadata``, ``{name}``, ``{turn_id}`` and
     ``{role}`` from the message. A value is one line: line breaks and control characters become spaces,
     and it is cut at ``max_length``. A message that lacks a value that the template names passes unchanged,
-    unless ``otherwise`` has a text for it; so does a message without words.
+    unless ``otherwise`` has a text for it; so does a message without words. ``{state.team}`` is what a client
+    keeps with the session under ``team``: where it changes, the model reads the whole conversation anew.
     """
 
     idempotent: ClassVar[bool] = False
 
-    template: Annotated[str, template_with(*get_args(FieldName))] = "{user}: "
+    template: Annotated[str, template_with(*get_args(FieldName), STATE)] = "{user}: "
     """The prefix, with at least one of the names in braces."""
 
     roles: tuple[Role, ...] = Field(default=("user",), min_length=1)
@@ -84,19 +86,25 @@ class UserContext(RequestFilter):
         return self
 
     @cached_property
-    def _names(self) -> tuple[FieldName, ...]:
-        return cast("tuple[FieldName, ...]", names_in(self.template))
+    def _names(self) -> tuple[str, ...]:
+        return names_in(self.template)
+
+    @cached_property
+    def _told(self) -> tuple[FieldName, ...]:
+        """The names that a message speaks of itself."""
+        return tuple(cast("FieldName", name) for name in self._names if not name.startswith(STATE))
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with what is known of each before its words."""
         known: list[Message] | None = None
+        state = self._state(context)
         prefixes: dict[Any, str | None] = {}
         for i, message in enumerate(messages):
             if message.role not in self.roles or not message.content:
                 continue
             values = self._values(message)
             if values not in prefixes:
-                prefixes[values] = self._prefix(values)
+                prefixes[values] = self._prefix(values, state)
             if (prefix := prefixes[values]) is not None:
                 known = known or list(messages)
                 known[i] = message.prefixed(prefix)
@@ -105,14 +113,19 @@ class UserContext(RequestFilter):
     @cached_property
     def _values(self) -> Callable[[Message], Any]:
         """What a message says of itself: one value, or as many as the template names."""
-        return attrgetter(*self._names)
+        return attrgetter(*self._told) if self._told else lambda _: ()
 
-    def _prefix(self, values: Any) -> str | None:
+    def _state(self, context: Context) -> dict[str, str]:
+        stated = (name for name in self._names if name.startswith(STATE))
+        lines = {name: one_line(worded(context.memory.state, name), self.max_length) for name in stated}
+        return {name: line for name, line in lines.items() if line}
+
+    def _prefix(self, values: Any, state: Mapping[str, str]) -> str | None:
         given = values if isinstance(values, tuple) else (values,)
-        lines = [self._line(name, value) for name, value in zip(self._names, given, strict=True)]
-        if None in lines:
-            return None
-        return self.template.format(**dict(zip(self._names, lines, strict=True)))
+        lines = {name: self._line(name, value) for name, value in zip(self._told, given, strict=True)}
+        known: dict[str, str] = {**state}
+        known.update((name, line) for name, line in lines.items() if line is not None)
+        return filled(self.template, known) if known.keys() == set(self._names) else None
 
     def _line(self, name: FieldName, value: object) -> str | None:
         text = str(value) if isinstance(value, str | int) else ""

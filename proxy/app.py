@@ -69,6 +69,7 @@ class App:
         self._ending[ending] = self._era
         ending.add_done_callback(self._ended)
         self._era = Era(parts)
+        self._begin()
         self.traces.keep(parts.keeping)
         if parts.memory:
             parts.memory.start()
@@ -88,11 +89,16 @@ class App:
         self.phase = "draining"
         self.feed.close()
 
+    def _begin(self) -> None:
+        if self._era.parts.works:
+            self._era.begin()
+
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         if self.memory:
             self.memory.start()
         self.phase = "ready"
+        self._begin()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await asyncio.gather(self._era.end(), *self._ending)

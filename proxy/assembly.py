@@ -10,10 +10,12 @@ from proxy.app import App
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Pipeline as PipelineSettings
+from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
 from proxy.gate import Gate
 from proxy.health import Health
+from proxy.inquiry import Inquiry
 from proxy.kinds import KINDS
 from proxy.lately import Lately
 from proxy.memory.archive.archivist import Archivist
@@ -26,20 +28,24 @@ from proxy.memory.knowledge import Knowledge
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_counts, open_store
 from proxy.memory.people import Archived, HeldSessions, People
+from proxy.memory.plan import Window
 from proxy.memory.sealing import codec_of
 from proxy.memory.store import Store
+from proxy.memory.summaries import Summaries
 from proxy.metrics import Metrics
 from proxy.pipeline import Archiving, Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.practice import Practice
 from proxy.proof import Proof
 from proxy.quota import Limits, Quota
-from proxy.record import Listener, Recorder, Window
+from proxy.record import Listener, Recorder
 from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
+from proxy.summariser import Summariser
 from proxy.traces import Keeping, Traces
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 from proxy.webhook import Webhook
+from proxy.work import Worker
 
 _PRACTICE = "practice:"
 
@@ -59,9 +65,7 @@ def parts(
     """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = _targets(settings, environ)
-    memory = None
-    if settings.memory:
-        memory = _memory(settings.memory, metrics.memory, _tenants(settings), [traces.recorded])
+    memory, worker = _memory(settings, targets, metrics.memory, [traces.recorded])
     return Parts(
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
@@ -69,6 +73,8 @@ def parts(
         health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
+        worker=worker,
+        works=settings.memory.work if settings.memory else False,
         agora=_agora(settings),
         log_content=settings.log.content,
         quota=_quota(settings, metrics.refused),
@@ -111,24 +117,55 @@ def _tenants(settings: Settings) -> tuple[str, ...]:
 
 
 def _memory(
-    settings: MemorySettings, meter: Meter, tenants: tuple[str, ...], listeners: Sequence[Listener]
-) -> Memory:
-    url, deadline = settings.sessions.get_secret_value(), settings.deadline
-    codec = codec_of([key.get_secret_value() for key in settings.encryption])
+    settings: Settings, targets: Mapping[str, Target], meter: Meter, listeners: Sequence[Listener]
+) -> tuple[Memory, Worker] | tuple[None, None]:
+    """Memory, and who works on it in the background."""
+    if settings.memory is None:
+        return None, None
+    own, deadline = settings.memory, settings.memory.deadline
+    url, window = own.sessions.get_secret_value(), _window(own)
+    codec = codec_of([key.get_secret_value() for key in own.encryption])
     opened = open_store(url, deadline=deadline, codec=codec)
     store = Metered(Guard(opened, patience=deadline / 4), meter)
-    window = settings.window
-    held = Window(window.max_messages, window.keep_messages, window.ttl)
-    archiving = _archiving(settings, store, codec, tenants)
+    # Work in the background waits where it must, and shuts the store off for nobody.
+    summaries = Summaries(opened, window, _summariser(own.summaries, targets))
+    worker = Worker(opened, [summaries] if own.summaries else [], _tenants(settings))
+    archiving = _archiving(own, store, codec, _tenants(settings))
     archivist = (archiving.archivist.told,) if archiving else ()
     holdings = (Archived(archiving.archive),) if archiving else ()
-    return Memory(
+    memory = Memory(
         store,
-        Recorder(store, held, (*listeners, *archivist), reasoning=settings.reasoning),
+        Recorder(store, window, (*listeners, *archivist, worker.nudge), reasoning=own.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
+        summaries,
         People((*holdings, HeldSessions(store, ttl=window.ttl))),
         archiving,
         archiving.knowledge.lines if archiving else None,
+    )
+    return memory, worker
+
+
+def _window(settings: MemorySettings) -> Window:
+    window = settings.window
+    return Window(
+        max_messages=window.max_messages,
+        keep_messages=window.keep_messages,
+        max_tokens=window.max_tokens,
+        ttl=window.ttl,
+        summaries=settings.summaries.max if settings.summaries else 0,
+    )
+
+
+def _summariser(settings: SummarySettings | None, targets: Mapping[str, Target]) -> Summariser | None:
+    """The model that writes summaries; none where it could only tell what it was shown."""
+    target = targets[settings.upstream] if settings else None
+    if settings is None or target is None or isinstance(target.upstream, Practice):
+        return None
+    return Summariser(
+        Inquiry(target, timeout=settings.timeout),
+        model=settings.model or target.model or "",
+        fallback=settings.fallback,
+        input_tokens=settings.input_tokens,
     )
 
 

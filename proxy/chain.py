@@ -17,11 +17,13 @@ SHIPPED: Final = "filters."
 class Notes(msgspec.Struct):
     """What is noted of a run: each filter's module and how many seconds it took, and who was passed over.
 
-    ``skipped`` takes the names of filters that fail; where it is ``None``, they may not.
+    ``skipped`` takes the names of filters that fail; where it is ``None``, they may not. ``left_out`` says
+    what was left out because there was no room for it.
     """
 
     taken: list[tuple[str, float]] = []
     skipped: list[str] | None = None
+    left_out: list[str] = []
 
 
 def run(
@@ -34,8 +36,11 @@ def run(
     notes = notes or Notes()
     since = time.perf_counter()
     for step in filters:
+        before = len(messages)
         try:
             messages = applied(step, messages, context)
+            if step.leaves_out and len(messages) < before:
+                notes.left_out.append(step.leaves_out)
         except FilterFailed:
             if notes.skipped is None:
                 raise

@@ -12,6 +12,7 @@ from proxy.commands.serve import serve
 from proxy.commands.tap import tap
 from proxy.commands.terminal import codes
 from proxy.commands.trial import try_cases
+from proxy.commands.worker import worker
 from proxy.version import VERSION
 
 app = typer.Typer(
@@ -29,6 +30,9 @@ app.command("test", epilog=codes(good="all cases hold", bad="one does not, or a 
 app.command(epilog=codes(good="shown", bad="the configuration is wrong"))(filters)
 app.command(epilog=codes(good="printed", bad="the configuration is wrong, or the file cannot be written"))(
     schema
+)
+app.command(epilog=codes(good="ended as told", bad="the configuration is wrong, or remembers nothing"))(
+    worker
 )
 app.command(epilog=codes(good="the server has ended", bad="it cannot be reached, or refuses"))(tap)
 

@@ -13,13 +13,15 @@ from proxy.quota import Quota
 from proxy.traces import Keeping
 from proxy.upstream import Upstream
 from proxy.webhook import Webhook
+from proxy.work import EVERY, Worker
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """What an application is made of. ``health`` goes by the upstreams' names; ``max_body`` is in bytes.
 
     ``log_content`` is whether the log may hold what was said, and ``keeping`` what is kept of turns to be
-    looked at.
+    looked at. ``worker`` does what no caller waits for; ``works`` is whether it does
+    so beside the calls.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -32,6 +34,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     log_content: bool = False
     quota: Quota | None = None
     keeping: Keeping = Keeping()
+    worker: Worker | None = None
+    works: bool = True
 
 
 class Era:
@@ -40,6 +44,7 @@ class Era:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._calls = 0
+        self._work: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -55,8 +60,16 @@ class Era:
         if not self._calls:
             self._empty.set()
 
+    def begin(self, *, every: float = EVERY) -> None:
+        """Begins the work in the background; the store is looked through ``every`` so many seconds."""
+        if self.parts.worker:
+            self._work = asyncio.get_running_loop().create_task(self.parts.worker.run(every=every))
+
     async def end(self) -> None:
-        """Closes memory and the ways to the models once the last call has left."""
+        """Ends the work at once, and closes memory and the ways to the models once the last call has left."""
+        if self._work:
+            self._work.cancel()
+            await asyncio.wait({self._work})
         await self._empty.wait()
         if self.parts.quota:
             await self.parts.quota.aclose()

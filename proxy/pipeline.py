@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
+from filters.inject_summaries import InjectSummaries
 from proxy.health import Health
 from proxy.kinds import Kind
 from proxy.lately import Lately
@@ -15,6 +16,7 @@ from proxy.memory.episodes.source import Episodes
 from proxy.memory.knowledge import Knowledge
 from proxy.memory.people import People
 from proxy.memory.store import Key, Store
+from proxy.memory.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream
@@ -57,7 +59,7 @@ class Archiving(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Where sessions are kept, who writes them down, and where agents' episodes are.
+    """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises.
 
     ``people`` knows every place that holds a person's words.
     ``facts`` tells what is known of a user, a line each, where anything keeps that; it may raise StoreError.
@@ -66,6 +68,7 @@ class Memory(msgspec.Struct, frozen=True):
     store: Store
     recorder: Recorder
     episodes: Episodes
+    summaries: Summaries
     people: People
     archiving: Archiving | None = None
     facts: Facts | None = None
@@ -114,3 +117,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     total: float
     hedge: float | None = None
     keep_alive: float | None = None
+
+    @property
+    def injecting(self) -> bool:
+        """Whether summaries are put in the place of the turns that they stand for."""
+        return any(isinstance(step, InjectSummaries) for step in self.filters)

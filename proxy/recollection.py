@@ -42,9 +42,10 @@ async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lack
         return call, Snapshot()
     aside = [*_of_agent(call, pipeline, memory, who), *_of_person(call, pipeline, memory, who)]
     if not aside:
-        return await _of_session(call, memory, who, lacking)
+        return await _of_session(call, pipeline, memory, who, lacking)
     (call, known), *found = await asyncio.gather(
-        _of_session(call, memory, who, lacking), *(_or_none(each.name, each.asked, lacking) for each in aside)
+        _of_session(call, pipeline, memory, who, lacking),
+        *(_or_none(each.name, each.asked, lacking) for each in aside),
     )
     told = {each.field: value for each, value in zip(aside, found, strict=True) if value is not None}
     return call, msgspec.structs.replace(known, **told)
@@ -65,17 +66,20 @@ def _of_person(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) ->
         yield Aside("recalled", "recall", asked)
 
 
-async def _of_session(call: Call, memory: Memory, who: Identity, lacking: Lacking) -> tuple[Call, Snapshot]:
+async def _of_session(
+    call: Call, pipeline: Pipeline, memory: Memory, who: Identity, lacking: Lacking
+) -> tuple[Call, Snapshot]:
     if who.key is None:
         return call, Snapshot()
-    found = await _or_none("memory", _read(call, memory.store, who.key), lacking)
+    found = await _or_none("memory", _read(call, pipeline, memory.store, who.key), lacking)
     if found and memory.recorder.lags(who.key):  # what is not written yet is not remembered either
         lacking("memory")
     return found or (call, Snapshot())
 
 
-async def _read(call: Call, store: Store, key: Key) -> tuple[Call, Snapshot]:
-    known, heard = recall.known(await recall.recall(store, key), call.messages)
+async def _read(call: Call, pipeline: Pipeline, store: Store, key: Key) -> tuple[Call, Snapshot]:
+    session = await recall.recall(store, key)
+    known, heard = recall.known(session, call.messages, injecting=pipeline.injecting)
     return call if heard is call.messages else msgspec.structs.replace(call, messages=heard), known
 
 

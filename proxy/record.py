@@ -9,7 +9,8 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
-from proxy.memory.cap import cap
+from proxy.memory.compaction import fitted
+from proxy.memory.plan import Window
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Deleted, Key, Store, StoreError
@@ -18,6 +19,8 @@ from proxy.transcript import transcript
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
 
+__all__ = ["Listener", "Recorder", "Said", "Window", "after"]
+
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
 _ATTEMPTS = 20
@@ -25,19 +28,11 @@ _MOST_WAITING = 10_000
 _DRAINED_WITHIN = 3.0
 
 
-class Window(msgspec.Struct, frozen=True):
-    """When a session is cut down, to what, and when it expires. ``ttl`` is in seconds."""
-
-    max_messages: int = 60
-    keep_messages: int = 20
-    ttl: float = 1800.0
-
-
 class Said(msgspec.Struct, frozen=True, kw_only=True):
     """One turn as it went by: the client's window, and the answer's bytes.
 
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
-    so, and ``model`` what was asked.
+    so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was shown.
     """
 
     key: Key
@@ -46,6 +41,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     window: Sequence[Message]
     answer: bytes
     at: float
+    trimmed: bool = False
 
 
 class Recorder:
@@ -149,13 +145,15 @@ class Recorder:
 
     async def _attempt(self, said: Said) -> bool:
         return await self._changed(
-            said.key, lambda session: after(session, said, reasoning=self._reasoning), at=said.at
+            said.key,
+            lambda session: _asking(after(session, said, reasoning=self._reasoning), said),
+            at=said.at,
         )
 
     async def _changed(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
         held = await self._store.read(key)
         session = decode(held.blob) if held else Session()
-        kept, moved = cap(change(session), self.window.max_messages, self.window.keep_messages)
+        kept, moved = fitted(session, change(session), self.window, now=at)
         written = await self._store.write(
             key,
             encode(kept),
@@ -165,12 +163,21 @@ class Recorder:
             at=at,
         )
         if written:
-            self._tell(key, kept)
+            self.tell(key, kept)
         return written
 
-    def _tell(self, key: Key, session: Session) -> None:
+    def tell(self, key: Key, session: Session) -> None:
+        """Tells the listeners of a session that was written."""
         for told in self._listeners:
             told(key, session)
+
+
+def _asking(session: Session, said: Said) -> Session:
+    """The session with what is known of how it is asked."""
+    model, trimmed = said.model or session.model, said.trimmed or session.trimmed
+    if (model, trimmed) == (session.model, session.trimmed):
+        return session
+    return msgspec.structs.replace(session, model=model, trimmed=trimmed)
 
 
 def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:

@@ -17,22 +17,21 @@ from filters.message import Message
 from proxy import body, wire
 from proxy.era import Parts
 from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, UnsupportedMediaType
-from proxy.memory.cap import cap
-from proxy.memory.contents import contents, imported
+from proxy.memory.cold import cold_part
+from proxy.memory.compaction import fitted
+from proxy.memory.contents import Summary, contents, imported, summaries, with_summaries
 from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, StoreError
 from proxy.methods import Endpoint, Methods
 from proxy.pipeline import Memory
 from proxy.place import decoded, identifier
-from proxy.record import Window
 from proxy.traces import Traces
 
 ROOT: Final = "/v1/memory/"
-_SESSIONS = f"{ROOT}sessions"
+PATH: Final = f"{ROOT}sessions"
 _EXAMPLE = '{"contents": [{"role": "user", "content": "..."}]}'
 _MOST, _USUAL = 100, 50
-_COLD_AT_ONCE = 1000
 _ATTEMPTS = 10
 _OWN: Final = "turnkeeper"
 """What an export holds beside Agora's own shape, so that an import leaves the very same session."""
@@ -43,7 +42,7 @@ def routes() -> list[Route]:
     """The paths; they are matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
     listed = {"GET": _listed, "POST": _made}
     one = {"GET": _exported, "PUT": _imported, "DELETE": _deleted}
-    return [Route(_SESSIONS, _answering(listed)), Route(f"{_SESSIONS}/{{id}}", _answering(one))]
+    return [Route(PATH, _answering(listed)), Route(f"{PATH}/{{id}}", _answering(one))]
 
 
 def _answering(endpoints: Mapping[str, Endpoint]) -> Methods:
@@ -91,7 +90,7 @@ async def _exported(request: Request) -> Response:
     if held is None:
         raise _missing(key)
     session = decode(held.blob)
-    moved = await _moved(store, key, session.moved)
+    moved = await cold_part(store, key, session.moved)
     # In a thread, as everything here that grows with a session: callers wait on the loop.
     return await asyncio.to_thread(_export, session, moved)
 
@@ -117,34 +116,17 @@ async def _deleted(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def _moved(store: Store, key: Key, count: int) -> list[bytes]:
-    """The first ``count`` entries of the cold part, which only grows; fewer where it is deleted meanwhile."""
-    moved: list[bytes] = []
-    while len(moved) < count:
-        page = await store.cold(key, start=len(moved), limit=min(_COLD_AT_ONCE, count - len(moved)))
-        if not page:
-            break
-        moved += page
-    return moved
-
-
 async def _replace(memory: Memory, key: Key, session: Session) -> None:
     window = memory.recorder.window
-    blob, cold = await asyncio.to_thread(_parts, session, window)
+    kept, moved = await asyncio.to_thread(fitted, session, session, window, now=time.time())
+    blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
     for _ in range(_ATTEMPTS):
         held = await memory.store.read(key, leisure=True)
         version = held.version if held else 0
         if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
-            if memory.archiving:
-                memory.archiving.archivist.told(key, decode(blob))
+            memory.recorder.tell(key, kept)
             return
     raise Conflict("Others are writing this session; try again.")
-
-
-def _parts(session: Session, window: Window) -> tuple[bytes, list[bytes]]:
-    """The hot part and the cold part."""
-    kept, moved = cap(session, window.max_messages, window.keep_messages)
-    return encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
 
 
 def _export(hot: Session, cold: Sequence[bytes]) -> Response:
@@ -154,17 +136,17 @@ def _export(hot: Session, cold: Sequence[bytes]) -> Response:
 
 
 def _told(session: Session) -> dict[str, Any]:
-    return {"contents": contents(session.entries), "summaries": []}
+    return {"contents": contents(session.entries), "summaries": summaries(session, session.entries)}
 
 
 def _read(content: bytes) -> Session:
     fields = wire.top_level(content, _EXAMPLE)
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
-    if bytes(fields.get("summaries", b"[]")).strip() not in {b"null", b"[]"}:
-        raise RequestError("'summaries' must be empty; only what was said is kept.", param="summaries")
     messages, _ = wire.read_messages(fields["contents"], "contents")
     session = _session(messages, fields.get(_OWN))
+    if _OWN not in fields:
+        session = _with_summaries(session, fields.get("summaries"))
     try:
         return decode(encode(session))  # so that what is written can be read
     except (OverflowError, RecursionError, ValueError):
@@ -181,6 +163,15 @@ def _session(messages: Sequence[Message], own: msgspec.Raw | None) -> Session:
     except (ValueError, RecursionError) as error:
         fault = f"'{_OWN}' does not belong to these 'contents' ({error}); leave it out to import them alone."
         raise RequestError(fault, param=_OWN) from None
+
+
+def _with_summaries(session: Session, written: msgspec.Raw | None) -> Session:
+    try:
+        carried = msgspec.json.decode(written or b"[]", type=list[Summary] | None)
+        return with_summaries(session, carried or [])
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        fault = "'summaries' must be an array of {text, messages} for no more messages than 'contents' has."
+        raise RequestError(fault, param="summaries") from None
 
 
 def _memory(request: Request) -> Memory:

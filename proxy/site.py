@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from proxy import agents, agora, catalogue, facts, persons, sessions, users
+from proxy import agents, agora, catalogue, facts, persons, sessions, state, summaries, users
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.feed import Event, Feed
@@ -47,6 +47,8 @@ class Site:
                 Route("/v1/models", self._models),
                 Route("/v1/models/{model:path}", self._model),
                 *sessions.routes(),
+                *summaries.routes(sessions.PATH),
+                *state.routes(sessions.PATH),
                 *agents.routes(),
                 *persons.routes(),
                 *facts.routes(),

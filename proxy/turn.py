@@ -63,6 +63,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = _question(call, pipeline, who, context, notes)
     _own_up(notes.skipped, reply)
+    for name in notes.left_out:
+        reply.add(_DEGRADED, name)
     watch.content = Content(
         call=asked,
         heard=call,
@@ -84,15 +86,31 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     finally:
         answer.close()
         watch.model, watch.upstream = fallback.model, fallback.upstream
-        _record(call, pipeline, who, tape, at=context.now, model=fallback.model)
+        trimmed = bool(notes.left_out)
+        _record(call, pipeline, who, tape, at=context.now, model=fallback.model, trimmed=trimmed)
 
 
 def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
-    call: Call, pipeline: Pipeline, who: Identity, tape: list[bytes], *, at: float, model: str | None
+    call: Call,
+    pipeline: Pipeline,
+    who: Identity,
+    tape: list[bytes],
+    *,
+    at: float,
+    model: str | None,
+    trimmed: bool,
 ) -> None:
     if pipeline.memory and who.key and tape:
         answer = b"".join(tape)
-        said = Said(key=who.key, user=who.user, model=model, window=call.messages, answer=answer, at=at)
+        said = Said(
+            key=who.key,
+            user=who.user,
+            model=model,
+            window=call.messages,
+            answer=answer,
+            at=at,
+            trimmed=trimmed,
+        )
         pipeline.memory.recorder.put(said)
 
 

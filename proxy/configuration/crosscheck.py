@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from filters.inject_summaries import InjectSummaries
 from proxy.configuration import sequence
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
@@ -27,8 +28,10 @@ def findings(settings: Settings) -> Iterator[Finding]:
             if rule.holds(upstream):
                 yield Finding(("upstreams", name, *rule.key), rule.message)
     yield from _unused(settings)
+    yield from _unseen(settings)
+    summarising = bool(settings.memory and settings.memory.summaries)
     for name, pipeline in settings.pipelines.items():
-        for place, message in _of_pipeline(pipeline):
+        for place, message in _of_pipeline(pipeline, summarising=summarising):
             yield Finding(("pipelines", name, *place), message)
 
 
@@ -74,7 +77,15 @@ def _unused(settings: Settings) -> Iterator[Finding]:
         yield Finding(("upstreams", name), "no pipeline uses this upstream; name it in one, or take it out")
 
 
-def _of_pipeline(pipeline: Pipeline) -> Iterator[tuple[Place, str]]:
+def _unseen(settings: Settings) -> Iterator[Finding]:
+    steps = (step for pipeline in settings.pipelines.values() for step in pipeline.request)
+    injecting = any(isinstance(step, InjectSummaries) for step in steps)
+    if settings.memory and settings.memory.summaries and not injecting:
+        message = "no pipeline shows summaries to a model; add inject_summaries to one, or take this out"
+        yield Finding(("memory", "summaries"), message)
+
+
+def _of_pipeline(pipeline: Pipeline, *, summarising: bool) -> Iterator[tuple[Place, str]]:
     for i, name in enumerate(pipeline.upstreams):
         if name in pipeline.upstreams[:i] and not pipeline.hedge:
             yield ("upstreams", i), "this upstream stands here twice; a second time it fails as the first did"
@@ -83,5 +94,10 @@ def _of_pipeline(pipeline: Pipeline) -> Iterator[tuple[Place, str]]:
     for key, steps in (("request", pipeline.request), ("answer", pipeline.answer)):
         for i in sequence.doubles(steps):
             yield (key, i), "this step stands here twice with the same options; keep one"
-    for i, message in sequence.findings(pipeline.request):
+    for i, message in sequence.findings(pipeline.request, _there(summarising=summarising)):
         yield ("request", i), message
+
+
+def _there(*, summarising: bool) -> Callable[[str], bool]:
+    """Which filters are worth adding: without summaries nothing has to be injected."""
+    return lambda name: sequence.is_shipped(name) and (summarising or name != "inject_summaries")

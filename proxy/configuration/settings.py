@@ -157,8 +157,27 @@ class Window(Part):
     """A session with more messages than this is cut down, by whole turns."""
     keep_messages: Annotated[Whole, Field(ge=1, le=1000)] = 20
     """How many messages are left then, at the least."""
+    max_tokens: Annotated[Whole, Field(ge=100)] | None = None
+    """With summaries: one whose turns that no summary stands for have more tokens is cut down as well."""
     ttl: Duration = 1800.0
     """How long a session is kept after its last turn; in seconds once loaded."""
+
+
+class Summaries(Part):
+    """Who summarises the oldest turns of a session, and how."""
+
+    upstream: UpstreamName
+    """The upstream that is asked; with ``practice:`` summaries are made of the turns' own sentences."""
+    model: str = ""
+    """The model's name; empty takes what the session last used."""
+    fallback: str = ""
+    """The model that is asked when the first one fails; empty asks none."""
+    max: Annotated[Whole, Field(ge=1, le=100)] = 10
+    """How many summaries a session has at the most; beyond it the oldest are merged, never dropped."""
+    input_tokens: Annotated[Whole, Field(ge=500)] = 6000
+    """How much the model is given at once; what is longer is summarised in several pieces."""
+    timeout: Duration = 60.0
+    """How long one answer may take; in seconds once loaded."""
 
 
 class Archive(Part):
@@ -186,6 +205,10 @@ class Memory(Part):
     """What a slow or dead memory may cost a call; in seconds once loaded."""
     window: Window = Window()
     """How much of a session is held ready."""
+    summaries: Summaries | None = None
+    """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
+    work: bool = True
+    """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
     archive: Archive = Archive()
     """Where every turn is kept as it was heard, beyond its session."""
     reasoning: bool = False

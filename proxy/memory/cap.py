@@ -15,27 +15,36 @@ def cap(held: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, ...]
     size = len(held.entries)
     if size <= most:
         return held, ()
-    barred = _barred(held.entries, strict=size <= 2 * most)
-    cuts = (i for i in range(size - max(keep, 1), 0, -1) if i not in barred and _begins(held.entries, i))
-    cut = next(cuts, 0)
-    if not cut:
+    return moved_out(held, cut_of(held.entries, keep, strict=size <= 2 * most))
+
+
+def moved_out(held: Session, count: int) -> tuple[Session, tuple[Entry, ...]]:
+    """The session without its oldest entries, and these."""
+    if not count:
         return held, ()
-    moved = held.entries[:cut]
-    return msgspec.structs.replace(held, entries=held.entries[cut:], moved=held.moved + cut), moved
+    kept = msgspec.structs.replace(held, entries=held.entries[count:], moved=held.moved + count)
+    return kept, held.entries[:count]
 
 
-def _begins(entries: tuple[Entry, ...], position: int) -> bool:
-    before, after = entries[position - 1], entries[position]
-    return (before.life, before.turn) != (after.life, after.turn)
+def cut_of(entries: tuple[Entry, ...], keep: int, *, strict: bool) -> int:
+    """Where to cut so that at least ``keep`` entries are left; 0 where it can be cut nowhere."""
+    barred = _barred(entries, strict=strict)
+    cuts = (i for i in range(len(entries) - max(keep, 1), 0, -1) if i not in barred and begins(entries, i))
+    return next(cuts, 0)
+
+
+def begins(entries: tuple[Entry, ...], position: int) -> bool:
+    """Whether a turn begins there."""
+    return entries[position - 1].place != entries[position].place
 
 
 def _barred(entries: tuple[Entry, ...], *, strict: bool) -> set[int]:
     """Where a cut would part a tool group, or leave an open one behind it."""
-    newest = entries[-1].life, entries[-1].turn
+    newest = entries[-1].place
     barred: set[int] = set()
     for group in groups([message_of(entry) for entry in entries]):
         call = entries[group.call]
-        waiting = group.open and (strict or (call.life, call.turn) == newest)
+        waiting = group.open and (strict or call.place == newest)
         barred.update(range(group.call + 1, len(entries) if waiting else _end(group)))
     return barred
 

@@ -1,12 +1,16 @@
 """A session as one list of messages in Agora's own shape, to be carried from one store to another."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Annotated, Any
 
 import msgspec
 
 from filters.message import Message
+from proxy.memory.compaction import fingerprint
 from proxy.memory.heard import entry_of
+from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import REASONING, Entry, Session, message_of
 from proxy.memory.speech import is_speech
 
@@ -46,6 +50,66 @@ def numbered(messages: Iterable[Message], *, now: float) -> tuple[Entry, ...]:
     for message in messages:
         entries.append(_next(_entry(message, now), entries))
     return tuple(entries)
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary as it is carried: it stands for the ``messages`` behind those of the former one."""
+
+    text: str
+    messages: Annotated[int, msgspec.Meta(ge=0)]
+    life: int = 0
+    turn: int = 0
+    made: float = 0.0
+    model: str | None = None
+    digest: bool = False
+
+
+def summaries(session: Session, entries: Sequence[Entry]) -> list[Summary]:
+    """A session's summaries, oldest first; ``entries`` are all that it holds."""
+    places = [entry.place for entry in entries]
+    ends = [bisect_right(places, segment.reach) for segment in session.summaries]
+    return [
+        Summary(
+            text=segment.text,
+            messages=end - start,
+            life=segment.life,
+            turn=segment.turn,
+            made=segment.made,
+            model=segment.model,
+            digest=segment.digest,
+        )
+        for (start, end), segment in zip(pairwise([0, *ends]), session.summaries, strict=True)
+    ]
+
+
+def with_summaries(session: Session, carried: Sequence[Summary]) -> Session:
+    """A session that was imported, with the summaries that were carried along.
+
+    Raises ValueError where they stand for more messages than there are.
+    """
+    segments: list[Segment] = []
+    end, reach = 0, START
+    for one in carried:
+        start, end = end, end + one.messages
+        if end > len(session.entries):
+            raise ValueError("they stand for more messages than there are")
+        told = session.entries[start:end]
+        reach = told[-1].place if told else reach
+        segments.append(_segment(one, reach, told))
+    return msgspec.structs.replace(session, summaries=tuple(segments))
+
+
+def _segment(carried: Summary, reach: Reach, told: Sequence[Entry]) -> Segment:
+    return Segment(
+        text=carried.text,
+        life=reach.life,
+        turn=reach.turn,
+        messages=carried.messages,
+        fingerprint=fingerprint(told),
+        made=carried.made,
+        model=carried.model,
+        digest=carried.digest,
+    )
 
 
 def _entry(message: Message, now: float) -> Entry:

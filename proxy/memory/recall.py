@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
+from proxy.memory.coverage import shown
+from proxy.memory.parting import parted, without
 from proxy.memory.reconcile import marked, missing
 from proxy.memory.replay import read
+from proxy.memory.segment import START
 from proxy.memory.session import Session, decode
 from proxy.memory.store import Key, Store
 
@@ -16,17 +19,29 @@ async def recall(store: Store, key: Key) -> Session:
     return decode(held.blob) if held else Session()
 
 
-def known(session: Session, window: Sequence[Message]) -> tuple[Snapshot, Sequence[Message]]:
+def known(
+    session: Session, window: Sequence[Message], *, injecting: bool = True
+) -> tuple[Snapshot, Sequence[Message]]:
     """What filters may know of a session while the client replays ``window``, and that window.
 
-    In the window, answers are marked that the caller did not hear to the end.
+    In the window, answers are marked that the caller did not hear to the end, and what summaries cover, where
+    the chain is ``injecting`` them: then they stand for all turns behind their reach.
     """
     if not session.entries:
-        return Snapshot(), window
+        return Snapshot(state=session.state), window
     replay = read(session, window)
+    if results := parted(replay):
+        window = without(window, replay, results)
+        replay = read(session, window)
+    summaries = session.summaries if injecting else ()
     snapshot = Snapshot(
-        dropped=missing(session, window, replay),
+        dropped=missing(
+            session, window, replay, behind=session.reach if summaries else START, also=results.values()
+        ),
+        state=session.state,
+        summaries=tuple(segment.text for segment in summaries),
         began=epoch_seconds(session.began),
         speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),
     )
-    return snapshot, marked(session, window, replay)
+    heard = marked(session, window, replay)
+    return snapshot, (shown(session, replay, window, heard) if summaries else heard)

@@ -1,6 +1,6 @@
 """What an engine replays and what is held, brought together: memory holds what the caller heard."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -11,6 +11,7 @@ from proxy.memory.newest import Turn, seal
 from proxy.memory.overtaken import overtaken
 from proxy.memory.question import question_before, turn_of
 from proxy.memory.replay import Replay, last_user, read
+from proxy.memory.segment import START, Reach
 from proxy.memory.session import Entry, Session, message_of
 from proxy.memory.weaving import woven
 
@@ -84,17 +85,27 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
     return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 
 
-def missing(held: Session, window: Sequence[Message], replay: Replay | None = None) -> tuple[Message, ...]:
-    """What the engine no longer replays and memory still has of this life, in order.
+def missing(
+    held: Session,
+    window: Sequence[Message],
+    replay: Replay | None = None,
+    *,
+    behind: Reach = START,
+    also: Collection[int] = (),
+) -> tuple[Message, ...]:
+    """What the engine no longer replays and memory still has of this life, in order, of turns ``behind`` one.
 
-    It is what stands before the window's first line; a turn that the window supersedes is not missing.
+    It is what stands before the window's first line, and ``also`` what stands at these positions; a turn
+    that the window supersedes is not missing.
     """
     replay = replay or read(held, window)
     first = _first(replay)
-    if not first:
+    if not first and not also:
         return ()
     lost = gone(replay)
-    return tuple(message_of(entry) for h, entry in enumerate(replay.held[:first]) if h not in lost)
+    places = sorted({*range(first), *also} - lost)
+    left = (replay.held[h] for h in places)
+    return tuple(message_of(entry) for entry in left if entry.place > behind)
 
 
 def _first(replay: Replay) -> int:

@@ -8,6 +8,7 @@ import msgspec
 from filters.message import Message
 from proxy.memory.contents import numbered
 from proxy.memory.newest import Newest
+from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session, message_of
 
 _SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
@@ -31,6 +32,9 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     newest: Newest | None = None
     unheard: tuple[Entry, ...] = ()
     state: dict[str, Any] = {}
+    summaries: tuple[Segment, ...] = ()
+    model: str | None = None
+    trimmed: bool = False
 
 
 def remainder(session: Session) -> Remainder:
@@ -48,6 +52,9 @@ def remainder(session: Session) -> Remainder:
         newest=session.newest,
         unheard=session.unheard,
         state=session.state,
+        summaries=session.summaries,
+        model=session.model,
+        trimmed=session.trimmed,
     )
 
 
@@ -71,6 +78,9 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
         newest=left.newest,
         unheard=left.unheard,
         state=left.state,
+        summaries=left.summaries,
+        model=left.model,
+        trimmed=left.trimmed,
     )
 
 

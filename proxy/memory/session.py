@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from filters.message import Content, Message
 from proxy.memory.newest import Newest
+from proxy.memory.segment import START, Reach, Segment
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
 REASONING: Final = "reasoning_content"
@@ -47,6 +48,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it was first recorded, in seconds since 1970."""
 
     @property
+    def place(self) -> Reach:
+        """Its turn."""
+        return Reach(self.life, self.turn)
+
+    @property
     def text(self) -> str:
         """What was said: the content, or its text parts joined by a line break."""
         return self.content if isinstance(self.content, str) else Message(role="", content=self.content).text
@@ -64,7 +70,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``turns`` is the number that the next turn of this ``life`` will bear; a turn that is withdrawn takes its
     number along. ``user`` is the session's first user. ``began`` is the first time that the engine wrote to a
     message of this life, as it wrote it; the other times are in seconds since 1970. ``unheard`` are the last
-    answers of this life that no window showed: one that comes late may show them yet.
+    answers of this life that no window showed: one that comes late may show them yet. ``summaries`` stand
+    for the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns
+    that no summary covers had to be left out.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -78,6 +86,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     newest: Newest | None = None
     unheard: tuple[Entry, ...] = ()
     state: dict[str, Any] = {}
+    summaries: tuple[Segment, ...] = ()
+    model: str | None = None
+    trimmed: bool = False
+
+    @property
+    def reach(self) -> Reach:
+        """The last turn that a summary covers."""
+        return self.summaries[-1].reach if self.summaries else START
 
 
 def message_of(entry: Entry) -> Message:

@@ -1,0 +1,89 @@
+"""Which messages of a window belong to turns that a summary stands for."""
+
+from collections.abc import Iterator, Sequence
+
+from filters.covered import covered
+from filters.message import Message
+from proxy.memory.alignment import AGAIN
+from proxy.memory.line import number_of
+from proxy.memory.replay import Replay
+from proxy.memory.session import Entry, Session
+from proxy.memory.speech import is_speech
+
+_INSTRUCTIONS = frozenset({"system", "developer"})
+
+
+def shown(
+    session: Session, replay: Replay, window: Sequence[Message], heard: Sequence[Message]
+) -> Sequence[Message]:
+    """The messages ``heard`` of a window, with those marked that a summary stands for.
+
+    ``replay`` is the window beside what is held. What is no speech goes with the speech behind it, and
+    instructions are never covered.
+    """
+    verdicts = _of_window(window, replay, _of_spoken(session, replay))
+    if True not in verdicts:
+        return heard
+    return [covered(m) if verdict else m for m, verdict in zip(heard, verdicts, strict=True)]
+
+
+def _of_spoken(session: Session, replay: Replay) -> list[bool]:
+    """For each line of the speech whether it is covered: by where it is held, else by where it would be."""
+    if replay.anew:
+        return [False] * len(replay.spoken)
+    behind = [entry.place <= session.reach for entry in replay.held]
+    verdicts = [False] * len(replay.spoken)
+    following: int | None = None
+    last = _last_number(replay.held, behind)
+    for i in range(len(verdicts) - 1, -1, -1):
+        place = replay.places[i]
+        if place >= 0:
+            verdicts[i], following = behind[place], place
+        elif place == AGAIN:
+            verdicts[i] = _as_neighbour(replay, i, behind)
+        else:
+            verdicts[i] = _is_before(session, behind, following) or _is_numbered(replay.spoken[i], last)
+    return verdicts
+
+
+def _is_before(session: Session, behind: Sequence[bool], following: int | None) -> bool:
+    """Whether a line is covered that is not held and stands before the held one at ``following``."""
+    if following is None:
+        return False
+    return behind[following - 1] if following else behind[0] or session.reach.life == session.life
+
+
+def _is_numbered(message: Message, last: int | None) -> bool:
+    number = number_of(message)
+    return number is not None and last is not None and number <= last
+
+
+def _last_number(held: Sequence[Entry], behind: Sequence[bool]) -> int | None:
+    numbers = (e.engine_turn for e, is_behind in zip(held, behind, strict=True) if is_behind)
+    return max((number for number in numbers if number is not None), default=None)
+
+
+def _as_neighbour(replay: Replay, position: int, behind: Sequence[bool]) -> bool:
+    """Whether the answer close by that is said again is covered."""
+    near = sorted(range(len(replay.places)), key=lambda i: abs(i - position))
+    places = (replay.places[i] for i in near if replay.spoken[i].role == "assistant")
+    return next((behind[place] for place in places if place >= 0), False)
+
+
+def _of_window(window: Sequence[Message], replay: Replay, spoken: Sequence[bool]) -> list[bool]:
+    known = {id(message): verdict for message, verdict in zip(replay.spoken, spoken, strict=True)}
+    # Words whose tail was taken off are other objects; among themselves they are in the window's order.
+    own = {id(message) for message in window}
+    others = iter([v for m, v in zip(replay.spoken, spoken, strict=True) if id(m) not in own])
+    verdicts = [_verdict(message, known, others) for message in window]
+    behind = False
+    for i in range(len(verdicts) - 1, -1, -1):
+        behind = verdicts[i] = behind if (verdict := verdicts[i]) is None else verdict
+    return [bool(v) and m.role not in _INSTRUCTIONS for m, v in zip(window, verdicts, strict=True)]
+
+
+def _verdict(message: Message, known: dict[int, bool], others: Iterator[bool]) -> bool | None:
+    """Whether a message is covered; ``None`` for one that is no speech."""
+    if id(message) in known:
+        return known[id(message)]
+    return next(others, None) if is_speech(message) else None

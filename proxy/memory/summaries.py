@@ -1,0 +1,219 @@
+"""The summaries of sessions: made, listed, told and cleared."""
+
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from filters.message import Message
+from proxy.memory.cold import all_of
+from proxy.memory.compaction import digested, fingerprint, put, segment, settled
+from proxy.memory.contents import imported
+from proxy.memory.plan import Plan, Window, due, forced
+from proxy.memory.segment import Segment
+from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.store import Key, Store
+
+_ATTEMPTS: Final = 10
+_TRIES: Final = 3
+"""After so many failures a digest stands in."""
+
+
+class Notes(NamedTuple):
+    """What a model wrote, and which one."""
+
+    text: str
+    model: str
+
+
+class Unmade(Exception):
+    """No model made a summary that can be used."""
+
+
+class Contended(Exception):
+    """Others write the session all the time."""
+
+
+class Writer(Protocol):
+    """Whoever writes summaries. Both raise Unmade."""
+
+    async def notes(
+        self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
+    ) -> Notes:
+        """Notes on what was said; ``earlier`` are those on what was said before it."""
+        ...
+
+    async def merged(self, notes: Sequence[str], *, last: str | None) -> Notes:
+        """One text in the place of several."""
+        ...
+
+
+class Summaries:
+    """Summaries of the sessions in a store; without a writer they are digests."""
+
+    name: Final = "summaries"
+
+    def __init__(self, store: Store, window: Window, writer: Writer | None = None) -> None:
+        self._store = store
+        self._window = window
+        self._writer = writer
+
+    # --- what is due in the background
+
+    def due(self, session: Session) -> bool:
+        """Whether there is anything to summarise."""
+        return self._due(session) is not None
+
+    async def do(self, key: Key, failures: int) -> bool:
+        """Makes the one summary that is due, if any; whether there was one.
+
+        Raises Unmade where no model did; after three failures a digest takes its place.
+        """
+        session = await self._read(key)
+        plan = self._due(session) if session else None
+        if plan is None:
+            return False
+        if failures < _TRIES or not session or _stands_in(session, plan):
+            await self._make(key, plan)
+            return True
+        await self._make(key, plan, by_digest=True)
+        raise Unmade("A digest stands in until a model answers.")
+
+    # --- what is asked for
+
+    async def summarize(
+        self, key: Key, messages: Sequence[Message] | None = None, fallback_model: str = ""
+    ) -> bool:
+        """Summarises now; whether there was anything to summarise. Raises Unmade.
+
+        With ``messages`` these are summarised, which overflowed elsewhere; else the session's own turns.
+        """
+        session = await self._read(key)
+        if session is None:
+            return False
+        if messages is not None:
+            return await self._add(key, session, messages, fallback_model)
+        plan = self._due(session) or forced(session, self._window)
+        if plan is not None:
+            await self._make(key, plan, fallback=fallback_model)
+        return plan is not None
+
+    async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
+        """All summaries of a session, oldest first."""
+        session = await self._read(key)
+        return session.summaries if session else ()
+
+    async def get_context_string(self, key: Key) -> str:
+        """All summaries as one text; empty where there are none."""
+        return "\n".join(segment.text for segment in await self.get_summaries(key))
+
+    async def clear(self, key: Key) -> None:
+        """Takes the summaries away: the turns that they stood for are held ready again."""
+        for _ in range(_ATTEMPTS):
+            held = await self._store.read(key)
+            session = decode(held.blob) if held else Session()
+            if held is None or not session.summaries:
+                return
+            entries = await all_of(self._store, key, session)
+            bare = msgspec.structs.replace(session, entries=entries, moved=0, summaries=())
+            ttl, version = self._window.ttl, held.version
+            if await self._store.replace(key, encode(bare), version=version, ttl=ttl, cold=()):
+                return
+        raise Contended
+
+    # --- how it is done
+
+    def _due(self, session: Session) -> Plan | None:
+        return due(session, self._window, model=self._writer is not None)
+
+    async def _read(self, key: Key) -> Session | None:
+        held = await self._store.read(key)
+        return decode(held.blob) if held else None
+
+    async def _make(self, key: Key, plan: Plan, *, by_digest: bool = False, fallback: str = "") -> None:
+        """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile."""
+        for _ in range(_ATTEMPTS):
+            session = await self._read(key)
+            if session is None:
+                return
+            entries = await all_of(self._store, key, session)
+            made = await self._made(session, plan, entries, by_digest=by_digest, fallback=fallback)
+            if await self._save(key, plan, made, session.summaries):
+                return
+        raise Contended
+
+    async def _made(
+        self, session: Session, plan: Plan, entries: Sequence[Entry], *, by_digest: bool, fallback: str
+    ) -> Segment:
+        told = [entry for entry in entries if plan.covers(entry)]
+        if self._writer is None or by_digest:
+            return digested(session, plan, told, now=time.time())
+        if not plan.merge:
+            return await self._noted(session, plan, told, fallback)
+        former = [one.text for one in session.summaries[plan.first : plan.last]]
+        notes = await self._writer.merged(former, last=session.model)
+        return segment(session, plan, told, notes.text, now=time.time(), model=notes.model)
+
+    async def _noted(self, session: Session, plan: Plan, told: Sequence[Entry], fallback: str) -> Segment:
+        now = time.time()
+        if self._writer is None:
+            return digested(session, plan, told, now=now)
+        if not told:
+            return segment(session, plan, told, "(All of it was taken back.)", now=now)
+        earlier = [one.text for one in session.summaries[: plan.first]]
+        notes = await self._writer.notes(told, earlier, last=session.model, fallback=fallback)
+        return segment(session, plan, told, notes.text, now=now, model=notes.model)
+
+    async def _save(self, key: Key, plan: Plan, made: Segment, former: tuple[Segment, ...]) -> bool:
+        """Whether it is saved; it is not where what it stands for is no longer what it was made from."""
+        for _ in range(_ATTEMPTS):
+            held = await self._store.read(key)
+            if held is None:
+                return True
+            session = decode(held.blob)
+            told = [e for e in await all_of(self._store, key, session) if plan.covers(e)]
+            if not _is_open(session, plan, former):
+                return True  # somebody else was faster
+            if not plan.merge and fingerprint(told) != made.fingerprint:
+                return False
+            if await self._write(key, put(session, plan, made), held.version):
+                return True
+        raise Contended
+
+    async def _add(self, key: Key, session: Session, messages: Sequence[Message], fallback: str) -> bool:
+        """Appends what stands for messages that are no turns of the session."""
+        told = imported(messages, now=time.time()).entries
+        plan = Plan(len(session.summaries), len(session.summaries), session.reach, session.reach)
+        if not told:
+            return False
+        made = await self._noted(session, plan, told, fallback)
+        for _ in range(_ATTEMPTS):
+            held = await self._store.read(key)
+            if held is None:
+                return False
+            session = decode(held.blob)
+            end = len(session.summaries)
+            own = msgspec.structs.replace(made, life=session.reach.life, turn=session.reach.turn)
+            plan = Plan(end, end, session.reach, session.reach)
+            if await self._write(key, put(session, plan, own), held.version):
+                return True
+        raise Contended
+
+    async def _write(self, key: Key, session: Session, version: int) -> bool:
+        kept, moved = settled(session, self._window.keep_messages)
+        cold = [msgspec.msgpack.encode(entry) for entry in moved]
+        return await self._store.write(key, encode(kept), version=version, ttl=self._window.ttl, cold=cold)
+
+
+def _stands_in(session: Session, plan: Plan) -> bool:
+    """Whether a digest stands already where a summary is to be put."""
+    former = session.summaries[plan.first : plan.last]
+    return not plan.merge and any(one.digest and not one.stale for one in former)
+
+
+def _is_open(session: Session, plan: Plan, former: Sequence[Segment]) -> bool:
+    """Whether the place that a plan names is as it was when the plan was made."""
+    texts = [(one.text, one.reach) for one in session.summaries[: plan.last]]
+    as_was = texts == [(one.text, one.reach) for one in former[: plan.last]]
+    return as_was and (plan.first < plan.last or session.reach == plan.behind)

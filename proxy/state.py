@@ -1,0 +1,88 @@
+"""The state of a session over HTTP: a small JSON object of the client's own."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proxy import rest
+from proxy.errors import Conflict, NotFound, RequestError, TooLarge
+from proxy.memory.session import Session, decode, encode
+from proxy.memory.store import Key
+
+State = dict[str, Any]
+
+_MOST: Final = 8_000
+"""How many bytes a state may have, as JSON: it is read with each turn."""
+_ATTEMPTS: Final = 10
+
+
+def routes(root: str) -> list[Route]:
+    """The path under a session's own."""
+    return [Route(f"{root}/{{id}}/state", rest.answering({"GET": _shown, "PUT": _put, "PATCH": _patched}))]
+
+
+async def _shown(request: Request) -> Response:
+    held = await rest.memory_of(request).store.read(_key(request))
+    if held is None:
+        raise _missing(_key(request))
+    return rest.answer(decode(held.blob).state)
+
+
+async def _put(request: Request) -> Response:
+    given = await _object(request)
+    return await _changed(request, lambda _: given)
+
+
+async def _patched(request: Request) -> Response:
+    """Merges at the top level; ``null`` takes a name out."""
+    given = await _object(request)
+    return await _changed(request, lambda state: _merged(state, given))
+
+
+def _merged(state: Mapping[str, Any], patch: Mapping[str, Any]) -> State:
+    return {name: value for name, value in {**state, **patch}.items() if value is not None}
+
+
+async def _changed(request: Request, change: Callable[[State], State]) -> Response:
+    memory, key = rest.memory_of(request), _key(request)
+    for _ in range(_ATTEMPTS):
+        held = await memory.store.read(key)
+        if held is None:
+            raise _missing(key)
+        session = decode(held.blob)
+        state = _bounded(change(session.state))
+        blob = encode(_with(session, state))
+        if await memory.store.write(key, blob, version=held.version, ttl=memory.recorder.window.ttl):
+            return rest.answer(state)
+    raise Conflict("Others are writing this session; try again.")
+
+
+def _with(session: Session, state: State) -> Session:
+    return msgspec.structs.replace(session, state=state)
+
+
+def _bounded(state: State) -> State:
+    if len(msgspec.json.encode(state)) > _MOST:
+        raise TooLarge(f"A state has at most {_MOST} bytes.")
+    return state
+
+
+async def _object(request: Request) -> State:
+    try:
+        given = msgspec.json.decode(await rest.content(request), type=State)
+        decode(encode(Session(state=given)))  # so that what is written can be read
+    except (ValueError, OverflowError, RecursionError):  # msgspec's errors are ValueErrors
+        raise RequestError("The state must be a JSON object, with no number beyond 64 bits.") from None
+    return given
+
+
+def _key(request: Request) -> Key:
+    return Key(request.scope["tenant"], rest.path_id(request))
+
+
+def _missing(key: Key) -> NotFound:
+    return NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")

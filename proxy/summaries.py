@@ -1,0 +1,94 @@
+"""Summaries of a session over HTTP: listed, made now, cleared, and as one text."""
+
+import msgspec
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proxy import rest, wire
+from proxy.errors import Conflict, NotFound, UpstreamBroken
+from proxy.memory.cold import all_of
+from proxy.memory.contents import summaries
+from proxy.memory.session import Session, decode
+from proxy.memory.store import Key
+from proxy.memory.summaries import Contended, Unmade
+from proxy.pipeline import Memory
+
+
+class Asked(BaseModel):
+    """What a client may say when it wants a summary now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[dict[str, object]] | None = None
+    fallback_model: str = ""
+
+
+def routes(root: str) -> list[Route]:
+    """The paths under a session's own."""
+    own = {"GET": _listed, "POST": _made, "DELETE": _cleared}
+    return [
+        Route(f"{root}/{{id}}/summaries", rest.answering(own)),
+        Route(f"{root}/{{id}}/context", rest.answering({"GET": _context})),
+    ]
+
+
+async def _listed(request: Request) -> Response:
+    memory, key = rest.memory_of(request), _key(request)
+    session = await _held(memory, key)
+    found = summaries(session, await all_of(memory.store, key, session))
+    return rest.answer({"object": "list", "data": found})
+
+
+async def _made(request: Request) -> Response:
+    """Summarises what can be summarised, and waits for it."""
+    memory, key = rest.memory_of(request), _key(request)
+    if not memory.recorder.window.summaries:
+        raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
+    asked = Asked()
+    if "content-type" in request.headers:
+        asked = rest.checked(Asked, await rest.content(request) or b"{}")
+    await _held(memory, key)
+    messages = None
+    if asked.messages is not None:
+        messages, _ = wire.read_messages(msgspec.Raw(msgspec.json.encode(asked.messages)))
+    try:
+        await memory.summaries.summarize(key, messages, asked.fallback_model)
+    except Unmade as error:
+        raise UpstreamBroken(f"No summary was made: {error}") from None
+    except Contended:
+        raise _contended() from None
+    return await _listed(request)
+
+
+async def _cleared(request: Request) -> Response:
+    """The turns that summaries stood for are held ready again."""
+    memory, key = rest.memory_of(request), _key(request)
+    await _held(memory, key)
+    try:
+        await memory.summaries.clear(key)
+    except Contended:
+        raise _contended() from None
+    return Response(status_code=204)
+
+
+async def _context(request: Request) -> Response:
+    memory, key = rest.memory_of(request), _key(request)
+    await _held(memory, key)
+    return rest.answer({"context": await memory.summaries.get_context_string(key)})
+
+
+async def _held(memory: Memory, key: Key) -> Session:
+    held = await memory.store.read(key)
+    if held is None:
+        raise NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")
+    return decode(held.blob)
+
+
+def _key(request: Request) -> Key:
+    return Key(request.scope["tenant"], rest.path_id(request))
+
+
+def _contended() -> Conflict:
+    return Conflict("Others are writing this session; try again.")

@@ -1,0 +1,130 @@
+"""Work that no caller waits for: found from the store, and done by one process at a time."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from proxy.memory import lease
+from proxy.memory.session import Session, decode
+from proxy.memory.store import Key, Store, StoreError
+
+_log = logging.getLogger("turnkeeper")
+
+EVERY: Final = 60.0
+"""How often the store is looked through by a process that is told of each turn, in seconds."""
+ALONE_EVERY: Final = 5.0
+"""The same for a process that is told of nothing."""
+
+_AT_ONCE: Final = 4
+_PAGE: Final = 100
+_SHORTEST, _LONGEST = 1.0, 60.0
+# How far the clocks of two machines may be apart.
+_CLOCKS: Final = 120.0
+
+
+class Work(Protocol):
+    """One kind of work on sessions; the same again changes nothing."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from other kinds."""
+        ...
+
+    def due(self, session: Session) -> bool:
+        """Whether there is something to do for a session; it costs no more than a look at it."""
+        ...
+
+    async def do(self, key: Key, failures: int) -> bool:
+        """Does what is due now; whether there was anything. What it raises is tried again, after pauses."""
+        ...
+
+
+class Worker:
+    """Does all kinds of work on the sessions of some tenants while it runs."""
+
+    def __init__(self, store: Store, works: Sequence[Work], tenants: Sequence[str]) -> None:
+        self._store = store
+        self._works = works
+        self._tenants = tenants
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
+        self._running = False
+        self._seen = 0.0
+
+    def nudge(self, key: Key, session: Session) -> None:
+        """Tells of a session that was just written; what is due is done soon, while the worker runs."""
+        for work in self._works if self._running else ():
+            if (work.name, key) not in self._tasks and work.due(session):
+                self._begin(work, key)
+
+    async def run(self, *, every: float = EVERY) -> None:
+        """Works until it is cancelled; looks through the store at once and then every few seconds."""
+        self._running = True
+        try:
+            while self._works:
+                done = await self._look_through()
+                await asyncio.sleep(every if done else min(every, ALONE_EVERY))
+        finally:
+            self._running = False
+            await self._stop()
+
+    async def _stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_through(self) -> bool:
+        """Looks at what was written since; whether the store let itself be looked through."""
+        began = time.time()
+        try:
+            for tenant in self._tenants:
+                await self._look_at(tenant)
+        except StoreError as error:
+            _log.warning("Work in the background cannot be found: %s", error)
+            return False
+        self._seen = began - _CLOCKS
+        return True
+
+    async def _look_at(self, tenant: str) -> None:
+        after = ""
+        while page := await self._store.list(tenant, after=after, limit=_PAGE):
+            for line in page:
+                if line.updated >= self._seen:
+                    await self._consider(Key(tenant, line.session))
+            after = page[-1].session
+
+    async def _consider(self, key: Key) -> None:
+        held = await self._store.read(key)
+        await asyncio.sleep(0)  # callers come first
+        try:
+            session = decode(held.blob) if held else None
+        except msgspec.DecodeError:
+            return
+        if session:
+            self.nudge(key, session)
+
+    def _begin(self, work: Work, key: Key) -> None:
+        job = work.name, key
+        task = asyncio.get_running_loop().create_task(self._until_done(work, key))
+        self._tasks[job] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job, None))
+
+    async def _until_done(self, work: Work, key: Key) -> None:
+        failures = 0
+        while True:
+            try:
+                async with self._slots, lease.lease(self._store, work.name, key) as ours:
+                    if ours and not await work.do(key, failures):
+                        return
+                    failures = 0 if ours else failures
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                failures += 1
+                _log.warning("%s: tried %d times: %s", work.name, failures, type(error).__name__)
+                await asyncio.sleep(min(_SHORTEST * 2 ** (failures - 1), _LONGEST))
+            else:
+                await asyncio.sleep(0 if ours else lease.TTL / 4)

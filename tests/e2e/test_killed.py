@@ -1,0 +1,124 @@
+"""A proxy that is killed at any moment loses no turn and no summary, and says nothing twice."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.fake_upstream import FakeUpstream
+from tests.long_call import LongCall, config, is_notes, model, noted
+from tests.memory.redis_server import RedisServer
+
+PATH = "/v1/memory/sessions/long/summaries"
+
+
+class Killable:
+    """The proxy as a process of its own, on one port for good."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.config = folder / "killed.yaml"
+        self.config.write_text(f"listen: {{port: {self.port}}}\n{config(10, 4)}")
+        self.environ = {**os.environ, **environ}
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+        self.start("serve")
+
+    def start(self, *command: str) -> None:
+        program = [sys.executable, "-m", "proxy", *command, str(self.config)]
+        self.process = subprocess.Popen(program, env=self.environ)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            with suppress(httpx2.TransportError):
+                if self.client.get("/readyz").status_code == 200:
+                    return
+            time.sleep(0.02)
+        pytest.fail("the server did not come up")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def chat(self, messages: Any, **call: Any) -> Any:
+        headers = call.pop("headers")
+        body = {"model": "fake", "messages": messages, **call}
+        got = self.client.post("/v1/chat/completions", json=body, headers=headers)
+        time.sleep(0.15)  # a turn is durable by then, and people speak no faster
+        return got
+
+    def summaries(self) -> Any:
+        return self.client.get(PATH).json()["data"]
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def killable(request: pytest.FixtureRequest, tmp_path: Path, upstream: FakeUpstream) -> Iterator[Killable]:
+    with ExitStack() as stack:
+        url = f"sqlite:{tmp_path / 'sessions.db'}"
+        if request.param == "redis":
+            url = stack.enter_context(closing(RedisServer(tmp_path))).url
+        proxy = Killable(tmp_path, {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url})
+        yield proxy
+        proxy.kill()
+        proxy.client.close()
+
+
+def test_a_kill_while_a_summary_is_made_loses_none_and_doubles_none(
+    killable: Killable, upstream: FakeUpstream
+) -> None:
+    slow = {"by": 30.0}
+    upstream.script = model(lambda request: [slow["by"], *noted(request)])
+    call = LongCall(killable, upstream)
+    for _ in range(7):
+        call.check(call.turn())
+    until(lambda: any(is_notes(r) for r in list(upstream.requests)))
+    killable.kill()  # in the middle of it
+    slow["by"] = 0.0
+    killable.start("serve")
+    for _ in range(2):
+        call.check(call.turn())
+    until(killable.summaries, within=20)  # nobody nudges: it is found from the store
+    for n in range(12):
+        if n % 4 == 2:
+            killable.kill()
+            killable.start("serve")
+        call.check(call.turn())
+    reached = [one["turn"] for one in killable.summaries()]
+    assert reached == sorted(set(reached))
+
+
+def until(holds: Any, within: float = 10) -> None:
+    end = time.monotonic() + within
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert holds()
+
+
+def test_a_worker_of_its_own_summarises_where_the_server_does_not(
+    killable: Killable, upstream: FakeUpstream
+) -> None:
+    upstream.script = model()
+    killable.kill()
+    killable.config.write_text(killable.config.read_text().replace("memory:\n", "memory:\n  work: false\n"))
+    killable.start("serve")
+    call = LongCall(killable, upstream)
+    for _ in range(8):
+        call.check(call.turn())
+    time.sleep(0.3)
+    assert killable.summaries() == []
+    program = [sys.executable, "-m", "proxy", "worker", str(killable.config)]
+    worker = subprocess.Popen(program, env=killable.environ)
+    try:
+        until(killable.summaries, within=20)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(10) == 0
+    call.check(call.turn())

@@ -1,0 +1,234 @@
+"""Summaries and the state of a session over HTTP."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_upstream import FakeUpstream, answer
+from tests.long_call import LongCall, config, is_notes, model, noted, settle
+from tests.proxy_server import ProxyServer
+
+Serve = Callable[..., ProxyServer]
+PATH = "/v1/memory/sessions/long"
+BUSY = answer({"error": {"message": "Busy"}}, 503)
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+
+
+@pytest.fixture
+def proxy(serve: Serve, upstream: FakeUpstream, url: str) -> ProxyServer:
+    upstream.script = model()
+    return serve(config(10, 4), MEMORY_URL=url)
+
+
+@pytest.fixture
+def call(proxy: ProxyServer, upstream: FakeUpstream) -> LongCall:
+    return LongCall(proxy, upstream)
+
+
+def talk(call: LongCall, turns: int) -> None:
+    for _ in range(turns):
+        call.turn()
+        settle(call.proxy)
+
+
+def listed(proxy: ProxyServer) -> Any:
+    got = proxy.client.get(f"{PATH}/summaries")
+    assert got.status_code == 200, got.text
+    return got.json()["data"]
+
+
+def test_a_summary_says_how_far_it_reaches_and_who_made_it(call: LongCall, proxy: ProxyServer) -> None:
+    talk(call, 6)
+    (one,) = listed(proxy)
+    assert one["text"] == "So far: u0-3 a0-3."
+    assert (one["messages"], one["life"], one["turn"]) == (8, 0, 3)
+    assert (one["model"], one["digest"]) == ("notes", False)
+    assert one["made"] > 1.7e9
+
+
+def test_the_context_is_all_summaries_as_one_text(call: LongCall, proxy: ProxyServer) -> None:
+    talk(call, 10)
+    texts = [one["text"] for one in listed(proxy)]
+    assert len(texts) == 2
+    assert proxy.client.get(f"{PATH}/context").json() == {"context": "\n".join(texts)}
+
+
+def test_before_there_is_one_the_list_and_the_context_are_empty(call: LongCall, proxy: ProxyServer) -> None:
+    talk(call, 1)
+    assert listed(proxy) == []
+    assert proxy.client.get(f"{PATH}/context").json() == {"context": ""}
+
+
+def test_a_summary_is_made_when_it_is_asked_for(call: LongCall, proxy: ProxyServer) -> None:
+    talk(call, 3)
+    got = proxy.client.post(f"{PATH}/summaries")
+    assert [one["text"] for one in got.json()["data"]] == ["So far: u0-0 a0-0."]
+    talk(call, 1)
+    call.check(call.prompts[-1])
+    assert proxy.client.post(f"{PATH}/summaries").json()["data"] == listed(proxy)
+
+
+def test_a_summary_that_no_model_makes_is_an_error_and_changes_nothing(
+    call: LongCall, proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    talk(call, 3)
+    upstream.script = model(lambda _: BUSY)
+    got = proxy.client.post(f"{PATH}/summaries")
+    assert got.status_code == 502
+    assert set(got.json()["error"]) == {"message", "type", "param", "code"}
+    assert listed(proxy) == []
+
+
+def test_another_model_is_asked_where_the_first_fails(
+    call: LongCall, proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    talk(call, 3)
+    asked: list[str] = []
+
+    def script(request: Any) -> Any:
+        asked.append(request.json["model"])
+        return BUSY if is_notes(request) else noted(request)
+
+    upstream.script = script
+    got = proxy.client.post(f"{PATH}/summaries", json={"fallback_model": "other"})
+    assert got.json()["data"][0]["model"] == "other"
+    assert asked == ["notes", "other"]
+
+
+def test_messages_from_elsewhere_are_summarised_as_well(call: LongCall, proxy: ProxyServer) -> None:
+    talk(call, 1)
+    told = [{"role": "user", "content": "user77 said before that the hotel by the lake is full."}]
+    assert proxy.client.post(f"{PATH}/summaries", json={"messages": told}).status_code == 200
+    (one,) = listed(proxy)
+    assert one["text"] == "So far: u77-77."
+    talk(call, 6)
+    assert [s["text"] for s in listed(proxy)] == ["So far: u77-77.", "So far: u0-3 a0-3."]
+
+
+def test_clearing_a_summary_loses_nothing(call: LongCall, proxy: ProxyServer) -> None:
+    talk(call, 14)
+    before = proxy.client.get(PATH).json()["contents"]
+    assert len(before) == 28
+    assert proxy.client.delete(f"{PATH}/summaries").status_code == 204
+    assert listed(proxy) == []
+    after = proxy.client.get(PATH).json()
+    assert (after["contents"], after["summaries"]) == (before, [])
+    prompt = call.turn()
+    assert "u0-" not in str(prompt)
+    call.check(prompt)
+    settle(proxy)
+    assert listed(proxy)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_session_is_carried_with_its_summaries(call: LongCall, proxy: ProxyServer, exact: bool) -> None:
+    talk(call, 10)
+    exported = proxy.client.get(PATH).json()
+    assert len(exported["summaries"]) == 2
+    if not exact:
+        del exported["turnkeeper"]
+    other = proxy.client.put("/v1/memory/sessions/other", json=exported).json()
+    assert [s["text"] for s in other["summaries"]] == [s["text"] for s in exported["summaries"]]
+    assert other["contents"] == exported["contents"]
+    call.session = "other"
+    call.check(call.turn())
+
+
+@pytest.mark.parametrize(
+    "wrong", ["x", [1], [{"text": "x"}], [{"text": 1, "messages": 1}], [{"text": "x", "messages": 3}]]
+)
+def test_summaries_that_cannot_be_are_refused(proxy: ProxyServer, wrong: Any) -> None:
+    contents = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    got = proxy.client.put(PATH, json={"contents": contents, "summaries": wrong})
+    assert got.status_code == 400
+    assert got.json()["error"]["param"] == "summaries"
+
+
+@pytest.mark.parametrize("path", ["summaries", "context", "state"])
+def test_what_is_not_there_is_404(proxy: ProxyServer, path: str) -> None:
+    got = proxy.client.get(f"/v1/memory/sessions/nobody/{path}")
+    assert got.status_code == 404
+    assert got.json()["error"]["code"] == "session_not_found"
+
+
+def test_without_summaries_configured_none_are_made(serve: Serve, upstream: FakeUpstream) -> None:
+    text = config(10, 4).replace("  summaries: {upstream: main, model: notes, max: 10, timeout: 5s}\n", "")
+    proxy = serve(text)
+    proxy.client.put(PATH, json={"contents": [{"role": "user", "content": "Hi"}]})
+    assert proxy.client.post(f"{PATH}/summaries").json()["error"]["code"] == "summaries_off"
+    assert listed(proxy) == []
+
+
+def test_a_long_import_is_summarised_at_once(proxy: ProxyServer, call: LongCall) -> None:
+    contents = [
+        {"role": role, "content": f"{'user' if role == 'user' else 'answer'}{n} is about the sea and the sky"}
+        for n in range(60)
+        for role in ("user", "assistant")
+    ]
+    proxy.client.put(PATH, json={"contents": contents})
+    settle(proxy)
+    call.number = 60
+    call.numbered = False
+    call.lines = [{**line} for line in contents[-8:]]
+    call.check(call.turn())
+
+
+# --- state
+
+
+def test_a_state_is_put_merged_and_shown(proxy: ProxyServer, call: LongCall) -> None:
+    talk(call, 1)
+    assert proxy.client.get(f"{PATH}/state").json() == {}
+    assert proxy.client.put(f"{PATH}/state", json={"plan": "gold", "left": 3}).json() == {
+        "plan": "gold",
+        "left": 3,
+    }
+    assert proxy.client.patch(f"{PATH}/state", json={"left": None, "tags": ["a"]}).json() == {
+        "plan": "gold",
+        "tags": ["a"],
+    }
+    talk(call, 12)
+    assert proxy.client.get(f"{PATH}/state").json() == {"plan": "gold", "tags": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"[]", b"1", b"{", b'{"n": 1e999}', b'{"n": 99999999999999999999999}', b""]
+)
+def test_a_state_is_an_object(proxy: ProxyServer, call: LongCall, wrong: bytes) -> None:
+    talk(call, 1)
+    got = proxy.client.put(f"{PATH}/state", content=wrong, headers={"content-type": "application/json"})
+    assert got.status_code == 400, got.text
+    assert proxy.client.get(f"{PATH}/state").json() == {}
+
+
+def test_a_state_is_small(proxy: ProxyServer, call: LongCall) -> None:
+    talk(call, 1)
+    proxy.client.put(f"{PATH}/state", json={"a": "x" * 5000})
+    assert proxy.client.patch(f"{PATH}/state", json={"b": "x" * 5000}).status_code == 413
+    assert list(proxy.client.get(f"{PATH}/state").json()) == ["a"]
+
+
+def test_a_state_is_at_hand_in_templates(serve: Serve, upstream: FakeUpstream) -> None:
+    steps = "[{system_prompt: {text: 'The caller has the plan {state.plan}.'}}, "
+    steps += "{user_context: {template: '{state.desk}> '}}]"
+    text = 'memory: {sessions: "memory:"}\nupstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}\n'
+    proxy = serve(f"{text}pipelines: {{default: {{upstreams: [main], request: {steps}}}}}")
+    said = [{"role": "user", "content": "Hi {state.plan}"}]
+    proxy.chat(said, headers={"X-Session-Id": "long"})
+    assert [m["content"] for m in upstream.last.json["messages"]] == [
+        "The caller has the plan unknown.",
+        "Hi {state.plan}",
+    ]
+    proxy.run(proxy.app.memory.recorder.drain())  # type: ignore[union-attr]
+    proxy.client.put(f"{PATH}/state", json={"plan": "gold\n{user}", "desk": 7})
+    proxy.chat(said, headers={"X-Session-Id": "long"})
+    assert [m["content"] for m in upstream.last.json["messages"]] == [
+        "The caller has the plan gold {user}.",
+        "7> Hi {state.plan}",
+    ]

@@ -1,0 +1,171 @@
+"""Work is found from the store, done by one process at a time, and again until it is done."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from proxy import work
+from proxy.memory import codec, lease
+from proxy.memory.open import open_store
+from proxy.memory.session import Session, decode, encode
+from proxy.memory.store import Key, Store
+from proxy.work import Worker
+
+KEY = Key("default", "s1")
+
+
+def memory() -> Store:
+    return open_store("memory:", deadline=1, codec=codec.Identity())
+
+
+class Counting:
+    """Counts to three in a session's state, one step at a time."""
+
+    name = "counting"
+
+    def __init__(self, store: Store, fails: int = 0) -> None:
+        self.store, self.fails = store, fails
+        self.tries: list[int] = []
+        self.under_way = 0
+        self.most = 0
+
+    def due(self, session: Session) -> bool:
+        return session.state.get("n", 0) < 3
+
+    async def do(self, key: Key, failures: int) -> bool:
+        self.tries.append(failures)
+        held = await self.store.read(key)
+        session = decode(held.blob) if held else Session(state={"n": 3})
+        if not self.due(session):
+            return False
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.01)
+        self.under_way -= 1
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("not now")
+        state = {"n": session.state.get("n", 0) + 1}
+        assert held
+        return await self.store.write(key, encode(Session(state=state)), version=held.version, ttl=60)
+
+
+async def count(store: Store, key: Key = KEY) -> Any:
+    held = await store.read(key)
+    return decode(held.blob).state.get("n", 0) if held else None
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(5):
+        while not await holds():  # noqa: ASYNC110 - the store tells nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_SHORTEST", 0.01)
+    monkeypatch.setattr(lease, "TTL", 0.1)
+
+
+def running(worker: Worker, every: float = 60) -> Any:
+    return asyncio.create_task(worker.run(every=every))
+
+
+def test_what_is_due_is_found_from_the_store_and_done_to_its_end() -> None:
+    async def run() -> Any:
+        store = memory()
+        for number in range(250):
+            await store.write(Key("default", f"s{number}"), encode(Session()), version=0, ttl=60)
+        await store.write(Key("other", "s1"), encode(Session()), version=0, ttl=60)
+        await store.write(Key("default", "broken"), b"no session", version=0, ttl=60)
+        task = running(Worker(store, [Counting(store)], ["default"]))
+
+        async def done() -> bool:
+            return all([await count(store, Key("default", f"s{n}")) == 3 for n in range(250)])
+
+        await until(done)
+        task.cancel()
+        return await count(store, Key("other", "s1"))
+
+    assert asyncio.run(run()) == 0
+
+
+def test_a_nudge_is_followed_at_once_and_one_before_the_start_is_not_lost() -> None:
+    async def run() -> tuple[Any, Any]:
+        store = memory()
+        worker = Worker(store, [Counting(store)], ["default"])
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        worker.nudge(KEY, Session())
+        before = await count(store)
+        task = running(worker)
+        await until(lambda: _is(store, KEY))
+        other = Key("default", "s2")
+        await store.write(other, encode(Session()), version=0, ttl=60)
+        worker.nudge(other, Session())
+        await until(lambda: _is(store, other))
+        task.cancel()
+        return before, await count(store, other)
+
+    assert asyncio.run(run()) == (0, 3)
+
+
+async def _is(store: Store, key: Key) -> bool:
+    return await count(store, key) == 3
+
+
+def test_two_processes_never_do_one_piece_at_once() -> None:
+    async def run() -> tuple[int, int]:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        counting = Counting(store)
+        tasks = [running(Worker(store, [counting], ["default"]), every=0.01) for _ in range(3)]
+        await until(lambda: _is(store, KEY))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return counting.most, len(await store.list("~leases"))
+
+    assert asyncio.run(run()) == (1, 0)
+
+
+def test_what_fails_is_tried_again_and_told_how_often() -> None:
+    async def run() -> list[int]:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        counting = Counting(store, fails=3)
+        task = running(Worker(store, [counting], ["default"]))
+        await until(lambda: _is(store, KEY))
+        task.cancel()
+        return counting.tries[:5]
+
+    assert asyncio.run(run()) == [0, 1, 2, 3, 0]
+
+
+def test_a_lease_of_a_process_that_was_killed_ends_by_itself() -> None:
+    async def run() -> list[bool]:
+        store = memory()
+        killed = lease.lease(store, "counting", KEY, ttl=0.2)
+        first = await killed.__aenter__()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        async with lease.lease(store, "counting", KEY) as second:
+            pass
+        await asyncio.sleep(0.3)
+        async with lease.lease(store, "counting", KEY) as third:
+            pass
+        return [first, second, third]
+
+    assert asyncio.run(run()) == [True, False, True]
+
+
+def test_a_lease_is_kept_for_as_long_as_the_work_takes() -> None:
+    async def run() -> bool:
+        store = memory()
+        async with lease.lease(store, "counting", KEY, ttl=0.2):
+            await asyncio.sleep(0.5)
+            async with lease.lease(store, "counting", KEY) as other:
+                return other
+
+    assert asyncio.run(run()) is False
