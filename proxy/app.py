@@ -191,6 +191,7 @@ class App:
             waiting=memory.recorder.waiting if memory else 0,
             lost=self._lost + sum(map(_lost, eras)),
             failing=bool(memory and memory.degraded),
+            breakers=_breakers(self._era.parts),
         )
 
 
@@ -198,6 +199,14 @@ def _continue(headers: dict[str, str], watch: Watch) -> None:
     """Takes the client's trace over; the model, where it gets that header, becomes a part of ours."""
     watch.lineage = Lineage.of(headers.get(TRACEPARENT))
     headers[TRACEPARENT] = watch.lineage.onward
+
+
+def _breakers(parts: Parts) -> dict[tuple[str, str], str]:
+    return {
+        (upstream, model): state
+        for upstream, health in parts.health.items()
+        for model, state in health.states().items()
+    }
 
 
 def _lost(era: Era) -> int:
