@@ -42,6 +42,7 @@ from proxy.record import Listener, Recorder
 from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.summariser import Summariser
 from proxy.traces import Keeping, Traces
+from proxy.tracing import traced_to
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 from proxy.webhook import Webhook
@@ -78,6 +79,7 @@ def parts(
         agora=_agora(settings),
         log_content=settings.log.content,
         quota=_quota(settings, metrics.refused),
+        tracing=traced_to(settings.opentelemetry.endpoint),
         keeping=Keeping(settings.traces.keep, settings.traces.content),
     )
 

@@ -37,6 +37,7 @@ from proxy.configuration.value import (
 from proxy.keys import Keys
 from proxy.log import Format, Level
 from proxy.memory.archive.open import is_archive
+from proxy.tracing import address
 
 
 class Listen(Part):
@@ -61,6 +62,13 @@ class Log(Part):
     """The least that is worth a line; ``warning`` leaves out the line of each turn."""
     content: bool = False
     """Whether the line of a turn holds what the caller and the model said."""
+
+
+class OpenTelemetry(Part):
+    """Where a span for each turn and for its stages goes; wants ``turnkeeper[traces]``."""
+
+    endpoint: Annotated[str, AfterValidator(advising(address))] = ""
+    """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
 
 
 class Upstream(Part):
@@ -278,6 +286,8 @@ class Settings(Part):
     """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
     log: Log = Log()
     """What is written to stderr."""
+    opentelemetry: OpenTelemetry = OpenTelemetry()
+    """Where spans go."""
     filters: tuple[str, ...] = ()
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None
