@@ -13,7 +13,7 @@ async def _shown(room: Room) -> Response:
     accounts = [trace.account for trace in room.server.traces.newest(room.tenant)]
     seen = {account.user: account for account in reversed(accounts)}
     callers = sorted((account for user, account in seen.items() if user), key=lambda each: -each.at)
-    return room.page("people.html", _HERE, callers=callers)
+    return await room.page("people.html", _HERE, callers=callers)
 
 
 ROUTES: Final = (("GET", "/people", _shown),)

@@ -124,6 +124,21 @@ def test_behind_https_the_cookie_is_for_https_alone(keyed_proxy: ProxyServer):
     assert "Secure" in got.headers["set-cookie"]
 
 
+def test_a_link_from_elsewhere_signs_nobody_out(keyed_proxy: ProxyServer):
+    """A browser shows no SameSite=Strict cookie then, and would take another in its place."""
+    visit = signed_in(keyed_proxy)
+    got = httpx2.get(f"{keyed_proxy.root}/", headers={"sec-fetch-site": "cross-site"})
+    assert got.status_code == 303
+    visit.client.cookies.update(got.cookies)
+    assert visit.get("/").status_code == 200
+
+
+def test_cookies_of_other_applications_do_no_harm(keyed_proxy: ProxyServer):
+    cookie = signed_in(keyed_proxy).client.cookies["turnkeeper"]
+    odd = f'a=b; {{"x": 1}}; =; turnkeeper={cookie}; z="'
+    assert httpx2.get(f"{keyed_proxy.root}/", headers={"cookie": odd}).status_code == 200
+
+
 def test_a_wrong_key_and_one_that_may_only_chat_do_not_open(keyed_proxy: ProxyServer):
     visit = Visit(keyed_proxy)
     wrong = visit.post("/login", seen="/login", key="secret-9")
@@ -555,6 +570,17 @@ def test_a_request_that_is_wrong_is_said_to_be(visit: Visit):
     assert "'messages' is missing" in tried(visit, "request: []", "{}")
     assert "Paste a request" in tried(visit, "request: []", " ")
     assert "at most 256 KB" in tried(visit, "request: []", json.dumps({"messages": "x" * 300_000}))
+
+
+def test_what_would_take_long_is_cut_short(visit: Visit):
+    many = [{"role": "user", "content": f"a{i} b{i}", "metadata": {"user": "u"}} for i in range(3000)]
+    request = json.dumps({"model": "m", "messages": many})
+    began = time.monotonic()
+    page = tried(visit, "request: [user_context, merge_consecutive]", request)
+    assert "2600 messages before these" in page
+    assert time.monotonic() - began < 5
+    steps = "request: [" + "repair_history, " * 51 + "]"
+    assert "at most 50" in tried(visit, steps)
 
 
 def test_a_script_gets_the_part_that_changes(visit: Visit):
