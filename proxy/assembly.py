@@ -1,7 +1,7 @@
 """From settings to the objects that serve them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
@@ -33,9 +33,9 @@ from proxy.place import Place, identifier
 from proxy.practice import Practice
 from proxy.proof import Proof
 from proxy.quota import Limits, Quota
-from proxy.record import Listener, Recorder, Window
+from proxy.record import Recorder, Window
 from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
-from proxy.traces import Keeping, Traces
+from proxy.traces import Keeping, KeptTurns, Traces
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 from proxy.webhook import Webhook
@@ -60,7 +60,7 @@ def parts(
     targets = _targets(settings, environ)
     memory = None
     if settings.memory:
-        memory = _memory(settings.memory, metrics.memory, _tenants(settings), [traces.recorded])
+        memory = _memory(settings.memory, metrics.memory, _tenants(settings), traces)
     return Parts(
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
@@ -109,9 +109,7 @@ def _tenants(settings: Settings) -> tuple[str, ...]:
     return tuple(named) or ("default",)
 
 
-def _memory(
-    settings: MemorySettings, meter: Meter, tenants: tuple[str, ...], listeners: Sequence[Listener]
-) -> Memory:
+def _memory(settings: MemorySettings, meter: Meter, tenants: tuple[str, ...], traces: Traces) -> Memory:
     url, deadline = settings.sessions.get_secret_value(), settings.deadline
     codec = codec_of([key.get_secret_value() for key in settings.encryption])
     opened = open_store(url, deadline=deadline, codec=codec)
@@ -123,9 +121,9 @@ def _memory(
     holdings = (Archived(archiving.archive),) if archiving else ()
     return Memory(
         store,
-        Recorder(store, held, (*listeners, *archivist), reasoning=settings.reasoning),
+        Recorder(store, held, (traces.recorded, *archivist), reasoning=settings.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
-        People((*holdings, HeldSessions(store, ttl=window.ttl))),
+        People((*holdings, HeldSessions(store, ttl=window.ttl), KeptTurns(traces))),
         archiving,
     )
 

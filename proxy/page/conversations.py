@@ -13,6 +13,7 @@ from proxy.memory.store import Key
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
 from proxy.page.room import Room, redirect
 from proxy.place import identifier
+from proxy.sessions import delete
 from proxy.trace import Trace
 
 _HERE: Final = "conversations"
@@ -83,8 +84,7 @@ async def _asked_to_delete(room: Room) -> Response:
 
 async def _deleted(room: Room) -> Response:
     key = _key(room)
-    await room.memory.store.delete(key)
-    room.server.traces.forget(key.tenant, session=key.session)
+    await delete(room.memory, room.server.traces, key)
     return redirect(_HERE)
 
 
