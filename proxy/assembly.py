@@ -1,7 +1,7 @@
 """From settings to the objects that serve them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
@@ -38,10 +38,10 @@ from proxy.place import Place, identifier
 from proxy.practice import Practice
 from proxy.proof import Proof
 from proxy.quota import Limits, Quota
-from proxy.record import Listener, Recorder
+from proxy.record import Recorder
 from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.summariser import Summariser
-from proxy.traces import Keeping, Traces
+from proxy.traces import Keeping, KeptTurns, Traces
 from proxy.tracing import traced_to
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
@@ -66,7 +66,7 @@ def parts(
     """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = _targets(settings, environ)
-    memory, worker = _memory(settings, targets, metrics.memory, [traces.recorded])
+    memory, worker = _memory(settings, targets, metrics.memory, traces)
     return Parts(
         pipelines=_pipelines(settings, targets, memory),
         memory=memory,
@@ -119,7 +119,7 @@ def _tenants(settings: Settings) -> tuple[str, ...]:
 
 
 def _memory(
-    settings: Settings, targets: Mapping[str, Target], meter: Meter, listeners: Sequence[Listener]
+    settings: Settings, targets: Mapping[str, Target], meter: Meter, traces: Traces
 ) -> tuple[Memory, Worker] | tuple[None, None]:
     """Memory, and who works on it in the background."""
     if settings.memory is None:
@@ -137,10 +137,10 @@ def _memory(
     holdings = (Archived(archiving.archive),) if archiving else ()
     memory = Memory(
         store,
-        Recorder(store, window, (*listeners, *archivist, worker.nudge), reasoning=own.reasoning),
+        Recorder(store, window, (traces.recorded, *archivist, worker.nudge), reasoning=own.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
-        People((*holdings, HeldSessions(store, ttl=window.ttl))),
+        People((*holdings, HeldSessions(store, ttl=window.ttl), KeptTurns(traces))),
         archiving,
         archiving.knowledge.lines if archiving else None,
     )
