@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,13 +26,15 @@ from proxy.lineage import Lineage
 from proxy.metrics import Metrics
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
-from proxy.quota import Quota
 from proxy.reply import Reply
 from proxy.site import Site
 from proxy.standing import Standing
 from proxy.traces import Traces
 from proxy.trial import explain
 from proxy.watch import Watch
+
+if TYPE_CHECKING:
+    from proxy.quota import Quota
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN = "/v1/explain"
@@ -162,7 +165,7 @@ class App:
             await until_gone(receive, _explain(request, pipeline, reply))
 
     async def _turn(
-        self, request: turn.Request, pipeline: Pipeline, reply: Reply, quota: Quota | None
+        self, request: turn.Request, pipeline: Pipeline, reply: Reply, quota: "Quota | None"
     ) -> None:
         admitted = quota.turn(request.tenant, len(request.body), reply) if quota else nullcontext()
         self._turns += 1

@@ -3,18 +3,21 @@
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from proxy.gate import Gate
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
-from proxy.quota import Quota
 from proxy.traces import Keeping
 from proxy.tracing import Tracing
 from proxy.upstream import Upstream
 from proxy.webhook import Webhook
 from proxy.work import EVERY, Worker
+
+if TYPE_CHECKING:
+    from proxy.quota import Quota
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +36,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int
     agora: Webhook | None = None
     log_content: bool = False
-    quota: Quota | None = None
+    quota: "Quota | None" = None
     tracing: Tracing | None = None
     keeping: Keeping = Keeping()
     worker: Worker | None = None
