@@ -42,6 +42,15 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker | None = None
     works: bool = True
 
+    @property
+    def breakers(self) -> dict[tuple[str, str], str]:
+        """How the breaker of each upstream and model stands."""
+        return {
+            (upstream, model): state
+            for upstream, health in self.health.items()
+            for model, state in health.states().items()
+        }
+
 
 class Era:
     """Parts in use. A call enters and leaves; what ends waits for those inside."""
@@ -69,6 +78,11 @@ class Era:
         """Begins the work in the background; the store is looked through ``every`` so many seconds."""
         if self.parts.worker:
             self._work = asyncio.get_running_loop().create_task(self.parts.worker.run(every=every))
+
+    @property
+    def lost_turns(self) -> int:
+        """How many turns memory has not taken."""
+        return self.parts.memory.recorder.lost_turns if self.parts.memory else 0
 
     async def end(self) -> None:
         """Ends the work at once, and closes memory and the ways to the models once the last call has left."""
