@@ -27,6 +27,15 @@ _COUNTERS: Final[Mapping[str, _Kind]] = {
     "turns": _Kind("turnkeeper_turns", "Turns by how they ended", ("pipeline", "outcome", "status")),
     "degraded": _Kind("turnkeeper_degraded_turns", "Turns that went without something", ("name",)),
     "ignored": _Kind("turnkeeper_ignored_fields", "Extension fields that could not be used"),
+    "failed": _Kind(
+        "turnkeeper_upstream_failures", "Upstreams that did not begin to answer", ("upstream", "code")
+    ),
+    "again": _Kind("turnkeeper_retries", "Upstreams asked once more in a turn", ("upstream",)),
+    "fallbacks": _Kind(
+        "turnkeeper_fallbacks",
+        "Turns that another than the first upstream answered",
+        ("pipeline", "upstream"),
+    ),
     "refused": _Kind("turnkeeper_refused_requests", "Requests over a rate limit", ("limit",)),
 }
 _HISTOGRAMS: Final[Mapping[str, _Kind]] = {
@@ -65,6 +74,9 @@ class Families(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Counter
     ignored: Counter
     refused: Counter
+    failed: Counter
+    again: Counter
+    fallbacks: Counter
     overhead: Histogram
     stage: Histogram
     filter: Summary

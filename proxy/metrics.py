@@ -48,6 +48,7 @@ class Metrics:
         if account.upstream is not None:
             self._own(account)
             self._asked(account, account.upstream)
+            self._struggled(account, account.upstream)
 
     def memory(self, operation: str, outcome: str, seconds: float) -> None:
         """Counts one operation of a store."""
@@ -77,6 +78,16 @@ class Metrics:
             self._child(of.tokens, _CHAT, model, "input").observe(account.input_tokens)
         if account.output_tokens is not None:
             self._child(of.tokens, _CHAT, model, "output").observe(account.output_tokens)
+
+    def _struggled(self, account: Account, upstream: str) -> None:
+        """What it took until an upstream began to answer."""
+        of = self._families
+        for failed in account.tries.failed:
+            self._child(of.failed, *failed).inc()
+        for again in account.tries.again:
+            self._child(of.again, again).inc()
+        if account.fell_back:
+            self._child(of.fallbacks, account.pipeline, upstream).inc()
 
     def _model(self, name: str | None) -> str:
         if name is None or (name not in self._models and len(self._models) >= _MOST_MODELS):
