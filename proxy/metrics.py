@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from proxy.account import Account
 from proxy.families import Families
-from proxy.standing import Gauges, Standing
+from proxy.standing import BREAKER_STATES, Gauges, Standing
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MODELS: Final = 50
@@ -31,7 +32,7 @@ class Metrics:
 
     def gauge(self, standing: Callable[[], Standing]) -> None:
         """Asks for a standing whenever somebody reads."""
-        self._registry.register(Gauges(standing))
+        self._registry.register(Gauges(lambda: self._named(standing())))
 
     def exposition(self) -> bytes:
         """All of it, in Prometheus' text format."""
@@ -88,6 +89,14 @@ class Metrics:
             self._child(of.again, again).inc()
         if account.fell_back:
             self._child(of.fallbacks, account.pipeline, upstream).inc()
+
+    def _named(self, standing: Standing) -> Standing:
+        """The same with models under their labels; of breakers that share one, the worst is told."""
+        worst: dict[tuple[str, str], str] = {}
+        for (upstream, model), state in standing.breakers.items():
+            label = upstream, self._model(model)
+            worst[label] = max(state, worst.get(label, state), key=BREAKER_STATES.index)
+        return msgspec.structs.replace(standing, breakers=worst)
 
     def _model(self, name: str | None) -> str:
         if name is None or (name not in self._models and len(self._models) >= _MOST_MODELS):
