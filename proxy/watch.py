@@ -8,6 +8,7 @@ from filters.message import Message
 from proxy.account import Account, Outcome
 from proxy.clock import Clock
 from proxy.lineage import Lineage
+from proxy.tries import Tries
 from proxy.usage import usage_of
 
 
@@ -33,6 +34,8 @@ class Watch:
         self.turn: int | None = None
         self.model: str | None = None
         self.upstream: str | None = None
+        self.tries = Tries()
+        self.fell_back = False
         self.degraded: list[str] = []
         self.ignored: Sequence[str] = ()
         self.asked: Sequence[Message] = ()
@@ -96,4 +99,6 @@ class Watch:
             output_tokens=tokens.output,
             degraded=tuple(self.degraded),
             ignored=tuple(self.ignored),
+            tries=self.tries,
+            fell_back=self.fell_back,
         )
