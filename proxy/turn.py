@@ -74,7 +74,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         fields=question.fields,
         messages=question.messages,
     )
-    fallback = Fallback(question, pipeline)
+    fallback = Fallback(question, pipeline, watch.tries)
     watch.clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
     tape = reply.taped()
@@ -86,6 +86,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     finally:
         answer.close()
         watch.model, watch.upstream = fallback.model, fallback.upstream
+        watch.fell_back = fallback.upstream != pipeline.targets[0].name
         trimmed = bool(notes.left_out)
         _record(call, pipeline, who, tape, at=context.now, model=fallback.model, trimmed=trimmed)
 
