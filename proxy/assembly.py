@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.recall import Recall
@@ -13,6 +15,7 @@ from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.era import Parts
+from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.health import Health
 from proxy.inquiry import Inquiry
@@ -65,9 +68,11 @@ def parts(
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = _targets(settings, environ)
     memory, worker = _memory(settings, targets, metrics.memory, [traces.recorded])
+    exact = Exact() if settings.tokens == "exact" else None
     return Parts(
-        pipelines=_pipelines(settings, targets, memory),
+        pipelines=_pipelines(settings, targets, memory, exact),
         memory=memory,
+        exact=exact,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),
@@ -179,9 +184,13 @@ def _archiving(
 
 
 def _pipelines(
-    settings: Settings, targets: Mapping[str, Target], memory: Memory | None = None
+    settings: Settings,
+    targets: Mapping[str, Target],
+    memory: Memory | None = None,
+    exact: Exact | None = None,
 ) -> Mapping[str, Pipeline]:
-    return {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
+    made = {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
+    return {name: msgspec.structs.replace(one, exact=exact) for name, one in made.items()} if exact else made
 
 
 def _pipeline(

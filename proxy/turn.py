@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from filters.base import Context, Snapshot
+from filters.tokens import in_text
 from proxy import chain, relay, session, wire
 from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
@@ -58,7 +59,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     watch, asked = reply.watch, call
     watch.clock.mark("memory")
     call, known = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
-    context = _context(who, known)
+    context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = _question(call, pipeline, context, notes)
@@ -86,8 +87,16 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     finally:
         answer.close()
         watch.model, watch.upstream = fallback.model, fallback.upstream
-        trimmed = bool(notes.left_out)
-        _record(call, pipeline, who, tape, at=context.now, model=fallback.model, trimmed=trimmed)
+        _record(
+            call,
+            pipeline,
+            who,
+            tape,
+            question,
+            at=context.now,
+            model=fallback.model,
+            trimmed=bool(notes.left_out),
+        )
 
 
 def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
@@ -95,6 +104,7 @@ def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
     pipeline: Pipeline,
     who: Identity,
     tape: list[bytes],
+    question: Question,
     *,
     at: float,
     model: str | None,
@@ -110,6 +120,8 @@ def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
             answer=answer,
             at=at,
             trimmed=trimmed,
+            shown=question.messages,
+            tools=bytes(question.fields.get("tools", b"")),
         )
         pipeline.memory.recorder.put(said)
 
@@ -143,5 +155,12 @@ def _introduce(who: Identity, call: Call, reply: Reply) -> None:
         reply.add("x-turnkeeper-session", session.header_value(who.session))
 
 
-def _context(who: Identity, memory: Snapshot) -> Context:
-    return Context(now=time.time(), tenant=who.tenant, session=who.session, user=who.user, memory=memory)
+def _context(who: Identity, memory: Snapshot, pipeline: Pipeline) -> Context:
+    return Context(
+        now=time.time(),
+        tenant=who.tenant,
+        session=who.session,
+        user=who.user,
+        memory=memory,
+        count=pipeline.exact.count if pipeline.exact else in_text,
+    )

@@ -275,6 +275,8 @@ class Settings(Part):
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None
     """What is remembered of conversations; left out, nothing is."""
+    tokens: Literal["estimate", "exact"] = "estimate"
+    """How ``trim_history`` counts; ``exact`` takes ``turnkeeper[exact]``, 80 MB and a download at the start."""
     limits: Limits = Limits()
     """What each key may have."""
     traces: Traces = Traces()
