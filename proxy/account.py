@@ -17,9 +17,9 @@ OWN_STAGES: Final = frozenset({"recall", "filters"})
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """One turn, with no word of what was said in it.
 
-    ``at`` is when the request arrived, in seconds since 1970; the other times are lengths in seconds.
-    ``status`` and ``code`` are the client's. ``outcome`` is ``None`` while the answer streams. Tokens are
-    the upstream's own count, ``None`` where it gives none.
+    ``at`` is when the request arrived, in seconds since 1970; the other times are lengths in seconds, and
+    ``lead`` is what went by before the first stage. ``status`` and ``code`` are the client's. ``outcome`` is
+    ``None`` while the answer streams. Tokens are the upstream's own count, ``None`` where it gives none.
     """
 
     id: str
@@ -35,6 +35,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None
     status: int
     code: str | None
+    lead: float
     stages: tuple[tuple[str, float], ...]
     filters: tuple[tuple[str, float], ...]
     first_token: float | None

@@ -20,6 +20,8 @@ from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, RequestError,
 from proxy.feed import Feed
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
+from proxy.lineage import HEADER as TRACEPARENT
+from proxy.lineage import Lineage
 from proxy.metrics import Metrics
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
@@ -151,6 +153,8 @@ class App:
         pipeline = _pipeline(parts, (chat["pipeline"] if chat else query.get("pipeline")) or "default")
         if chat:
             reply.watch.turn_of(tenant, pipeline.name)
+            if parts.tracing:
+                _continue(headers, reply.watch)
         content = await body.read(receive, headers, parts.max_body)
         request = turn.Request(headers=headers, query=query, body=content, tenant=tenant)
         if chat:
@@ -176,6 +180,8 @@ class App:
             self.metrics.turn(account)
             self.traces.put(account, watch)
             self.feed.publish(account)
+            if watch.lineage and self._era.parts.tracing:
+                self._era.parts.tracing.tell(account, watch.lineage)
             told(account, words.of(watch) if self._era.parts.log_content else {})
         elif self.feed.watched:
             self.feed.publish(watch.account())
@@ -192,7 +198,22 @@ class App:
             waiting=memory.recorder.waiting if memory else 0,
             lost=self._lost + sum(map(_lost, eras)),
             failing=bool(memory and memory.degraded),
+            breakers=_breakers(self._era.parts),
         )
+
+
+def _continue(headers: dict[str, str], watch: Watch) -> None:
+    """Takes the client's trace over; the model, where it gets that header, becomes a part of ours."""
+    watch.lineage = Lineage.of(headers.get(TRACEPARENT))
+    headers[TRACEPARENT] = watch.lineage.onward
+
+
+def _breakers(parts: Parts) -> dict[tuple[str, str], str]:
+    return {
+        (upstream, model): state
+        for upstream, health in parts.health.items()
+        for model, state in health.states().items()
+    }
 
 
 def _lost(era: Era) -> int:

@@ -1,7 +1,7 @@
 """From settings to the objects that serve them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -27,6 +27,7 @@ from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
+from proxy.memory.knowledge import Knowledge
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_counts, open_store
 from proxy.memory.people import Archived, HeldSessions, People
@@ -40,10 +41,11 @@ from proxy.place import Place, identifier
 from proxy.practice import Practice
 from proxy.proof import Proof
 from proxy.quota import Limits, Quota
-from proxy.record import Listener, Recorder
+from proxy.record import Recorder
 from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.summariser import Summariser
-from proxy.traces import Keeping, Traces
+from proxy.traces import Keeping, KeptTurns, Traces
+from proxy.tracing import traced_to
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 from proxy.webhook import Webhook
@@ -67,7 +69,7 @@ def parts(
     """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = _targets(settings, environ)
-    memory, worker = _memory(settings, targets, metrics.memory, [traces.recorded])
+    memory, worker = _memory(settings, targets, metrics.memory, traces)
     exact = Exact() if settings.tokens == "exact" else None
     return Parts(
         pipelines=_pipelines(settings, targets, memory, exact),
@@ -82,6 +84,7 @@ def parts(
         agora=_agora(settings),
         log_content=settings.log.content,
         quota=_quota(settings, metrics.refused),
+        tracing=traced_to(settings.opentelemetry.endpoint),
         keeping=Keeping(settings.traces.keep, settings.traces.content),
     )
 
@@ -121,7 +124,7 @@ def _tenants(settings: Settings) -> tuple[str, ...]:
 
 
 def _memory(
-    settings: Settings, targets: Mapping[str, Target], meter: Meter, listeners: Sequence[Listener]
+    settings: Settings, targets: Mapping[str, Target], meter: Meter, traces: Traces
 ) -> tuple[Memory, Worker] | tuple[None, None]:
     """Memory, and who works on it in the background."""
     if settings.memory is None:
@@ -139,11 +142,12 @@ def _memory(
     holdings = (Archived(archiving.archive),) if archiving else ()
     memory = Memory(
         store,
-        Recorder(store, window, (*listeners, *archivist, worker.nudge), reasoning=own.reasoning),
+        Recorder(store, window, (traces.recorded, *archivist, worker.nudge), reasoning=own.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
-        People((*holdings, HeldSessions(store, ttl=window.ttl))),
+        People((*holdings, HeldSessions(store, ttl=window.ttl), KeptTurns(traces))),
         archiving,
+        archiving.knowledge.lines if archiving else None,
     )
     return memory, worker
 
@@ -180,7 +184,8 @@ def _archiving(
         return None
     archive = open_archive(url, codec=codec)
     archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
-    return Archiving(archive, archivist, Recollection(archive, deadline=settings.deadline))
+    recollection = Recollection(archive, deadline=settings.deadline)
+    return Archiving(archive, archivist, recollection, Knowledge(archive, talk=settings.window.ttl))
 
 
 def _pipelines(
@@ -206,6 +211,8 @@ def _pipeline(
         places=_places(settings.identity),
         memory=memory,
         lately=_lately(settings.request),
+        tools=settings.tools,
+        tool_rounds=settings.tool_rounds,
         recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         model=settings.model or None,
         first_token=settings.first_token or sum(target.patience for target in asked),

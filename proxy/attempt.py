@@ -1,8 +1,9 @@
 """One upstream is asked once."""
 
 import re
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
 import msgspec
 
@@ -14,7 +15,7 @@ from proxy.pipeline import Target
 from proxy.question import Request
 from proxy.upstream import Headers, Response, is_stream, read_all
 
-_PATH = "/chat/completions"
+PATH: Final = "/chat/completions"
 _REDIRECTION, _ERROR = 300, 400
 _LARGEST_ANSWER = 64_000_000
 _LARGEST_ERROR = 1_000_000
@@ -67,15 +68,23 @@ class Begun:
             self._breaker.failed()
 
 
-async def attempt(target: Target, request: Request, breaker: Breaker, due: Due) -> Begun:
+Stitching = Callable[[Response, float], Response]
+"""Puts something in the place of a response; the time is when it must have ended."""
+
+
+async def attempt(
+    target: Target, request: Request, breaker: Breaker, due: Due, stitched: Stitching | None = None
+) -> Begun:
     """The answer once it has begun; where no stream is wanted, once it is whole.
 
     Raises UpstreamError where there is none: for an error under the status 200, too.
     """
-    response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=due.first)
+    response = await target.upstream.open("POST", PATH, request.headers, request.body, due=due.first)
     try:
         if response.status >= _REDIRECTION:
             await _refuse(response)
+        if stitched is not None:
+            response = stitched(response, due.total)
         framing = Framing() if is_stream(response.headers) else None
         data = await (_whole(response) if framing is None else _opening(response, framing, due))
     except BaseException:

@@ -1,12 +1,17 @@
 """The upstreams that may be asked in one turn: which is next, and when."""
 
 import random
+from collections.abc import Sequence
 
+from filters.message import Message
+from proxy.attempt import PATH
 from proxy.breaker import Breaker
 from proxy.errors import UpstreamError
 from proxy.pipeline import Pipeline, Target
 from proxy.question import Question, Request
 from proxy.remedy import Remedy, remedy
+from proxy.tools import Rounds
+from proxy.upstream import Response
 
 # An upstream that stands further in front is worth so much of a caller's patience, in seconds.
 _SOON = 0.25
@@ -34,6 +39,18 @@ class Candidate:
         if self._request is None:
             self._request = self._question.to(self.target, self._pipeline)
         return self._request
+
+    def stitched(self, response: Response, due: float) -> Response:
+        """The answer as the client is to see it, where the model may call tools of ours in it."""
+        tools = self._question.tools
+        if tools is None:
+            return response
+
+        async def again(said: Sequence[Message], last: bool) -> Response:  # noqa: FBT001
+            asked = self._question.followed_by(said, last=last).to(self.target, self._pipeline)
+            return await self.target.upstream.open("POST", PATH, asked.headers, asked.body, due=due)
+
+        return Rounds(response, again, tools)
 
     @property
     def breaker(self) -> Breaker:

@@ -12,6 +12,7 @@ from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
 from proxy.quota import Quota
 from proxy.traces import Keeping
+from proxy.tracing import Tracing
 from proxy.upstream import Upstream
 from proxy.webhook import Webhook
 from proxy.work import EVERY, Worker
@@ -34,6 +35,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     agora: Webhook | None = None
     log_content: bool = False
     quota: Quota | None = None
+    tracing: Tracing | None = None
     keeping: Keeping = Keeping()
     exact: Exact | None = None
     worker: Worker | None = None
@@ -87,3 +89,5 @@ class Era:
             await self.parts.memory.aclose()
         for upstream in self.parts.upstreams:
             await upstream.aclose()
+        if self.parts.tracing:
+            await asyncio.to_thread(self.parts.tracing.close)

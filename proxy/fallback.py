@@ -57,7 +57,8 @@ class Fallback:
         return None
 
     def _ask(self, candidate: Candidate, target: Target) -> Awaitable[Begun]:
-        return attempt(target, candidate.request, candidate.breaker, self._until(target))
+        until = self._until(target)
+        return attempt(target, candidate.request, candidate.breaker, until, candidate.stitched)
 
     def _next(self) -> Candidate | None:
         now = self._time()

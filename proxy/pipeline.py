@@ -14,6 +14,7 @@ from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.episodes.source import Episodes
+from proxy.memory.knowledge import Knowledge
 from proxy.memory.people import People
 from proxy.memory.store import Key, Store
 from proxy.memory.summaries import Summaries
@@ -55,6 +56,7 @@ class Archiving(msgspec.Struct, frozen=True):
     archive: Archive
     archivist: Archivist
     recollection: Recollection
+    knowledge: Knowledge
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -107,6 +109,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     places: Places
     memory: Memory | None = None
     lately: Lately | None = None
+    tools: tuple[str, ...] = ()
+    tool_rounds: int = 0
     recalls: int = 0
     """How much is recalled of a person for each turn; 0 where no step tells of it."""
     model: str | None = None

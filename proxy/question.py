@@ -9,6 +9,7 @@ from proxy import kinds
 from proxy.errors import RequestError
 from proxy.pipeline import Pipeline, Target
 from proxy.place import decoded
+from proxy.tools import Tools
 from proxy.upstream import Headers
 
 
@@ -27,6 +28,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     fields: Fields
     messages: Messages
     streaming: bool
+    tools: Tools | None = None
 
     def to(self, target: Target, pipeline: Pipeline) -> Request:
         """The request as an upstream takes it; RequestError where nobody named a model."""
@@ -36,6 +38,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
         body = kinds.compose(target.kind, self.fields, self.messages, model=chosen, allow=target.allow)
         return Request(_headers(target, self.headers), body, asked if isinstance(asked, str) else "")
+
+    def followed_by(self, said: Messages, *, last: bool) -> "Question":
+        """The question with more messages behind; in the ``last`` one no tool of ours can be called."""
+        fields = self.tools.offer.last if self.tools and last else self.fields
+        return msgspec.structs.replace(self, fields=fields, messages=[*self.messages, *said])
 
     def names_model(self, target: Target, pipeline: Pipeline) -> bool:
         """Whether anybody has named a model for this upstream."""

@@ -86,7 +86,7 @@ async def _made(request: Request) -> Response:
 
 async def _exported(request: Request) -> Response:
     store, key = _memory(request).store, _key(request)
-    held = await store.read(key)
+    held = await store.read(key, leisure=True)
     if held is None:
         raise _missing(key)
     session = decode(held.blob)
@@ -106,14 +106,21 @@ async def _deleted(request: Request) -> Response:
     memory, key = _memory(request), _key(request)
     if "content-type" in request.headers:
         await _json_body(request)
-    traces: Traces = request.scope["traces"]
+    if not await delete(memory, request.scope["traces"], key):
+        raise _missing(key)
+    return Response(status_code=204)
+
+
+async def delete(memory: Memory, traces: Traces, key: Key) -> bool:
+    """Removes a session, what is archived of it that belongs to no person, and what is kept of its turns.
+
+    Whether there was anything that was remembered. Raises StoreError.
+    """
     traces.forget(key.tenant, session=key.session)
     there = await memory.store.delete(key)
     if memory.archiving:
         there = bool(await memory.archiving.archive.forget_strangers(key)) or there
-    if not there:
-        raise _missing(key)
-    return Response(status_code=204)
+    return there
 
 
 async def _replace(memory: Memory, key: Key, session: Session) -> None:
@@ -121,7 +128,7 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
     kept, moved = await asyncio.to_thread(fitted, session, session, window, now=time.time())
     blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
     for _ in range(_ATTEMPTS):
-        held = await memory.store.read(key)
+        held = await memory.store.read(key, leisure=True)
         version = held.version if held else 0
         if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
             memory.recorder.tell(key, kept)

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from proxy import agents, agora, catalogue, persons, sessions, state, summaries, users
+from proxy import agents, agora, catalogue, facts, persons, sessions, state, summaries, users
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.feed import Event, Feed
@@ -51,6 +51,7 @@ class Site:
                 *state.routes(sessions.PATH),
                 *agents.routes(),
                 *persons.routes(),
+                *facts.routes(),
                 *agora.routes(),
                 *users.routes(),
             ],

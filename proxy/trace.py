@@ -70,6 +70,12 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
             size=watch.size + sum(map(len, watch.sent)) if said else 0,
         )
 
+    def concerns(self, person: str) -> bool:
+        """Whether somebody called, or said anything that was sent along."""
+        if self.account.user == person:
+            return True
+        return self.content is not None and any(m.user == person for m in self.content.call.messages)
+
 
 def _without_keys(content: Content) -> Content:
     call, heard = content.call, content.heard

@@ -3,15 +3,18 @@
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from proxy.account import Account
 from proxy.hour import Hour
+from proxy.memory.archive.lexicon import Scope
 from proxy.memory.session import Session
 from proxy.memory.store import Key
 from proxy.trace import Trace
+from proxy.transcript import transcript
 from proxy.watch import Watch
 
 _MOST_BYTES = 16_000_000
@@ -91,8 +94,7 @@ class Traces:
     def forget(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
         """Lets go of all turns of a session, or of a person."""
         for trace in list(self.newest(tenant)):
-            account = trace.account
-            if (account.session == session) if user is None else (account.user == user):
+            if trace.account.session == session if user is None else trace.concerns(user):
                 self._ring.remove(trace)
                 self._let_go(trace)
 
@@ -113,3 +115,35 @@ class Traces:
         left = [number for number in self._unwritten.pop(key, ()) if number != trace.number]
         if left:
             self._unwritten[key] = left
+
+
+class KeptTurns:
+    """What the ring holds of persons, as a place that holds their words."""
+
+    def __init__(self, traces: Traces) -> None:
+        self._traces = traces
+
+    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+        """The turns of a person; of a turn of somebody else's, what the person said in it."""
+        found = [t for t in self._traces.newest(person.tenant) if t.concerns(person.person)]
+        return {"kept_turns": [_exported(trace, person.person) for trace in reversed(found)]}
+
+    async def forget(self, person: Scope, *, at: float) -> int:  # noqa: ARG002 - what comes later is no longer theirs
+        """Lets go of all turns in which a person spoke; how many there were."""
+        before = sum(1 for _ in self._traces.newest(person.tenant))
+        self._traces.forget(person.tenant, user=person.person)
+        return before - sum(1 for _ in self._traces.newest(person.tenant))
+
+
+def _exported(trace: Trace, person: str) -> dict[str, Any]:
+    account, whole = trace.account, trace.account.user == person
+    messages = trace.content.call.messages if trace.content else ()
+    said = [{"role": m.role, "content": m.text} for m in messages if whole or m.user == person]
+    answer = transcript(trace.answer).text if whole else ""
+    return {
+        "id": account.id,
+        "timestamp": account.at,
+        "session_id": account.session,
+        "messages": said,
+        "answer": answer,
+    }

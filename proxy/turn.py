@@ -10,7 +10,7 @@ import msgspec
 
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
-from proxy import chain, relay, session, wire
+from proxy import chain, relay, session, toolbox, wire
 from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
 from proxy.pipeline import Pipeline
@@ -62,7 +62,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
-    question = _question(call, pipeline, context, notes)
+    question = _question(call, pipeline, who, context, notes)
     _own_up(notes.skipped, reply)
     for name in notes.left_out:
         reply.add(_DEGRADED, name)
@@ -138,12 +138,17 @@ def _own_up(skipped: list[str] | None, reply: Reply) -> None:
         reply.add(_DEGRADED, name)
 
 
-def _question(call: Call, pipeline: Pipeline, context: Context, notes: chain.Notes) -> Question:
+def _question(
+    call: Call, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
+) -> Question:
+    fields = chain.set_fields(pipeline.filters, call.fields, context, notes)
+    tools = toolbox.tools(fields, pipeline, who)
     return Question(
         headers=call.headers,
-        fields=chain.set_fields(pipeline.filters, call.fields, context, notes),
+        fields=tools.offer.fields if tools else fields,
         messages=chain.run(pipeline.filters, call.messages, context, notes),
         streaming=call.field("stream") is True,
+        tools=tools,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from filters.message import Message
 from proxy.account import Account, Outcome
 from proxy.clock import Clock
+from proxy.lineage import Lineage
 from proxy.usage import usage_of
 
 
@@ -41,6 +42,7 @@ class Watch:
         self.failure: str | None = None
         self.content: object = None
         self.size = 0
+        self.lineage: Lineage | None = None
         self._at = time.time()
         self._id = ""
         self._tell = tell
@@ -78,6 +80,7 @@ class Watch:
             outcome=self.outcome,
             status=self.status,
             code=self.code,
+            lead=self.clock.marks[0][1] - self.clock.began if self.clock.marks else 0.0,
             stages=tuple(self.clock.stages),
             filters=tuple(self.filters),
             first_token=self.first_token,

@@ -37,6 +37,7 @@ from proxy.configuration.value import (
 from proxy.keys import Keys
 from proxy.log import Format, Level
 from proxy.memory.archive.open import is_archive
+from proxy.tracing import address
 
 
 class Listen(Part):
@@ -61,6 +62,13 @@ class Log(Part):
     """The least that is worth a line; ``warning`` leaves out the line of each turn."""
     content: bool = False
     """Whether the line of a turn holds what the caller and the model said."""
+
+
+class OpenTelemetry(Part):
+    """Where a span for each turn and for its stages goes; wants ``turnkeeper[traces]``."""
+
+    endpoint: Annotated[str, AfterValidator(advising(address))] = ""
+    """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
 
 
 class Upstream(Part):
@@ -100,6 +108,9 @@ class Upstream(Part):
     """Whether the client's own bearer key goes on, in place of ``api_key``."""
 
 
+Tool = Literal["memory_store", "memory_recall", "memory_forget"]
+
+
 class Identity(Part):
     """Where a pipeline finds out whose turn it is; the first place that says something counts."""
 
@@ -137,6 +148,10 @@ class Pipeline(Part):
     """The filters between the client's request and the model, in the order in which they run."""
     failing: Literal["refuse", "skip"] = "refuse"
     """A request filter that raises an error: the turn is refused, or goes on without it and says so."""
+    tools: tuple[Tool, ...] = ()
+    """Memory tools that the model may call; the proxy carries them out within the answer."""
+    tool_rounds: Annotated[Whole, Field(ge=1, le=10)] = 4
+    """How often the model is asked again in one answer, after its calls have been carried out."""
     answer: tuple[AnswerStep, ...] = ()
     """The filters between the model's answer and the client, in the order in which they run."""
     tests: tuple[Case, ...] = ()
@@ -177,7 +192,7 @@ class Archive(Part):
     """Where every turn is kept as it was heard, beyond its session."""
 
     url: Annotated[SecretStr, AfterValidator(advising(archive_address))] = SecretStr("")
-    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is one of these, else nowhere."""
+    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is such a place."""
     keep: Retention = "forever"
     """For how long: ``forever``, a duration such as ``90d``, or ``off``."""
 
@@ -271,6 +286,8 @@ class Settings(Part):
     """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
     log: Log = Log()
     """What is written to stderr."""
+    opentelemetry: OpenTelemetry = OpenTelemetry()
+    """Where spans go."""
     filters: tuple[str, ...] = ()
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None

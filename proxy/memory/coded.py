@@ -15,9 +15,9 @@ class CodedStore:
         self._store = store
         self._codec = codec
 
-    async def read(self, key: Key) -> Held | None:
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """The hot part, decoded."""
-        held = await self._store.read(key)
+        held = await self._store.read(key, leisure=leisure)
         return None if held is None else held._replace(blob=self._codec.decode(key, held.blob))
 
     async def write(  # noqa: PLR0913 - as the protocol has it

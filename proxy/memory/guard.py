@@ -19,7 +19,7 @@ class Guard:
     A read or a write that fails after more than ``patience`` seconds shuts the store off: whoever comes then
     is refused at once. One probe after another asks it in the background, at once and then after pauses of
     0.1 s growing to 1 s; any answer within ``patience`` opens it again, a refusal too, since calls can bear
-    what costs nothing.
+    what costs nothing. What no call waits for waits up to a second for that.
     """
 
     def __init__(self, store: Store, *, patience: float) -> None:
@@ -27,9 +27,11 @@ class Guard:
         self._patience = patience
         self._probe: asyncio.Task[None] | None = None
 
-    async def read(self, key: Key) -> Held | None:
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """As the store does."""
-        return await self._timed(lambda: self._store.read(key))
+        if leisure:
+            await self._probed()
+        return await self._timed(lambda: self._store.read(key, leisure=leisure))
 
     async def write(  # noqa: PLR0913 - as the protocol has it
         self,
@@ -50,19 +52,23 @@ class Guard:
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
     ) -> bool:
         """As the store does."""
+        await self._probed()
         return await self._timed(lambda: self._store.replace(key, blob, version=version, ttl=ttl, cold=cold))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the store does."""
+        await self._probed()
         self._check()
         return await self._store.cold(key, start=start, limit=limit)
 
     async def delete(self, key: Key) -> bool:
         """As the store does."""
+        await self._probed()
         return await self._timed(lambda: self._store.delete(key))
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """As the store does. One that takes long says little of the store: the list may be long."""
+        await self._probed()
         self._check()
         return await self._store.list(tenant, after=after, limit=limit)
 
@@ -76,6 +82,11 @@ class Guard:
             self._probe.cancel()
             await asyncio.wait({self._probe})
         await self._store.aclose()
+
+    async def _probed(self) -> None:
+        """Whoever has leisure waits a little for a store that is shut off."""
+        if self._probe is not None and not self._probe.done():
+            await asyncio.wait({self._probe}, timeout=_LONGEST)
 
     async def _timed(self, ask: Callable[[], Awaitable[T]]) -> T:
         self._check()

@@ -84,8 +84,8 @@ def kinship(replayed: Line, held: Line) -> int:
 
 
 def says_again(text: str, held: Line) -> bool:
-    """Whether ``text`` is the held answer, whole or cut."""
-    return same(text, held.generated) or goes_on(held.generated, text)
+    """Whether ``text`` is the held answer, whole, cut or jumbled."""
+    return same(text, held.generated) or goes_on(held.generated, text) or jumbled(text, held.generated)
 
 
 def _of_calls(replayed: Line, held: Line) -> int:

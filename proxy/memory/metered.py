@@ -22,9 +22,9 @@ class Metered:
         self._store = store
         self._meter = meter
 
-    async def read(self, key: Key) -> Held | None:
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """As the store does."""
-        return await self._metered("read", self._store.read(key))
+        return await self._metered("read", self._store.read(key, leisure=leisure))
 
     async def write(  # noqa: PLR0913 - one step
         self,

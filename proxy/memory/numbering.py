@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from proxy.memory.alignment import NEW, repeated
-from proxy.memory.line import Line, kinship
+from proxy.memory.line import CUT, Line, kinship
 
 Lane = tuple[int, str, object]
+Fit = Callable[[Line, Line], bool]
 
 
 def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
@@ -15,13 +16,17 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     A line without a number counts to the turn of the line before it.
     """
     places = [NEW] * len(window)
-    known = _lanes(held)
-    shown = _lanes(window)
+    known, shown = _lanes(held), _lanes(window)
     opening = next(iter(shown))[0] if shown else None
-    for lane, ws in shown.items():
-        for w, h in _pairs(held, window, ws, known.get(lane, []), cut=lane[0] == opening):
-            places[w] = h
-    _unnumbered(places, held, window)
+    for sure in _SURE, _LIKELY:
+        for lane, ws in shown.items():
+            free = (
+                [w for w in ws if places[w] == NEW],
+                [h for h in known.get(lane, []) if h not in places],
+            )
+            for w, h in _pairs(held, window, free, sure, cut=lane[0] == opening):
+                places[w] = h
+        _unnumbered(places, held, window)
     repeated(places, held, window)
     return places
 
@@ -50,14 +55,18 @@ def _lanes(lines: Sequence[Line]) -> dict[Lane, list[int]]:
 
 
 def _pairs(
-    held: Sequence[Line], window: Sequence[Line], ws: list[int], hs: list[int], *, cut: bool
+    held: Sequence[Line],
+    window: Sequence[Line],
+    free: tuple[list[int], list[int]],
+    sure: Sequence[Fit],
+    *,
+    cut: bool,
 ) -> list[tuple[int, int]]:
     """Pairs of one turn and speaker, the surest first; where the window cuts the turn, its end counts."""
-    ws, hs, pairs = list(ws), list(hs), []
-    sure: tuple[Callable[[Line, Line], bool], ...] = (_equal, _timely, _akin, _possible)
-    for fits in sure:
-        in_order = reversed(ws) if cut else iter(ws)
-        for w in list(in_order):
+    ws, hs = free
+    pairs = []
+    for fits in sure if hs else ():
+        for w in ws[::-1] if cut else list(ws):
             fitting = [h for h in hs if fits(window[w], held[h])]
             if fitting:
                 h = fitting[-1] if cut else fitting[0]
@@ -84,12 +93,24 @@ def _possible(replayed: Line, held: Line) -> bool:
     return None in {replayed.source, held.source} or replayed.source == held.source
 
 
+_SURE: tuple[Fit, ...] = (_equal, _timely, _akin)
+_LIKELY: tuple[Fit, ...] = (_possible,)
+
+
 def _unnumbered(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
-    """Finds lines without a number whose neighbours have slid out of the window."""
+    """Finds lines without a number under another turn than their neighbours'."""
     left = set(range(len(held))).difference(places)
     for w, line in enumerate(window):
         if places[w] == NEW and line.number is None:
-            h = next((h for h in sorted(left) if held[h].number is None and held[h].key == line.key), None)
+            near = max((h for h in places[:w] if h >= 0), default=0)
+            fitting = (h for h in left if _fits(line, held[h]) and (h >= near or line.lane == "assistant"))
+            h = min(fitting, key=lambda h: (abs(h - near), h), default=None)
             if h is not None:
                 places[w] = h
                 left.discard(h)
+
+
+def _fits(replayed: Line, held: Line) -> bool:
+    if replayed.key == held.key:
+        return held.number is None or held.lane != "user"
+    return held.lane == "assistant" and kinship(replayed, held) >= CUT

@@ -18,5 +18,12 @@ def turn_of(entries: Sequence[Entry], position: int) -> Turn:
     return Turn(life, turn, -sum(_asks(entry, life, turn) for entry in entries[position:]))
 
 
+def question_before(entries: Sequence[Entry], position: int) -> int | None:
+    """Where the words stand that what is held at a position belongs to; of another life they are not."""
+    words = (i for i in range(position, -1, -1) if entries[i].role == "user")
+    found = next(words, None)
+    return found if found is not None and entries[found].life == entries[position].life else None
+
+
 def _asks(entry: Entry, life: int, turn: int) -> bool:
     return entry.turn == turn and entry.life == life and entry.role == "user"

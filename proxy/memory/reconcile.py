@@ -9,7 +9,7 @@ from proxy.memory.absence import gone
 from proxy.memory.heard import renewed
 from proxy.memory.newest import Turn, seal
 from proxy.memory.overtaken import overtaken
-from proxy.memory.question import turn_of
+from proxy.memory.question import question_before, turn_of
 from proxy.memory.replay import Replay, last_user, read
 from proxy.memory.segment import START, Reach
 from proxy.memory.session import Entry, Session, message_of
@@ -61,10 +61,13 @@ def asked(held: Session, window: Sequence[Message]) -> Turn | None:
 
 def _asked(held: Session, window: Sequence[Message]) -> Turn | None:
     replay = read(held, window, overtaken=True)
-    place = None if replay.asked is None or replay.anew else replay.places[replay.asked]
-    if place is None or place < 0 or replay.stale or replay.revised is not None:
+    if replay.anew or replay.stale or replay.revised is not None:
         return None
-    return turn_of(replay.held, place)
+    if replay.asked is None:
+        place = question_before(replay.held, max(replay.matched, default=-1))
+    else:
+        place = replay.places[replay.asked]
+    return None if place is None or place < 0 else turn_of(replay.held, place)
 
 
 def marked(held: Session, window: Sequence[Message], replay: Replay | None = None) -> Sequence[Message]:

@@ -58,8 +58,11 @@ class Store(Protocol):
     his own included, does not stop it.
     """
 
-    async def read(self, key: Key) -> Held | None:
-        """The hot part: one round trip, whatever the session's length."""
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+        """The hot part: one round trip, whatever the session's length.
+
+        ``leisure`` is for whoever keeps no call waiting: he has as long as for a list.
+        """
         ...
 
     async def write(  # noqa: PLR0913 - one step

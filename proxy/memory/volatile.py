@@ -34,7 +34,7 @@ class VolatileStore:
         self._deleted: dict[Key, float] = {}
         self._swept = time.monotonic()
 
-    async def read(self, key: Key) -> Held | None:
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:  # noqa: ARG002 - it takes no time
         """As the protocol has it."""
         kept = self._kept(key)
         return kept.held if kept else None

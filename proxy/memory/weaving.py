@@ -9,7 +9,7 @@ from proxy.memory.alignment import AGAIN
 from proxy.memory.heard import entry_of, renewed
 from proxy.memory.line import CUT, Line, kinship
 from proxy.memory.newest import Newest
-from proxy.memory.question import turn_of
+from proxy.memory.question import question_before, turn_of
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session, remembering
 from proxy.memory.wording import goes_on
@@ -40,7 +40,10 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
     places = {id(entry): i for i, entry in enumerate(entries)}
     shown = [places[id(entry)] for entry in loom.shown.values() if id(entry) in places]
     first = min(shown, default=len(entries))
-    asked = None if replay.asked is None else places.get(id(loom.shown.get(replay.asked)))
+    if replay.asked is None:
+        asked = question_before(entries, max(shown, default=-1))
+    else:
+        asked = places.get(id(loom.shown.get(replay.asked)))
     return Newest(
         at=loom.now,
         seal=seal,

@@ -14,7 +14,19 @@ from proxy.traces import Traces
 
 _HOUSE: Final = "proxy.page.house"
 _ROOMS: Final = frozenset(
-    {"", "live", "conversations", "turns", "playground", "people", "health", "login", "logout", "assets"}
+    {
+        "",
+        "live",
+        "conversations",
+        "turns",
+        "playground",
+        "people",
+        "agents",
+        "health",
+        "login",
+        "logout",
+        "assets",
+    }
 )
 
 

@@ -1,7 +1,8 @@
 """Tools that the proxy offers to the model and carries out itself, within one answer."""
 
-from proxy.tools.kit import Carrying, Done
-from proxy.tools.offer import Offer, offered
-from proxy.tools.rounds import Rounds
+from proxy.tools.kit import Carrying
+from proxy.tools.notebook import Notebook
+from proxy.tools.offer import TOOLS, Offer, offered
+from proxy.tools.rounds import Rounds, Tools
 
-__all__ = ["Carrying", "Done", "Offer", "Rounds", "offered"]
+__all__ = ["TOOLS", "Carrying", "Notebook", "Offer", "Rounds", "Tools", "offered"]

@@ -1,16 +1,6 @@
 """What carrying out a tool call is to those who stitch the answer together."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
-
-import msgspec
-
-
-class Done(msgspec.Struct, frozen=True):
-    """A tool call that has been carried out, and what the model is told of it, as JSON."""
-
-    call: Mapping[str, Any]
-    told: str
+from typing import Protocol
 
 
 class Carrying(Protocol):

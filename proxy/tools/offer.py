@@ -11,6 +11,8 @@ STORE: Final = "memory_store"
 RECALL: Final = "memory_recall"
 FORGET: Final = "memory_forget"
 
+_NONE: Final = msgspec.Raw(b'"none"')
+
 
 def _function(name: str, description: str, properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
     parameters = {"type": "object", "properties": properties, "required": [*required]}
@@ -52,12 +54,12 @@ TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 class Offer(msgspec.Struct, frozen=True):
     """A request's fields with the tools in them, and which tools are the proxy's to carry out.
 
-    ``required`` is whether the client wants one of its own tools called, whatever the model thinks.
+    ``last`` are the fields for the last round, in which none of ours may be called.
     """
 
     fields: Fields
     own: frozenset[str]
-    required: bool
+    last: Fields
 
 
 def offered(fields: Fields, names: Sequence[str]) -> Offer | None:
@@ -74,15 +76,10 @@ def offered(fields: Fields, names: Sequence[str]) -> Offer | None:
     if not own:
         return None
     tools = msgspec.Raw(msgspec.json.encode([*theirs, *(TOOLS[name] for name in own)]))
-    required = _decoded(fields.get("tool_choice"), "auto") == "required" and bool(theirs)
-    return Offer({**fields, "tools": tools}, frozenset(own), required)
-
-
-def withdrawn(fields: Fields, offer: Offer) -> Fields:
-    """The request for the last round, in which none of our tools may be called."""
-    if not offer.required:
-        return {**offer.fields, "tool_choice": msgspec.Raw(b'"none"')}
-    return fields
+    given = {**fields, "tools": tools}
+    # Who wants one of its own tools called gets a last round with these alone.
+    required = _decoded(fields.get("tool_choice"), "auto") == "required" and theirs
+    return Offer(given, frozenset(own), fields if required else {**given, "tool_choice": _NONE})
 
 
 def _decoded(raw: msgspec.Raw | None, otherwise: Any) -> Any:

@@ -3,11 +3,14 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from filters.message import Message
 from proxy.errors import UpstreamBroken
 from proxy.framing import Framing
 from proxy.tools.completed import Completed
 from proxy.tools.kit import Carrying
+from proxy.tools.offer import Offer
 from proxy.tools.streamed import Streamed
 from proxy.upstream import Headers, Response, is_stream, read_all
 
@@ -17,28 +20,33 @@ Again = Callable[[Sequence[Message], bool], Awaitable[Response]]
 _LARGEST = 64_000_000
 
 
+class Tools(msgspec.Struct, frozen=True):
+    """What one turn may call, who carries it out, and how often the model may be asked again."""
+
+    offer: Offer
+    kit: Carrying
+    most: int
+
+
 class Rounds:
     """A response whose tool calls are carried out where they are ours; the client sees one answer.
 
-    At most ``most`` times the model is asked again; the last time it may not call our tools.
+    The last time that the model is asked again, it may not call our tools.
     """
 
-    def __init__(
-        self, first: Response, again: Again, kit: Carrying, own: frozenset[str], *, most: int
-    ) -> None:
+    def __init__(self, first: Response, again: Again, tools: Tools) -> None:
         self.status: int = first.status
         self.headers: Headers = first.headers
         self._response = first
         self._again = again
-        self._kit = kit
-        self._own = own
-        self._left = most
+        self._kit = tools.kit
+        self._left = tools.most
         self._said: list[Message] = []
         self._due: float | None = None
         self._framing = Framing()
         self._streaming = is_stream(first.headers)
-        self._streamed = Streamed(own)
-        self._completed = Completed(own)
+        self._streamed = Streamed(tools.offer.own)
+        self._completed = Completed(tools.offer.own)
         self._ended = False
 
     async def read(self) -> bytes:

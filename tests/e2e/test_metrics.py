@@ -96,6 +96,15 @@ def test_memory_that_is_dead_can_be_seen(serve: Serve) -> None:
     assert proxy.client.get("/readyz").json() == {"status": "degraded", "degraded": ["memory"]}
 
 
+def test_an_upstream_that_keeps_failing_can_be_seen(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.says(CLOSE)
+    for _ in range(8):
+        proxy.chat()
+    of = {"upstream": "main", "model": "fake"}
+    assert reaches(proxy, 1, "turnkeeper_breaker_state", **of, state="open")
+    assert value(proxy, "turnkeeper_breaker_state", **of, state="closed") == 0
+
+
 def test_a_caller_cannot_make_labels_without_end(proxy: ProxyServer) -> None:
     for number in range(60):
         proxy.chat(model=f"model-{number}")

@@ -24,6 +24,7 @@ Kept out, since nobody could tell the truth from what is replayed:
 - an answer cut so short that it may be the beginning of its neighbour;
 - early words where the window shows no history: the engine may just keep none;
 - a new life whose first words are the former's, or without turn numbers;
+- calls of one turn that bear the same ids;
 - an order that is swapped in the first window that anybody sees.
 """
 
@@ -52,12 +53,17 @@ def _answered(line: Line | None, *, reached: bool) -> dict[str, Any] | None:
 class Talk(Engine):
     """A call as it goes on, with all that goes wrong."""
 
+    speaker: str | None = None
+
     # --- what is said
 
     def line(self, role: str, text: str, **fields: Any) -> Line:
         self.time += self.draw(st.integers(1, 9))
         told = {"number": self.number, "time": self.time} if self.numbered else {}
         return Line(role, text, life=self.life, **told, **fields)
+
+    def user(self, text: str) -> Line:
+        return self.line("user", text, speaker=self.speaker)
 
     def words(self) -> str:
         self.asked += 1
@@ -117,11 +123,14 @@ class Talk(Engine):
 
     def turn(self) -> None:
         """One turn of the caller's, with all that goes wrong on the way to it."""
+        self.speaker = self.draw(st.sampled_from(self.speakers))
+        if self.numbered and self.joined and self.size != 1 and self.chance(5):
+            self.lines.append(self.user(self.words()))
         text = self.words()
         if self.joined:
             for count in sorted(self.draw(st.sets(st.integers(1, 3), max_size=2))):
                 self.superseded(text, " ".join(text.split()[:count]))
-        user = self.line("user", text)
+        user = self.user(text)
         self.lines.append(user)
         kinds = ["plain", "plain", "plain", "failed", "again", "late"]
         kind = self.draw(st.sampled_from(kinds if self.size == 1 else [*kinds, "tools", "abandoned"]))
@@ -137,7 +146,7 @@ class Talk(Engine):
         words = self.draw(st.sampled_from([early, other])) if begun and self.size != 1 else early
         if words == text:
             return
-        user = self.line("user", words)
+        user = self.user(words)
         self.lines.append(user)
         answer = self.draw(st.sampled_from([None, self.answer()]))
         answer = answer and replace(answer, broken=answer.broken or self.size == 1)
@@ -156,7 +165,7 @@ class Talk(Engine):
         if self.chance(2) and not any(bare(user.text).startswith(bare(x.text)) for x in before):
             self.take_back(user)
             self.number += 1
-            glued = self.line("user", f"{user.text} {self.words()}")
+            glued = self.user(f"{user.text} {self.words()}")
             self.lines.append(glued)
             self.request(self.answer())
 
@@ -168,13 +177,14 @@ class Talk(Engine):
             self.request(self.draw(st.sampled_from([answer, self.answer()])))
 
     def tools(self, user: Line) -> None:
-        ids = ("call_0", "call_1")[: self.draw(st.integers(1, 2))]
-        call = self.line("assistant", "", calls=ids, told=True)
-        self.request(call)
-        if self.lines[-1] is not call:
-            self.lines.append(call)
-        for i in ids:
-            self.lines.append(self.line("tool", f"result of {i}", call_id=i))
+        for turn in "ab"[: self.draw(st.integers(1, 2))]:
+            ids = tuple(f"call_{turn}{i}" for i in range(self.draw(st.integers(1, 3))))
+            call = self.line("assistant", "", calls=ids, told=True)
+            self.request(call)
+            if self.lines[-1] is not call:
+                self.lines.append(call)
+            for i in self.draw(st.permutations(ids)):
+                self.lines.append(self.line("tool", f"result of {i}", call_id=i))
         self.request(self.answer())
 
     def abandoned(self, user: Line) -> None:

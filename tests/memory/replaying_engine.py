@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from filters.message import Message
@@ -29,6 +30,8 @@ class Engine:
         self.draw = draw
         self.numbered = draw(st.booleans())
         self.marks = self.numbered and draw(st.booleans())
+        self.speakers = draw(st.sampled_from([(None,), ("ann", "bob")]))
+        self.gaps = self.numbered and not self.marks and draw(st.integers(0, 2)) == 0
         self.size = draw(st.sampled_from([None, None, None, 1, 4, 6, 9]))
         self.one_sided = draw(st.integers(0, 3)) == 0
         self.repeats = self.numbered or (self.size is None and not self.one_sided)
@@ -59,6 +62,9 @@ class Engine:
             if said and line.role == "assistant" and line.spoken and faults and self.chance(6):
                 said *= 2
                 faithful = False
+            if said and self.whole(line) and faults and self.chance(8):
+                said = self.jumbled(said)
+                faithful = False
             unmarked = line.cut and not self.marks and not line.foreign and bool(line.spoken)
             shown += [(message, unmarked) for message in said]
         if not silent:
@@ -69,6 +75,9 @@ class Engine:
         self.strew(shown)
         return [m for m, _ in shown], [cut for _, cut in shown], faithful
 
+    def whole(self, line: Line) -> bool:
+        return line.role == "assistant" and not (line.cut or line.foreign or line.calls) and bool(line.spoken)
+
     def swaps(self, lines: list[Line]) -> bool:
         """Whether the newest words cut the answer before them, which the engine may show behind them."""
         if len(lines) < 3 or lines[-1].role != "user" or lines[-3].role != "user":
@@ -76,7 +85,7 @@ class Engine:
         return lines[-2].cut and bool(lines[-2].heard) and not lines[-2].foreign
 
     def tell(self, lines: list[Line], *, answers: bool) -> None:
-        newest = max(i for i, line in enumerate(lines) if line.role == "user")
+        newest = max((i for i, line in enumerate(lines) if line.role == "user"), default=len(lines))
         for i, line in enumerate(lines):
             if line.role == "assistant" and not line.told:
                 spanned = i < newest and any(x.spoken or x.calls for x in lines[:i])
@@ -85,12 +94,15 @@ class Engine:
 
     def replayed(self, line: Line) -> list[Message]:
         fields: dict[str, Any] = {"turn_id": line.number, "timestamp": line.time} if self.numbered else {}
+        if self.gaps and line.role != "user":
+            del fields["turn_id"]
         if line.calls:
             return [Message(role="assistant", content=None, tool_calls=calls(line.calls), **fields)]
         if line.role == "tool":
             return [Message(role="tool", content=line.text, tool_call_id=line.call_id, **fields)]
         if line.role == "user":
-            return [Message(role="user", content=line.text, **fields)]
+            whose = {"metadata": {"user": line.speaker}} if line.speaker else {}
+            return [Message(role="user", content=line.text, **whose, **fields)]
         if not line.spoken and self.chance(2):
             return []
         if self.numbered:
@@ -106,6 +118,11 @@ class Engine:
         dots = self.draw(st.sampled_from(["", "", "...", "…"])) if line.cut else ""
         spelt = self.draw(st.sampled_from([str, str, str.lower, str.upper, _unpunctuated]))
         return spelt(line.spoken) + dots
+
+    def jumbled(self, said: list[Message]) -> list[Message]:
+        """The words of an answer that was heard to its end, in another order."""
+        order = self.draw(st.permutations(said[0].text.split()))
+        return [msgspec.structs.replace(message, content=" ".join(order)) for message in said]
 
     def strew(self, shown: list[tuple[Message, bool]]) -> None:
         """Puts what is no speech among the messages."""

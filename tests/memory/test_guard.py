@@ -31,7 +31,7 @@ class Moody:
         if self.refuses:
             raise StoreError("refused")
 
-    async def read(self, key):
+    async def read(self, key, *, leisure=False):
         await self._answer("read")
 
     async def write(self, key, blob, *, version, ttl, cold=(), at=0.0):
@@ -102,13 +102,28 @@ async def test_a_store_that_answers_is_asked_each_time(store: Moody, guard: Guar
     assert store.asked == [call] * 3
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", ["read", "write", "ping"])
 async def test_while_it_is_slow_nobody_waits(store: Moody, guard: Guard, call: str):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
     before = [what for what in store.asked if what != "ping"]
     assert await failing(CALLS[call](guard)) < PATIENCE / 2
     assert [what for what in store.asked if what != "ping"] == before
+
+
+@pytest.mark.parametrize("call", sorted(CALLS.keys() - {"read", "write", "ping"}))
+async def test_whoever_has_leisure_waits_for_the_next_probe(store: Moody, guard: Guard, call: str):
+    store.delay = 2 * PATIENCE
+    await failing(guard.read(KEY))
+    store.delay = 0
+    await CALLS[call](guard)
+    assert store.asked[-1] == call
+
+
+async def test_whoever_has_leisure_does_not_wait_for_ever(store: Moody, guard: Guard):
+    store.delay = 2 * PATIENCE
+    await failing(guard.read(KEY))
+    assert 0.9 < await failing(guard.list("t")) < 1.5
 
 
 async def test_it_is_asked_in_the_background_at_growing_intervals(store: Moody, guard: Guard):

@@ -101,6 +101,24 @@ def test_a_call_in_which_nothing_was_said_leaves_no_empty_life():
     assert session.life == 0
 
 
+def test_an_end_that_is_told_late_splits_no_call_that_went_on():
+    session = after(heard(Session(), A), "joined", A)
+    later = [Message(role="user", content="Me again.", turn_id=3)]
+    session = reconcile(session, later, now=B.start)
+    assert after(session, "left", A).life == session.life
+
+
+def test_a_history_of_a_call_that_is_not_held_stays_out_of_a_later_one():
+    session = heard(Session(), B)
+    assert texts(after(session, "told", A)) == TALK["b"]
+
+
+def test_who_joins_right_behind_another_is_not_taken_for_him():
+    session = after(heard(Session(), A), "joined", A)
+    session, life = joined(session, Agent(id="b", start=A.start + 11))
+    assert (life, session.life) == (1, 1)
+
+
 def test_a_history_without_times_finds_its_call_by_its_words():
     session = heard(heard(Session(), A), B)
     agent = Agent(id="a")

@@ -12,7 +12,15 @@ import pytest
 from proxy.memory import EpisodicMemory, ShortTermMemoryManager, get_short_term_memory
 from proxy.memory.episodes.source import agent_of
 from proxy.memory.episodes.span import beginning
-from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, single, stopped
+from tests.memory.redis_server import (
+    LOOPBACK,
+    RedisServer,
+    free_port,
+    replicated,
+    single,
+    stopped,
+    wait_until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -208,6 +216,7 @@ async def test_the_index_lives_as_long_as_its_longest_member(server: RedisServer
 
 
 async def test_an_index_that_nobody_reads_does_not_grow(server: RedisServer, memory: ShortTermMemoryManager):
+    await memory.add_interaction("thought", "long")
     for _ in range(400):
         await memory.add_interaction("thought", "short", ttl_hours=0.001 / 3600)
     assert len(members(server)) < 100
@@ -350,6 +359,27 @@ async def test_on_a_cluster_its_keys_lie_anywhere(redis_nodes: list[RedisServer]
     counts = [len(node.ask("KEYS", "agent:spread:*")) for node in redis_nodes]
     assert all(counts) and sum(counts) == 21
     await memory.disconnect()
+
+
+async def test_behind_sentinels_it_finds_the_new_master(tmp_path):
+    with replicated(tmp_path) as (master, _, sentinel):
+        memory = ShortTermMemoryManager(f"redis+sentinel://{LOOPBACK}:{sentinel.port}/calls")
+        first = await memory.add_interaction("thought", "before")
+        await asyncio.to_thread(wait_until, lambda: master.ask("WAIT", 1, 100) == 1)
+        master.kill()
+        second = await until_kept(memory)
+        assert await memory.get_recent() == [second, first]
+        await memory.disconnect()
+
+
+async def until_kept(memory: ShortTermMemoryManager) -> EpisodicMemory:
+    """An election may take longer than a call's patience."""
+    for _ in range(5):
+        try:
+            return await memory.add_interaction("thought", "after")
+        except ConnectionError:
+            await asyncio.sleep(0.2)
+    raise AssertionError
 
 
 # --- how it is come by

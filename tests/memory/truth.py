@@ -22,6 +22,7 @@ class Line:
     calls: tuple[str, ...] = ()
     call_id: str | None = None
     life: int = 0
+    speaker: str | None = None
 
     @property
     def spoken(self) -> str:
@@ -40,8 +41,10 @@ class Line:
         """As memory must hold it; of words that were cut, the letters count."""
         if self.calls or self.role == "tool":
             return (self.life, self.role, self.calls or self.call_id)
-        if self.role == "user" or not self.told:
-            return (self.life, self.role, self.text, None, self.role == "assistant")
+        if self.role == "user":
+            return (self.life, self.role, self.text, None, False, self.speaker)
+        if not self.told:
+            return (self.life, self.role, self.text, None, True)
         if self.foreign:
             return (self.life, self.role, self.spoken, None, False)
         if self.cut:
@@ -76,7 +79,8 @@ def _held(entry: Any) -> tuple[Any, ...]:
         ids = tuple(call["id"] for call in entry.tool_calls or ())
         return (entry.life, entry.role, ids or entry.tool_call_id)
     text = bare(entry.text) if entry.original is not None else entry.text
-    return (entry.life, entry.role, text, entry.original, entry.pending)
+    whose = (entry.user,) if entry.role == "user" else ()
+    return (entry.life, entry.role, text, entry.original, entry.pending, *whose)
 
 
 def calls(ids: tuple[str, ...]) -> list[dict[str, Any]]:

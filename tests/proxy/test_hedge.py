@@ -27,11 +27,12 @@ class Answering:
 
     def __init__(self, told: asyncio.Event) -> None:
         self.told = told
-        self.asked = self.closed = False
+        self.asked = asyncio.Event()
+        self.closed = False
         self.left: Iterator[bytes] = iter([ROLE + delta(content="Hi")])
 
     async def open(self, *_: object, due: float) -> "Answering":
-        self.asked = True
+        self.asked.set()
         await self.told.wait()
         return self
 
@@ -59,8 +60,8 @@ async def race(pipeline: Pipeline) -> tuple[list[Answering], Begun, int]:
     running = asyncio.create_task(
         Fallback(question, msgspec.structs.replace(pipeline, targets=targets)).begin()
     )
-    while not all(each.asked for each in upstreams):
-        await asyncio.sleep(0.001)
+    for each in upstreams:
+        await each.asked.wait()
     told.set()
     begun = await running
     await asyncio.sleep(0)

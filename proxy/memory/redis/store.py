@@ -28,7 +28,7 @@ class RedisStore:
         self._leisurely = leisurely
         self._names = names
 
-    async def read(self, key: Key) -> Held | None:
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """The hot part with its version."""
         hot = self._names.session(key).first
 
@@ -36,7 +36,7 @@ class RedisStore:
             found: list[bytes | None] = await client.execute_command("HMGET", hot, "version", "blob")
             return found
 
-        return _held(*await self._link.ask(work))
+        return _held(*await (self._leisurely if leisure else self._link).ask(work))
 
     async def write(  # noqa: PLR0913 - as the protocol has it
         self,

@@ -84,9 +84,10 @@ class PostgresStore:
         self._leisurely = Pool(url, timeout=max(timeout, leisure), size=_FEW_CONNECTIONS)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
 
-    async def read(self, key: Key) -> Held | None:
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """As the protocol has it."""
-        rows = await self._fetch(READ, whose(key), within=self._deadline)
+        pool, within = (self._leisurely, None) if leisure else (self._pool, self._deadline)
+        rows = await self._fetch(READ, whose(key), pool, within)
         return Held(*rows[0]) if rows else None
 
     async def write(  # noqa: PLR0913 - as the protocol has it

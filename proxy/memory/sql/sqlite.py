@@ -73,13 +73,13 @@ class SqliteStore:
         self._pending: dict[Key, _Pending] = {}
         self._closed = False
 
-    async def read(self, key: Key) -> Held | None:
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """Of what is in flight, else of the file: one look-up by key, some 30 microseconds."""
         pending = self._pending.get(key)
         now = time.time()
         if pending is not None:
             return pending.held if pending.expires > now else None
-        reader, due = await self._opened()
+        reader, due = await self._opened(LEISURE if leisure else self._deadline)
         row = await reader.row(READ, {**whose(key), "now": now}, due=due)
         return None if row is None else Held(*cast("tuple[bytes, int]", row))
 
@@ -143,13 +143,13 @@ class SqliteStore:
         bound = partial(work, arguments | {"count": len(cold)}, tuple(cold))
         return await self._change(key, pending, bound, within)
 
-    async def _opened(self) -> tuple[Reader, float]:
+    async def _opened(self, within: float) -> tuple[Reader, float]:
         """The reader on a file that is there, and when its patience ends."""
-        due = asyncio.get_running_loop().time() + self._deadline
+        due = asyncio.get_running_loop().time() + within
         if self._closed:
             raise StoreError("The memory has been closed.")
         if self._file.identity is None:
-            await self._awaited(self._writer.submit(change.nothing), within=self._deadline)
+            await self._awaited(self._writer.submit(change.nothing), within)
         return self._reader, due
 
     async def _state(self, key: Key) -> tuple[int, float]:
@@ -157,7 +157,7 @@ class SqliteStore:
         now = time.time()
         row = None
         if key not in self._pending:
-            reader, due = await self._opened()
+            reader, due = await self._opened(PATIENCE)
             row = await reader.row(STATE, {**whose(key), "now": now}, due=due)
         pending = self._pending.get(key)  # which may have come while the file was being read
         if pending is not None:
@@ -186,7 +186,7 @@ class SqliteStore:
         return outcome.result()
 
     async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
-        await self._opened()
+        await self._opened(LEISURE)
         if self._pending:
             with contextlib.suppress(StoreError):  # then nothing is in flight any more
                 await self._awaited(self._writer.submit(change.nothing), LEISURE)

@@ -6,8 +6,7 @@ import pytest
 from msgspec import Raw
 
 from proxy.errors import UpstreamError
-from proxy.tools import Rounds, offered
-from proxy.tools.offer import TOOLS, withdrawn
+from proxy.tools import TOOLS, Offer, Rounds, Tools, offered
 from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
 
@@ -77,7 +76,7 @@ async def shown(*bodies, most=4, headers=SSE, size=10_000):
         return answers[len(asked)]
 
     kit = Kit()
-    rounds = Rounds(answers[0], again, kit, OWN, most=most)
+    rounds = Rounds(answers[0], again, Tools(Offer({}, OWN, {}), kit, most))
     seen = b""
     while data := await rounds.read():
         seen += data
@@ -169,7 +168,8 @@ async def test_an_error_between_two_rounds_is_the_answers():
     async def again(messages, last):
         return Answer(b'{"error": {"message": "no"}}', JSON, status=500)
 
-    rounds = Rounds(Answer(calling("memory_recall")), again, Kit(), OWN, most=2)
+    tools = Tools(Offer({}, OWN, {}), Kit(), 2)
+    rounds = Rounds(Answer(calling("memory_recall")), again, tools)
     with pytest.raises(UpstreamError):
         while await rounds.read():
             pass
@@ -205,6 +205,6 @@ def test_every_other_request_gets_them(fields):
 
 def test_in_the_last_round_our_tools_are_out_of_reach():
     fields = raw(model="m")
-    assert bytes(withdrawn(fields, offered(fields, list(TOOLS)))["tool_choice"]) == b'"none"'
+    assert bytes(offered(fields, list(TOOLS)).last["tool_choice"]) == b'"none"'
     fields = raw(tools=[{"type": "function", "function": {"name": "weather"}}], tool_choice="required")
-    assert withdrawn(fields, offered(fields, list(TOOLS))) is fields
+    assert offered(fields, list(TOOLS)).last is fields

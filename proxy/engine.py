@@ -1,0 +1,73 @@
+"""Agora's engine while an agent runs: what it holds, what it is told, and that it be silent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import httpx2
+
+BASE: Final = "https://api.agora.io/api/conversational-ai-agent/v2"
+LONGEST_SPEECH: Final = 512
+"""Bytes that the engine says at once."""
+_TIMEOUT: Final = 5.0
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class EngineError(Exception):
+    """The engine refused, or could not be reached; it says which, and shows no credentials."""
+
+
+class Engine:
+    """The agents of one Agora project, by its REST interface.
+
+    ``authorization`` is a whole header: ``Basic …`` of a customer's id and secret, or ``agora token=…``.
+    """
+
+    def __init__(self, app_id: str, authorization: str, *, base: str = BASE) -> None:
+        self._client = httpx2.AsyncClient(
+            base_url=f"{base}/projects/{quote(app_id, safe='')}/agents/",
+            headers={"authorization": authorization},
+            timeout=_TIMEOUT,
+        )
+
+    async def history(self, agent: str) -> list[dict[str, Any]]:
+        """What was said so far; the engine tells it while the agent runs, and no longer."""
+        contents = (await self._ask("GET", agent, "history")).get("contents")
+        return contents if isinstance(contents, list) else []
+
+    async def remember(self, agent: str, system_messages: Messages) -> None:
+        """These messages in the place of ``llm.system_messages``, from the next turn on.
+
+        ``llm.params`` is left alone: the engine would replace all of it, the session's name included.
+        """
+        llm = {"system_messages": list(system_messages)}
+        await self._ask("POST", agent, "update", {"properties": {"llm": llm}})
+
+    async def speak(
+        self, agent: str, text: str, *, priority: Literal["INTERRUPT", "APPEND", "IGNORE"] = "INTERRUPT"
+    ) -> None:
+        """Says a text aloud; raises ValueError for one of more than 512 bytes."""
+        if len(text.encode()) > LONGEST_SPEECH:
+            raise ValueError(f"an engine says {LONGEST_SPEECH} bytes at once, and no more")
+        await self._ask("POST", agent, "speak", {"text": text, "priority": priority})
+
+    async def interrupt(self, agent: str) -> None:
+        """Stops what is being said or thought."""
+        await self._ask("POST", agent, "interrupt", {})
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        await self._client.aclose()
+
+    async def _ask(
+        self, method: str, agent: str, what: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        try:
+            response = await self._client.request(method, f"{quote(agent, safe='')}/{what}", json=body)
+            answer = response.json() if response.is_success else None
+        except (httpx2.HTTPError, ValueError) as error:
+            raise EngineError(f"The engine cannot be reached: {type(error).__name__}.") from None
+        if answer is None:
+            raise EngineError(f"The engine answered {response.status_code} to '{what}'.")
+        return answer if isinstance(answer, dict) else {}

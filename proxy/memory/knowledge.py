@@ -1,0 +1,99 @@
+"""What is known of persons: facts, each once, few enough to be told, corrected by new ones."""
+
+import hashlib
+import math
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from filters.unheard import bare
+from proxy.memory.archive.archive import Archive, Category, Fact
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.store import Key
+
+DAY: Final = 86400.0
+
+
+class Learnt(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be known from now on; ``replaces`` is the id of what it makes out of date."""
+
+    text: str
+    category: Category = "core"
+    evidence: tuple[str, ...] = ()
+    replaces: str | None = None
+    importance: float = 0.5
+
+
+class Knowledge:
+    """Facts about persons in an archive.
+
+    At most ``most`` are known of each: the least important go first. Of the category ``daily`` they last for
+    ``daily`` seconds, of the category ``conversation`` for ``talk`` seconds.
+    """
+
+    def __init__(
+        self, archive: Archive, *, most: int = 100, daily: float = DAY, talk: float = 1800.0
+    ) -> None:
+        self._archive = archive
+        self._most = most
+        self._lasting = {"core": math.inf, "daily": daily, "conversation": talk}
+
+    async def of(self, person: Scope) -> list[Fact]:
+        """What is known now, the oldest first. Raises StoreError, as all methods do."""
+        return await self._archive.facts(person, now=time.time())
+
+    async def lines(self, user: Key) -> Sequence[str]:
+        """The same as text, a line each."""
+        return [fact.text for fact in await self.of(Scope(user.tenant, user.session))]
+
+    async def find(self, person: Scope, fact: str) -> Fact | None:
+        """A fact that is known, by its id."""
+        return next((one for one in await self.of(person) if one.id == fact), None)
+
+    async def learn(self, person: Scope, learnt: Learnt, *, key: str | None = None) -> Fact:
+        """Adds a fact; what says the same, as far as words go, is that fact already.
+
+        The same ``key`` gives the same id, so that what is learnt twice from one source is known once.
+        """
+        known = await self.of(person)
+        same = next((one for one in known if bare(one.text) == bare(learnt.text)), None)
+        if same is not None:
+            return same
+        now, lasting = time.time(), self._lasting[learnt.category]
+        fact = Fact(
+            id=_id(person, key, learnt.text),
+            text=learnt.text,
+            category=learnt.category,
+            evidence=learnt.evidence,
+            replaces=learnt.replaces if any(one.id == learnt.replaces for one in known) else None,
+            created=now,
+            expires=None if lasting == math.inf else now + lasting,
+            importance=learnt.importance,
+        )
+        await self._archive.add_fact(person, fact)
+        left = [one for one in known if one.id != fact.replaces]
+        await self._let_go(person, left, len(left) + 1 - self._most)
+        return fact
+
+    async def correct(self, person: Scope, fact: Fact) -> None:
+        """Puts a fact in the place of the one with its id."""
+        await self._archive.add_fact(person, fact)
+
+    async def drop(self, person: Scope, fact: str) -> bool:
+        """Removes a fact; whether there was one."""
+        return await self._archive.remove_fact(person, fact)
+
+    async def _let_go(self, person: Scope, known: Sequence[Fact], count: int) -> None:
+        if count > 0:
+            for fact in sorted(known, key=lambda one: (one.importance, one.created))[:count]:
+                await self._archive.remove_fact(person, fact.id)
+
+
+def _id(person: Scope, key: str | None, text: str) -> str:
+    if key is None:
+        return f"fact_{secrets.token_hex(8)}"
+    source = "\0".join((person.tenant, person.person, key, bare(text)))
+    return f"fact_{hashlib.sha256(source.encode(errors='surrogatepass')).hexdigest()[:16]}"

@@ -1,0 +1,19 @@
+"""Which tools of ours a turn may call."""
+
+from filters.base import Fields
+from proxy.memory.archive.lexicon import Scope
+from proxy.pipeline import Pipeline
+from proxy.session import Identity
+from proxy.tools import Notebook, Tools, offered
+
+
+def tools(fields: Fields, pipeline: Pipeline, who: Identity) -> Tools | None:
+    """The pipeline's memory tools: in every request of a session, and in none without one."""
+    archiving = pipeline.memory.archiving if pipeline.memory else None
+    if not pipeline.tools or archiving is None or who.key is None:
+        return None
+    offer = offered(fields, pipeline.tools)
+    if offer is None:
+        return None
+    person = Scope(who.tenant, who.user or "")
+    return Tools(offer, Notebook(person, archiving.knowledge, archiving.archive), pipeline.tool_rounds)

@@ -1,0 +1,79 @@
+"""A model that stores, looks up and forgets what it knows of a caller, within one answer."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from proxy.transcript import transcript
+from tests.fake_upstream import DONE, ROLE, delta, sse, stream_of
+
+CONFIG = """
+memory: {sessions: "${MEMORY_URL}"}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines:
+  default: {upstreams: [main], tools: [memory_store, memory_recall, memory_forget]}
+"""
+
+
+def calling(name, **arguments):
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    return sse(ROLE + delta(tool_calls=[call]) + delta(finish="tool_calls") + DONE)
+
+
+@pytest.fixture
+def proxy(serve, tmp_path: Path):
+    return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
+
+
+def answers(upstream, *scripts):
+    """From now on each request gets the next of these."""
+    left = iter(scripts)
+    upstream.script = lambda _: next(left)
+
+
+WHO = {"x-session-id": "s1", "x-user-id": "ann"}
+
+
+def said(answer):
+    return transcript(answer.content).text
+
+
+def test_what_the_model_stores_in_one_call_it_finds_in_another_and_can_forget(proxy, upstream):
+    answers(
+        upstream,
+        calling("memory_store", text="Ann's dog is called Rex.", category="core"),
+        sse(stream_of("I will remember.")),
+    )
+    first = proxy.chat(
+        stream=True, messages=[{"role": "user", "content": "My dog is called Rex."}], headers=WHO
+    )
+    assert said(first) == "I will remember."
+    assert "memory_store" not in first.text
+    tools = [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
+    assert tools == ["memory_store", "memory_recall", "memory_forget"]
+    stored = json.loads(upstream.requests[1].json["messages"][-1]["content"])
+    assert stored["stored"] is True
+
+    answers(upstream, calling("memory_recall", query="dog"), sse(stream_of("Rex.")))
+    second = proxy.chat(
+        stream=True,
+        messages=[{"role": "user", "content": "What is he called?"}],
+        headers={**WHO, "x-session-id": "s2"},
+    )
+    assert said(second) == "Rex."
+    found = json.loads(upstream.requests[3].json["messages"][-1]["content"])["found"]
+    assert [(one["text"], one["id"]) for one in found if one["kind"] == "fact"] == [
+        ("Ann's dog is called Rex.", stored["id"])
+    ]
+
+    facts = proxy.client.get("/v1/memory/users/ann/facts").json()["data"]
+    assert [fact["text"] for fact in facts] == ["Ann's dog is called Rex."]
+    answers(upstream, calling("memory_forget", id=stored["id"]), sse(stream_of("Forgotten.")))
+    proxy.chat(
+        stream=True,
+        messages=[{"role": "user", "content": "Forget him."}],
+        headers={**WHO, "x-session-id": "s3"},
+    )
+    assert proxy.client.get("/v1/memory/users/ann/facts").json()["data"] == []
