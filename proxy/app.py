@@ -111,6 +111,7 @@ class App:
         self.feed.close()
 
     def _begin(self) -> None:
+        self._era.load()
         if self._era.parts.works:
             self._era.begin()
 

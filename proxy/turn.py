@@ -9,9 +9,11 @@ from functools import partial
 import msgspec
 
 from filters.base import Context, Snapshot
+from filters.tokens import in_text
 from proxy import chain, relay, session, toolbox, wire
 from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
+from proxy.memory.store import Key
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
@@ -58,7 +60,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     watch, asked = reply.watch, call
     watch.clock.mark("memory")
     call, known = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
-    context = _context(who, known)
+    context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = _question(call, pipeline, who, context, notes)
@@ -87,32 +89,23 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         answer.close()
         watch.model, watch.upstream = fallback.model, fallback.upstream
         watch.fell_back = fallback.upstream != pipeline.targets[0].name
-        trimmed = bool(notes.left_out)
-        _record(call, pipeline, who, tape, at=context.now, model=fallback.model, trimmed=trimmed)
+        if pipeline.memory and who.key and tape:
+            said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
+            pipeline.memory.recorder.put(msgspec.structs.replace(said, user=who.user, model=fallback.model))
 
 
-def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
-    call: Call,
-    pipeline: Pipeline,
-    who: Identity,
-    tape: list[bytes],
-    *,
-    at: float,
-    model: str | None,
-    trimmed: bool,
-) -> None:
-    if pipeline.memory and who.key and tape:
-        answer = b"".join(tape)
-        said = Said(
-            key=who.key,
-            user=who.user,
-            model=model,
-            window=call.messages,
-            answer=answer,
-            at=at,
-            trimmed=trimmed,
-        )
-        pipeline.memory.recorder.put(said)
+def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
+    call: Call, question: Question, notes: chain.Notes, *, key: Key, answer: bytes, at: float
+) -> Said:
+    return Said(
+        key=key,
+        window=call.messages,
+        answer=answer,
+        at=at,
+        trimmed=bool(notes.left_out),
+        shown=question.messages,
+        tools=bytes(question.fields.get("tools", b"")),
+    )
 
 
 def _line(who: Identity, pipeline: Pipeline) -> Line | None:
@@ -149,5 +142,12 @@ def _introduce(who: Identity, call: Call, reply: Reply) -> None:
         reply.add("x-turnkeeper-session", session.header_value(who.session))
 
 
-def _context(who: Identity, memory: Snapshot) -> Context:
-    return Context(now=time.time(), tenant=who.tenant, session=who.session, user=who.user, memory=memory)
+def _context(who: Identity, memory: Snapshot, pipeline: Pipeline) -> Context:
+    return Context(
+        now=time.time(),
+        tenant=who.tenant,
+        session=who.session,
+        user=who.user,
+        memory=memory,
+        count=pipeline.exact.count if pipeline.exact else in_text,
+    )
