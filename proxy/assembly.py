@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
@@ -66,10 +67,10 @@ def parts(
     """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = _targets(settings, environ)
-    memory, worker = _memory(settings, targets, metrics.memory, [traces.recorded])
+    remembered, worker = _memory(settings, targets, metrics.memory, [traces.recorded])
     return Parts(
-        pipelines=_pipelines(settings, targets, memory),
-        memory=memory,
+        pipelines=_pipelines(settings, targets, remembered),
+        memory=remembered,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),
@@ -113,7 +114,18 @@ def _targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Tar
     return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
 
 
-def _tenants(settings: Settings) -> tuple[str, ...]:
+def memory(settings: Settings) -> Memory | None:
+    """What a configuration remembers with, for work beside any serving; nothing is connected."""
+    remembered, _ = _memory(settings, _targets(settings, {}), _unmetered, [])
+    return remembered
+
+
+def _unmetered(_operation: str, _end: str, _seconds: float) -> None:
+    """Nobody counts."""
+
+
+def tenants(settings: Settings) -> tuple[str, ...]:
+    """Whose memory there may be: the names of the keys; without keys there is one."""
     named = dict.fromkeys(key.tenant for key in settings.keys.entries)
     return tuple(named) or ("default",)
 
@@ -131,8 +143,8 @@ def _memory(
     store = Metered(Guard(opened, patience=deadline / 4), meter)
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
-    worker = Worker(opened, [summaries] if own.summaries else [], _tenants(settings))
-    archiving = _archiving(own, store, codec, _tenants(settings))
+    worker = Worker(opened, [summaries] if own.summaries else [], tenants(settings))
+    archiving = _archiving(own, store, codec, tenants(settings))
     archivist = (archiving.archivist.told,) if archiving else ()
     holdings = (Archived(archiving.archive),) if archiving else ()
     memory = Memory(
@@ -140,7 +152,7 @@ def _memory(
         Recorder(store, window, (*listeners, *archivist, worker.nudge), reasoning=own.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
-        People((*holdings, HeldSessions(store, ttl=window.ttl))),
+        People((*holdings, HeldSessions(store, ttl=window.ttl, file=_file(url)))),
         archiving,
         archiving.knowledge.lines if archiving else None,
     )
@@ -169,6 +181,10 @@ def _summariser(settings: SummarySettings | None, targets: Mapping[str, Target])
         fallback=settings.fallback,
         input_tokens=settings.input_tokens,
     )
+
+
+def _file(url: str) -> Path | None:
+    return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
 
 
 def _archiving(
