@@ -117,13 +117,13 @@ async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Arch
     await archivist.aclose()
 
 
-async def test_a_slow_archive_costs_the_deadline_once_and_is_then_left_alone(archive: Archive):
+async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(archive: Archive):
     broken = Broken(archive)
     broken.wait = 5.0
     recollection = Recollection(broken, deadline=0.05)
-    for _ in range(5):
+    for _ in range(9):
         began = time.monotonic()
         with pytest.raises(StoreError):
             await recollection.of(ANN, "dog", now=1.0, limit=5)
         assert time.monotonic() - began < 0.5
-    assert broken.tries == 1
+    assert broken.tries == 3
