@@ -150,6 +150,15 @@ class KeptTurns:
         self._traces.forget(person.tenant, user=person.person)
         return before - sum(1 for _ in self._traces.newest(person.tenant))
 
+    async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - as for a person
+        """Lets go of all turns of a session; how many there were."""
+        before = sum(1 for _ in self._traces.newest(key.tenant))
+        self._traces.forget(key.tenant, session=key.session)
+        return before - sum(1 for _ in self._traces.newest(key.tenant))
+
+    async def scrub(self) -> None:
+        """There is no file."""
+
 
 def _exported(trace: Trace, person: str) -> dict[str, Any]:
     account, whole = trace.account, trace.account.user == person
