@@ -12,9 +12,11 @@ from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
 from proxy.memory.reconcile import asked, reconcile
+from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Deleted, Key, Store, StoreError
 from proxy.transcript import transcript
+from proxy.usage import usage_of
 
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
@@ -32,7 +34,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     """One turn as it went by: the client's window, and the answer's bytes.
 
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
-    so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was shown.
+    so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
+    shown: ``shown`` are the messages, and ``tools`` their tools as JSON.
     """
 
     key: Key
@@ -42,6 +45,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     answer: bytes
     at: float
     trimmed: bool = False
+    shown: Sequence[Message] = ()
+    tools: bytes = b""
 
 
 class Recorder:
@@ -57,6 +62,7 @@ class Recorder:
         self._reasoning = reasoning
         self._waiting: dict[Key, deque[Said]] = {}
         self._failing: set[Key] = set()
+        self._scales = Scales()
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -146,9 +152,19 @@ class Recorder:
     async def _attempt(self, said: Said) -> bool:
         return await self._changed(
             said.key,
-            lambda session: _asking(after(session, said, reasoning=self._reasoning), said),
+            lambda session: self._asking(after(session, said, reasoning=self._reasoning), said),
             at=said.at,
         )
+
+    def _asking(self, session: Session, said: Said) -> Session:
+        """The session with what is known of how it is asked."""
+        model, trimmed = said.model or session.model, said.trimmed or session.trimmed
+        if (model, trimmed) != (session.model, session.trimmed):
+            session = msgspec.structs.replace(session, model=model, trimmed=trimmed)
+        counted = usage_of([said.answer]).input
+        if model is None or not counted:
+            return session
+        return scaled(session, self._scales.learned(model, estimated(said.shown, said.tools), counted))
 
     async def _changed(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
         held = await self._store.read(key)
@@ -170,14 +186,6 @@ class Recorder:
         """Tells the listeners of a session that was written."""
         for told in self._listeners:
             told(key, session)
-
-
-def _asking(session: Session, said: Said) -> Session:
-    """The session with what is known of how it is asked."""
-    model, trimmed = said.model or session.model, said.trimmed or session.trimmed
-    if (model, trimmed) == (session.model, session.trimmed):
-        return session
-    return msgspec.structs.replace(session, model=model, trimmed=trimmed)
 
 
 def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:

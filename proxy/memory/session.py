@@ -72,7 +72,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message of this life, as it wrote it; the other times are in seconds since 1970. ``unheard`` are the last
     answers of this life that no window showed: one that comes late may show them yet. ``summaries`` stand
     for the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns
-    that no summary covers had to be left out.
+    that no summary covers had to be left out. ``scale`` is how many tokens the model counts for each that is
+    estimated, 0 where it has not said.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -89,6 +90,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
+    scale: float = 0.0
 
     @property
     def reach(self) -> Reach:
