@@ -1,5 +1,6 @@
 """The project's pages: the blocks in them, what they show, and a place where they are carried out."""
 
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx2
 import pytest
 import yaml
 
@@ -196,8 +198,9 @@ class Place:
         text = _SERVERS.sub(self._root, block.text).replace("HOST=0.0.0.0", "HOST=127.0.0.1")
         if block.language == "python":
             return self._run([sys.executable, "-c", text], block)
-        if _SERVES.search(text.strip().splitlines()[-1]) or _SERVES.search(text.split("\n\n")[-1]):
-            return self._serve(text, block)
+        if _SERVES.search(text.strip().splitlines()[-1]):
+            self._serve(text, block)
+            return ""
         return self._run(["sh", "-ec", text], block)
 
     def _run(self, command: list[str], block: Block) -> str:
@@ -214,7 +217,7 @@ class Place:
         assert done.returncode == 0 or refused, f"{block.place}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done.stdout
 
-    def _serve(self, text: str, block: Block) -> str:
+    def _serve(self, text: str, block: Block) -> None:
         process = subprocess.Popen(
             ["sh", "-ec", text],
             cwd=self.folder,
@@ -227,11 +230,11 @@ class Place:
         said = ""
         try:
             said = _until_greeted(process)
+            _until_up(said)
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            said += process.communicate(timeout=20)[0]
+            said += _rest(process)
         assert _GREETED.search(said), f"{block.place}: {said[-3000:]}"
-        return said
 
 
 def _until_greeted(process: subprocess.Popen[str]) -> str:
@@ -241,6 +244,27 @@ def _until_greeted(process: subprocess.Popen[str]) -> str:
     while not _GREETED.search(said) and process.poll() is None and time.monotonic() < end:
         said += process.stdout.readline()
     return said
+
+
+def _until_up(said: str) -> None:
+    """A server that has greeted serves a moment later."""
+    address = re.search(r"on (http://\S+)", said)
+    end = time.monotonic() + 20
+    while address and time.monotonic() < end:
+        with contextlib.suppress(httpx2.TransportError):
+            httpx2.get(f"{address[1]}/healthz")
+            return
+        time.sleep(0.02)
+
+
+def _rest(process: subprocess.Popen[str]) -> str:
+    """What is said until the end, which comes in any case."""
+    try:
+        return process.communicate(timeout=20)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
 
 
 def missing(block: Block) -> Iterator[str]:
