@@ -213,7 +213,7 @@ class Place:
             check=False,
             timeout=60,
         )
-        refused = '"error"' in done.stdout and done.returncode == 22  # noqa: PLR2004 - curl's own
+        refused = '"error"' in done.stdout and done.returncode == 22
         assert done.returncode == 0 or refused, f"{block.place}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done.stdout
 

@@ -18,6 +18,7 @@ from proxy.site import Site
 from tests.conftest import AGORA
 from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named
 from tests.fake_upstream import FakeUpstream
+from tests.fake_upstream import answer as status
 from tests.proxy_server import ProxyServer
 
 LANGUAGES = {"sh", "python", "yaml", "json", "toml", "text", "diff"}
@@ -72,7 +73,7 @@ def test_a_piece_of_python_is_python(block: Block) -> None:
 
 
 @pytest.fixture
-def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> Iterator[tuple[Place, ProxyServer]]:
+def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> tuple[Place, ProxyServer]:
     folder = tmp_path / "place"
     folder.mkdir()
     server = serve(
@@ -81,7 +82,7 @@ def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> Iterator[tuple[P
         MEMORY_URL=f"sqlite:{folder / 'turnkeeper.db'}",
         AGORA_WEBHOOK_SECRET=SECRET,
     )
-    yield Place(folder, server.root, {"AGORA_WEBHOOK_SECRET": SECRET}), server
+    return Place(folder, server.root, {"AGORA_WEBHOOK_SECRET": SECRET}), server
 
 
 def settle(server: ProxyServer) -> None:
@@ -95,7 +96,11 @@ def settle(server: ProxyServer) -> None:
     server.run(memory.archiving.archivist.idle())
 
 
-RUN = [page for page in PAGES if any(b.language in {"sh", "python"} for b in blocks(page)) and named(page) not in MADE]
+RUN = [
+    page
+    for page in PAGES
+    if any(b.language in {"sh", "python"} for b in blocks(page)) and named(page) not in MADE
+]
 
 
 @pytest.mark.parametrize("page", RUN, ids=named)
@@ -174,10 +179,12 @@ def test_the_dashboard_asks_for_nothing_that_is_not_measured(
     serve: Callable[..., ProxyServer], upstream: FakeUpstream
 ) -> None:
     """Every name, with the labels by which it is summed, stands in what a server exposes after some turns."""
-    server = serve(AGORA.read_text() + LIMITS, UPSTREAM_BASE_URL="practice:")
+    server = serve(EVENTFUL)
+    upstream.script = lambda request: status(b"{}", 500)
     for _ in range(2):
-        server.chat(model="practice", headers={"X-Session-Id": "s"})
-    print(server.client.get("/metrics").text)
+        server.chat(
+            [QUESTION, ANSWER, QUESTION], model="practice", stream=True, headers={"X-Session-Id": "s"}
+        )
     exposed = samples(server.client.get("/metrics").text)
     panels = json.loads((ROOT / "docs/grafana.json").read_text())["panels"]
     for expression in [target["expr"] for panel in panels for target in panel["targets"]]:
@@ -187,7 +194,18 @@ def test_the_dashboard_asks_for_nothing_that_is_not_measured(
             assert labels <= exposed[metric], f"{metric} has {exposed[metric]}"
 
 
-LIMITS = "\nlimits: {requests_per_minute: 1}\n"
+COUNTED = {"stream_options": {"include_usage": True}, "headers": {"X-Session-Id": "s"}}
+QUESTION = {"role": "user", "content": "Hi"}
+ANSWER = {"role": "assistant", "content": "Hello."}
+EVENTFUL = """
+memory: {sessions: "memory:"}
+limits: {requests_per_minute: 1}
+upstreams:
+  main: {base_url: "${UPSTREAM_BASE_URL}"}
+  reserve: {base_url: "practice:"}
+pipelines:
+  default: {upstreams: [main, reserve], request: [repair_history, trim_history: {max_messages: 1}]}
+"""
 
 
 def samples(exposition: str) -> dict[str, set[str]]:
