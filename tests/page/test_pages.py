@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from proxy import assembly
+from proxy.configuration import plugin
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
@@ -636,6 +638,19 @@ def test_doubts_are_told_too(visit: Visit):
 )
 def test_nothing_leads_out_of_the_playground(visit: Visit, yaml: str, said: str):
     assert said in tried(visit, yaml)
+
+
+def test_filters_of_ones_own_can_be_tried_where_a_pipeline_has_loaded_them(serve: Serve):
+    visit = Visit(serve(Path(__file__).parents[2] / "examples/own_filter/own.yaml"))
+    text = re.search(r'<textarea id="yaml".*?>\n(.*?)</textarea>', visit.page("/playground"), re.DOTALL)[1]
+    assert "glossary" in text
+    page = tried(visit, unescape(text))
+    assert "2 glossary" in page and "As the upstream would get it" in page
+
+
+def test_packages_that_no_pipeline_uses_are_not_imported(visit: Visit, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plugin, "from_package", lambda name: pytest.fail(f"{name} was looked for"))
+    assert "no filter named" in tried(visit, "request: [of_some_package]")
 
 
 def test_a_request_that_is_wrong_is_said_to_be(visit: Visit):
