@@ -484,7 +484,7 @@ def test_no_more_turns_are_kept_than_the_setting_says(serve: Serve):
     off = serve(KEYED.replace("keep: 50", "keep: 0"))
     off.chat(channel="a")
     assert Visit(off).get("/").status_code == 200
-    assert not off.app.traces._ring and not off.app.traces._unwritten
+    assert not list(off.app.traces.newest("default")) and not off.app.traces._unwritten
 
 
 def test_people_are_those_who_were_named(open_proxy: ProxyServer, visit: Visit):
@@ -766,7 +766,7 @@ def test_what_somebody_said_in_anothers_turn_is_theirs_too(open_proxy: ProxyServ
     (kept,) = Visit(open_proxy).get("/people/user123/export").json()["kept_turns"]
     assert [each["role"] for each in kept["messages"]] == ["user", "user"] and not kept["answer"]
     open_proxy.client.delete("/v1/memory/users/user123")
-    assert not open_proxy.app.traces._ring
+    assert not list(open_proxy.app.traces.newest("default"))
 
 
 def test_without_an_archive_it_is_said_what_to_set(open_proxy: ProxyServer, visit: Visit):
