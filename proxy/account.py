@@ -4,6 +4,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from proxy.tries import Tries
+
 Outcome = Literal["done", "hangup", "superseded", "failed"]
 """How a turn ended; ``hangup`` is the client's leaving."""
 
@@ -20,6 +22,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     ``at`` is when the request arrived, in seconds since 1970; the other times are lengths in seconds, and
     ``lead`` is what went by before the first stage. ``status`` and ``code`` are the client's. ``outcome`` is
     ``None`` while the answer streams. Tokens are the upstream's own count, ``None`` where it gives none.
+    ``fell_back`` is whether another than the pipeline's first upstream answered.
     """
 
     id: str
@@ -44,6 +47,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None
     degraded: tuple[str, ...]
     ignored: tuple[str, ...]
+    tries: Tries
+    fell_back: bool
 
     @property
     def state(self) -> State:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -10,12 +11,14 @@ from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
-from proxy.quota import Quota
 from proxy.traces import Keeping
 from proxy.tracing import Tracing
 from proxy.upstream import Upstream
 from proxy.webhook import Webhook
 from proxy.work import EVERY, Worker
+
+if TYPE_CHECKING:
+    from proxy.quota import Quota
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +37,21 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int
     agora: Webhook | None = None
     log_content: bool = False
-    quota: Quota | None = None
+    quota: "Quota | None" = None
     tracing: Tracing | None = None
     keeping: Keeping = Keeping()
     exact: Exact | None = None
     worker: Worker | None = None
     works: bool = True
+
+    @property
+    def breakers(self) -> dict[tuple[str, str], str]:
+        """How the breaker of each upstream and model stands."""
+        return {
+            (upstream, model): state
+            for upstream, health in self.health.items()
+            for model, state in health.states().items()
+        }
 
 
 class Era:
@@ -69,6 +81,11 @@ class Era:
         """Begins the work in the background; the store is looked through ``every`` so many seconds."""
         if self.parts.worker:
             self._work = asyncio.get_running_loop().create_task(self.parts.worker.run(every=every))
+
+    @property
+    def lost_turns(self) -> int:
+        """How many turns memory has not taken."""
+        return self.parts.memory.recorder.lost_turns if self.parts.memory else 0
 
     def load(self) -> None:
         """Begins to load what no call waits for."""

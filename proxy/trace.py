@@ -1,6 +1,5 @@
 """One turn as it went, kept to be looked at: values that were there anyway, and nothing made of them yet."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -63,7 +62,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
             marks=tuple(watch.clock.marks),
             chunks=watch.stamps[:: len(watch.stamps) // _MOST_STAMPS + 1],
             count=len(watch.stamps),
-            end=time.perf_counter(),
+            end=watch.clock.began + watch.lasted,
             failure=watch.failure,
             content=said and _without_keys(said),
             answer=b"".join(watch.sent) if said else b"",

@@ -18,6 +18,7 @@ from proxy.transcript import transcript
 from proxy.watch import Watch
 
 _MOST_BYTES = 16_000_000
+_MOST_SESSIONS = 1000
 
 
 class Keeping(msgspec.Struct, frozen=True):
@@ -38,6 +39,7 @@ class Traces:
         self._bytes = 0
         self._unwritten: dict[Key, list[int]] = {}
         self._written: dict[int, float] = {}
+        self._latest: dict[Key, float] = {}
 
     def keep(self, keeping: Keeping) -> None:
         """From now on more is kept, or less; what is too much goes at once."""
@@ -53,12 +55,14 @@ class Traces:
         self.hour.add(time.time(), account)
         if self.keeping.turns:
             trace = Trace.of(account, watch, number=next(self._numbers), content=self.keeping.content)
-            if account.session is not None:
-                self._unwritten.setdefault(Key(account.tenant, account.session), []).append(trace.number)
+            self._await(trace)
             self._take(trace)
 
     def recorded(self, key: Key, _: Session) -> None:
         """Notes when the turns of a session were written; a recorder's listener."""
+        self._latest[key] = time.perf_counter()
+        while len(self._latest) > _MOST_SESSIONS:
+            del self._latest[next(iter(self._latest))]
         for number in self._unwritten.pop(key, ()):
             self._written[number] = time.perf_counter()
 
@@ -97,6 +101,18 @@ class Traces:
             if trace.account.session == session if user is None else trace.concerns(user):
                 self._ring.remove(trace)
                 self._let_go(trace)
+
+    def _await(self, trace: Trace) -> None:
+        """Its turn is written from now on, or has been since it ended."""
+        account = trace.account
+        if account.session is None:
+            return
+        key = Key(account.tenant, account.session)
+        written = self._latest.get(key, 0.0)
+        if written > trace.end:
+            self._written[trace.number] = written
+        else:
+            self._unwritten.setdefault(key, []).append(trace.number)
 
     def _take(self, trace: Trace) -> None:
         if trace.size > _MOST_BYTES or not self.keeping.content:

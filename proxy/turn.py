@@ -13,6 +13,7 @@ from filters.tokens import in_text
 from proxy import chain, relay, session, toolbox, wire
 from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
+from proxy.memory.store import Key
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
@@ -75,7 +76,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         fields=question.fields,
         messages=question.messages,
     )
-    fallback = Fallback(question, pipeline)
+    fallback = Fallback(question, pipeline, watch.tries)
     watch.clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
     tape = reply.taped()
@@ -87,43 +88,24 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     finally:
         answer.close()
         watch.model, watch.upstream = fallback.model, fallback.upstream
-        _record(
-            call,
-            pipeline,
-            who,
-            tape,
-            question,
-            at=context.now,
-            model=fallback.model,
-            trimmed=bool(notes.left_out),
-        )
+        watch.fell_back = fallback.upstream != pipeline.targets[0].name
+        if pipeline.memory and who.key and tape:
+            said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
+            pipeline.memory.recorder.put(msgspec.structs.replace(said, user=who.user, model=fallback.model))
 
 
-def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
-    call: Call,
-    pipeline: Pipeline,
-    who: Identity,
-    tape: list[bytes],
-    question: Question,
-    *,
-    at: float,
-    model: str | None,
-    trimmed: bool,
-) -> None:
-    if pipeline.memory and who.key and tape:
-        answer = b"".join(tape)
-        said = Said(
-            key=who.key,
-            user=who.user,
-            model=model,
-            window=call.messages,
-            answer=answer,
-            at=at,
-            trimmed=trimmed,
-            shown=question.messages,
-            tools=bytes(question.fields.get("tools", b"")),
-        )
-        pipeline.memory.recorder.put(said)
+def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
+    call: Call, question: Question, notes: chain.Notes, *, key: Key, answer: bytes, at: float
+) -> Said:
+    return Said(
+        key=key,
+        window=call.messages,
+        answer=answer,
+        at=at,
+        trimmed=bool(notes.left_out),
+        shown=question.messages,
+        tools=bytes(question.fields.get("tools", b"")),
+    )
 
 
 def _line(who: Identity, pipeline: Pipeline) -> Line | None:

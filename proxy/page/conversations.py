@@ -73,7 +73,7 @@ async def _lines(room: Room, key: Key, session: Session, start: int, end: int) -
         moved = min(end, session.moved)
         cold = await room.memory.store.cold(key, start=start, limit=moved - start)
     hot = session.entries[max(0, start - session.moved) : max(0, end - session.moved)]
-    return lines(cold, hot, start)
+    return lines(cold, hot, start, session.summaries)
 
 
 async def _asked_to_delete(room: Room) -> Response:

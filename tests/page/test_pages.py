@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
+from proxy import assembly
+from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.segment import Segment
+from proxy.memory.session import decode, encode
+from proxy.memory.store import Key
 from proxy.page.examples import TITLES, example
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.page.conftest import KEYED, KEYS
@@ -258,6 +264,37 @@ def test_a_stream_of_events_ends_when_the_server_does(open_proxy: ProxyServer, v
         assert time.monotonic() - began < 3
 
 
+def test_a_new_configuration_lets_the_events_of_the_old_one_end_and_keeps_the_turns(
+    serve: Serve, tmp_path: Path, upstream: FakeUpstream
+):
+    proxy = serve(KEYED)
+    turn, visit = talk(proxy), Visit(proxy)
+    other = tmp_path / "other.yaml"
+    other.write_text(KEYED.replace("keep: 50", "keep: 40"))
+    environ = {"UPSTREAM_BASE_URL": upstream.url}
+    parts = assembly.parts(load(other, environ), environ, proxy.app.metrics, proxy.app.traces)
+    before = proxy.app.memory.store
+    with visit.client.stream("GET", "/live/events") as events:
+        lines = events.iter_lines()
+        next(lines)
+
+        async def swap() -> None:
+            proxy.app.swap(parts)
+
+        proxy.run(swap())
+        list(lines)
+    end = time.monotonic() + 5
+    while proxy.app._ending and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not proxy.app._ending, "a page that is left open holds nothing up"
+    assert proxy.app.memory.store is not before
+    assert proxy.app.traces.keeping.turns == 40
+    assert visit.get(f"/turns/{turn}").status_code == 200
+    talk(proxy, channel="room-2")
+    written = proxy.app.traces.written(next(proxy.app.traces.newest("default")))
+    assert written is not None
+
+
 def test_a_conversation_shows_what_was_heard_and_strikes_out_the_rest(open_proxy: ProxyServer, visit: Visit):
     talk(open_proxy)
     page = visit.page("/conversations/room-1")
@@ -315,6 +352,38 @@ def test_words_can_be_edited(open_proxy: ProxyServer, visit: Visit):
     held = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
     assert held[1]["content"] == "Tell a joke!"
     assert visit.post(path, seen=path, shown=shown, text="Once more").status_code == 409
+
+
+def summarised(proxy: ProxyServer) -> None:
+    """A conversation of eight messages, the first four of which are in a summary."""
+    contents = [{"role": "user", "content": f"line {i}", "turn_id": i} for i in range(8)]
+    proxy.client.put("/v1/memory/sessions/long", json={"contents": contents})
+    store, key = proxy.app.memory.store, Key("default", "long")
+    held = proxy.run(store.read(key))
+    session = decode(held.blob)
+    summary = Segment(
+        text="They <b>talked</b>.", life=0, turn=session.entries[3].turn, messages=4, model="m-1"
+    )
+    blob = encode(msgspec.structs.replace(session, summaries=(summary,)))
+    assert proxy.run(store.write(key, blob, version=held.version, ttl=60.0))
+
+
+def test_a_conversation_tells_what_a_summary_stands_for(open_proxy: ProxyServer, visit: Visit):
+    summarised(open_proxy)
+    page = visit.page("/conversations/long")
+    assert "4 messages" in words(page) and "by m-1" in words(page).replace(" · ", " ")
+    assert "They &lt;b&gt;talked&lt;/b&gt;." in page
+    before, after = page.split("From here on told word by word")
+    assert "line 3<" in before and "line 4<" in after and before.count("line covered") == 4
+
+
+def test_a_summary_of_an_edited_turn_is_stale(open_proxy: ProxyServer, visit: Visit):
+    summarised(open_proxy)
+    for position in (6, 1):
+        path = f"/conversations/long/edit/{position}"
+        shown = re.search(r'name="shown" value="(\w+)"', visit.page(path))[1]
+        assert visit.post(path, seen=path, shown=shown, text="Other words").status_code == 303
+        assert ("to be made anew" in visit.page("/conversations/long")) == (position == 1)
 
 
 def test_a_conversation_is_deleted_after_a_question(open_proxy: ProxyServer, visit: Visit):
