@@ -64,18 +64,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = _question(call, pipeline, who, context, notes)
-    _own_up(notes.skipped, reply)
-    for name in notes.left_out:
-        reply.add(_DEGRADED, name)
-    watch.content = Content(
-        call=asked,
-        heard=call,
-        who=who,
-        context=context,
-        pipeline=pipeline,
-        fields=question.fields,
-        messages=question.messages,
-    )
+    _own_up(notes, reply)
+    watch.content = _content(asked, call, who, context, pipeline, question)
     fallback = Fallback(question, pipeline, watch.tries)
     watch.clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
@@ -114,10 +104,26 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
     return (who.key, pipeline.name) if who.key and named else None
 
 
-def _own_up(skipped: list[str] | None, reply: Reply) -> None:
-    for name in dict.fromkeys(skipped or ()):
+def _own_up(notes: chain.Notes, reply: Reply) -> None:
+    for name in dict.fromkeys(notes.skipped or ()):
         _log.warning("The filter '%s' has failed; the turn went on without it.", name)
         reply.add(_DEGRADED, name)
+    for name in notes.left_out:
+        reply.add(_DEGRADED, name)
+
+
+def _content(  # noqa: PLR0913, PLR0917 - all that was said
+    asked: Call, heard: Call, who: Identity, context: Context, pipeline: Pipeline, question: Question
+) -> Content:
+    return Content(
+        call=asked,
+        heard=heard,
+        who=who,
+        context=context,
+        pipeline=pipeline,
+        fields=question.fields,
+        messages=question.messages,
+    )
 
 
 def _question(
