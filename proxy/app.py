@@ -55,7 +55,8 @@ class App:
         self._lost = 0
         self._turns = 0
         self.phase = "starting"
-        self._metrics, self._traces = metrics, traces
+        self._metrics = metrics
+        self.traces = traces
         self._audience = Audience(metrics, traces, lambda: self._era.parts)
         metrics.gauge(self.standing)
         traces.keep(parts.keeping)
@@ -83,12 +84,6 @@ class App:
         """The server's numbers, of all turns that have ended by now."""
         self._audience.settle()
         return self._metrics
-
-    @property
-    def traces(self) -> Traces:
-        """The newest turns, all that have ended by now."""
-        self._audience.settle()
-        return self._traces
 
     @property
     def feed(self) -> Feed:

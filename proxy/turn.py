@@ -57,19 +57,37 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 
 
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
-    watch, asked = reply.watch, call
+    watch = reply.watch
     watch.clock.mark("memory")
-    call, known = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
+    heard, known = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
     context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
-    question = _question(call, pipeline, who, context, notes)
+    question = _question(heard, pipeline, who, context, notes)
     _own_up(notes, reply)
-    watch.content = _content(asked, call, who, context, pipeline, question)
+    watch.content = _content(call, heard, who, context, pipeline, question)
     fallback = Fallback(question, pipeline, watch.tries)
     watch.clock.begin("upstream")
-    answer = Rewriting(pipeline.answer, context)
     tape = reply.taped()
+    try:
+        await _pass_on(fallback, question, pipeline, context, reply, tape)
+    finally:
+        watch.model, watch.upstream = fallback.model, fallback.upstream
+        watch.fell_back = fallback.upstream != pipeline.targets[0].name
+        if pipeline.memory and who.key and tape:
+            said = _said(heard, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
+            pipeline.memory.recorder.put(msgspec.structs.replace(said, user=who.user, model=fallback.model))
+
+
+async def _pass_on(  # noqa: PLR0913, PLR0917
+    fallback: Fallback,
+    question: Question,
+    pipeline: Pipeline,
+    context: Context,
+    reply: Reply,
+    tape: list[bytes],
+) -> None:
+    answer = Rewriting(pipeline.answer, context)
     silence = Silence(pipeline, context, answer, reply, tape) if question.streaming else nullcontext()
     try:
         async with silence:
@@ -77,11 +95,20 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
                 await relay.pass_on(begun, answer, reply)
     finally:
         answer.close()
-        watch.model, watch.upstream = fallback.model, fallback.upstream
-        watch.fell_back = fallback.upstream != pipeline.targets[0].name
-        if pipeline.memory and who.key and tape:
-            said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
-            pipeline.memory.recorder.put(msgspec.structs.replace(said, user=who.user, model=fallback.model))
+
+
+def _content(  # noqa: PLR0913, PLR0917
+    call: Call, heard: Call, who: Identity, context: Context, pipeline: Pipeline, question: Question
+) -> Content:
+    return Content(
+        call=call,
+        heard=heard,
+        who=who,
+        context=context,
+        pipeline=pipeline,
+        fields=question.fields,
+        messages=question.messages,
+    )
 
 
 def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
@@ -105,25 +132,11 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
 
 
 def _own_up(notes: chain.Notes, reply: Reply) -> None:
+    for name in notes.left_out:
+        reply.add(_DEGRADED, name)
     for name in dict.fromkeys(notes.skipped or ()):
         _log.warning("The filter '%s' has failed; the turn went on without it.", name)
         reply.add(_DEGRADED, name)
-    for name in notes.left_out:
-        reply.add(_DEGRADED, name)
-
-
-def _content(  # noqa: PLR0913, PLR0917 - all that was said
-    asked: Call, heard: Call, who: Identity, context: Context, pipeline: Pipeline, question: Question
-) -> Content:
-    return Content(
-        call=asked,
-        heard=heard,
-        who=who,
-        context=context,
-        pipeline=pipeline,
-        fields=question.fields,
-        messages=question.messages,
-    )
 
 
 def _question(
