@@ -30,10 +30,10 @@ from proxy.traces import KeptTurns, Traces
 from proxy.work import Worker
 
 
-def memory(settings: Settings) -> Memory | None:
+def remembered(settings: Settings) -> Memory | None:
     """What a configuration remembers with, for work beside any serving; nothing is connected."""
-    remembered, _ = memory_of(settings, targets_of(settings, {}), _unmetered, Traces())
-    return remembered
+    memory, _ = memory_of(settings, targets_of(settings, {}), _unmetered, Traces())
+    return memory
 
 
 def _unmetered(_operation: str, _end: str, _seconds: float) -> None:
@@ -63,7 +63,7 @@ def memory_of(
     archiving = _archiving(own, store, codec, tenants(settings))
     archivist = (archiving.archivist.told,) if archiving else ()
     holdings = (Archived(archiving.archive),) if archiving else ()
-    remembered = Memory(
+    memory = Memory(
         store,
         Recorder(store, window, (traces.recorded, *archivist, worker.nudge), reasoning=own.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
@@ -72,7 +72,7 @@ def memory_of(
         archiving,
         archiving.knowledge.lines if archiving else None,
     )
-    return remembered, worker
+    return memory, worker
 
 
 def _window(settings: MemorySettings) -> Window:
