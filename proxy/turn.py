@@ -12,6 +12,7 @@ from filters.base import Context, Snapshot
 from proxy import chain, relay, session, toolbox, wire
 from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
+from proxy.memory.told import Told
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
@@ -57,7 +58,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch, asked = reply.watch, call
     watch.clock.mark("memory")
-    call, known = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
+    call, known, told = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
     context = _context(who, known)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
@@ -87,7 +88,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         answer.close()
         watch.model, watch.upstream = fallback.model, fallback.upstream
         trimmed = bool(notes.left_out)
-        _record(call, pipeline, who, tape, at=context.now, model=fallback.model, trimmed=trimmed)
+        at, model = context.now, fallback.model
+        _record(call, pipeline, who, tape, at=at, model=model, trimmed=trimmed, told=told)
 
 
 def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
@@ -99,6 +101,7 @@ def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
     at: float,
     model: str | None,
     trimmed: bool,
+    told: Told | None,
 ) -> None:
     if pipeline.memory and who.key and tape:
         answer = b"".join(tape)
@@ -110,6 +113,7 @@ def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
             answer=answer,
             at=at,
             trimmed=trimmed,
+            told=told,
         )
         pipeline.memory.recorder.put(said)
 
