@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+from docs.dashboard import dashboard
 from proxy.configuration.load import shelf_of
 from proxy.configuration.shelf import Shelf
 from proxy.describe.editor import schema
+from proxy.describe.figures import table
+from proxy.describe.manual import manual
 from proxy.describe.page import pages
 from proxy.describe.reference import reference
 
@@ -18,13 +21,20 @@ def made() -> dict[Path, str]:
     shipped = Shelf(installed=False)
     return {
         ROOT / "docs/filters.md": reference(pages(shipped)),
-        ROOT / "config/schema.json": _json(shipped),
-        OWN.with_name("schema.json"): _json(shelf_of(OWN, {}, shipped)),
+        ROOT / "docs/configuration.md": manual(_config("everything"), _config("agora")),
+        ROOT / "docs/metrics.md": table(),
+        ROOT / "docs/grafana.json": _json(dashboard()),
+        ROOT / "config/schema.json": _json(schema(shipped)),
+        OWN.with_name("schema.json"): _json(schema(shelf_of(OWN, {}, shipped))),
     }
 
 
-def _json(shelf: Shelf) -> str:
-    return json.dumps(schema(shelf), indent=2, ensure_ascii=False) + "\n"
+def _config(name: str) -> str:
+    return (ROOT / f"config/{name}.yaml").read_text(encoding="utf-8")
+
+
+def _json(made: object) -> str:
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from proxy.tries import Tries
+
 Outcome = Literal["done", "hangup", "superseded", "failed"]
 """How a turn ended; ``hangup`` is the client's leaving."""
 
@@ -17,9 +19,10 @@ OWN_STAGES: Final = frozenset({"recall", "filters"})
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """One turn, with no word of what was said in it.
 
-    ``at`` is when the request arrived, in seconds since 1970; the other times are lengths in seconds.
-    ``status`` and ``code`` are the client's. ``outcome`` is ``None`` while the answer streams. Tokens are
-    the upstream's own count, ``None`` where it gives none.
+    ``at`` is when the request arrived, in seconds since 1970; the other times are lengths in seconds, and
+    ``lead`` is what went by before the first stage. ``status`` and ``code`` are the client's. ``outcome`` is
+    ``None`` while the answer streams. Tokens are the upstream's own count, ``None`` where it gives none.
+    ``fell_back`` is whether another than the pipeline's first upstream answered.
     """
 
     id: str
@@ -35,6 +38,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None
     status: int
     code: str | None
+    lead: float
     stages: tuple[tuple[str, float], ...]
     filters: tuple[tuple[str, float], ...]
     first_token: float | None
@@ -43,6 +47,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None
     degraded: tuple[str, ...]
     ignored: tuple[str, ...]
+    tries: Tries
+    fell_back: bool
 
     @property
     def state(self) -> State:

@@ -2,34 +2,39 @@
 
 import asyncio
 import logging
+import random
 import re
-import secrets
 import time
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from proxy import body, turn, words
-from proxy.access import told
+from proxy import body, turn
+from proxy.audience import Audience
 from proxy.era import Era, Parts
 from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
 from proxy.feed import Feed
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
+from proxy.lineage import HEADER as TRACEPARENT
+from proxy.lineage import Lineage
 from proxy.metrics import Metrics
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
-from proxy.quota import Quota
 from proxy.reply import Reply
 from proxy.site import Site
 from proxy.standing import Standing
 from proxy.traces import Traces
 from proxy.trial import explain
 from proxy.watch import Watch
+
+if TYPE_CHECKING:
+    from proxy.quota import Quota
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN = "/v1/explain"
@@ -50,10 +55,9 @@ class App:
         self._lost = 0
         self._turns = 0
         self.phase = "starting"
-        self.metrics = metrics
+        self._metrics, self._traces = metrics, traces
+        self._audience = Audience(metrics, traces, lambda: self._era.parts)
         metrics.gauge(self.standing)
-        self.feed = Feed()
-        self.traces = traces
         traces.keep(parts.keeping)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,6 +77,23 @@ class App:
         self.traces.keep(parts.keeping)
         if parts.memory:
             parts.memory.start()
+
+    @property
+    def metrics(self) -> Metrics:
+        """The server's numbers, of all turns that have ended by now."""
+        self._audience.settle()
+        return self._metrics
+
+    @property
+    def traces(self) -> Traces:
+        """The newest turns, all that have ended by now."""
+        self._audience.settle()
+        return self._traces
+
+    @property
+    def feed(self) -> Feed:
+        """Turns as they happen."""
+        return self._audience.feed
 
     @property
     def parts(self) -> Parts:
@@ -101,12 +122,13 @@ class App:
         self._begin()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        self._audience.settle()
         await asyncio.gather(self._era.end(), *self._ending)
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        watch = Watch(_request_id(headers), self._observe)
+        watch = Watch(_request_id(headers), self._audience.note)
         reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch)
         try:
             with self._era as parts:
@@ -150,6 +172,8 @@ class App:
         pipeline = _pipeline(parts, (chat["pipeline"] if chat else query.get("pipeline")) or "default")
         if chat:
             reply.watch.turn_of(tenant, pipeline.name)
+            if parts.tracing:
+                _continue(headers, reply.watch)
         content = await body.read(receive, headers, parts.max_body)
         request = turn.Request(headers=headers, query=query, body=content, tenant=tenant)
         if chat:
@@ -158,7 +182,7 @@ class App:
             await until_gone(receive, _explain(request, pipeline, reply))
 
     async def _turn(
-        self, request: turn.Request, pipeline: Pipeline, reply: Reply, quota: Quota | None
+        self, request: turn.Request, pipeline: Pipeline, reply: Reply, quota: "Quota | None"
     ) -> None:
         admitted = quota.turn(request.tenant, len(request.body), reply) if quota else nullcontext()
         self._turns += 1
@@ -168,19 +192,8 @@ class App:
         finally:
             self._turns -= 1
 
-    def _observe(self, watch: Watch) -> None:
-        """Tells of a turn that has begun to answer, where anyone looks on, or has ended."""
-        if watch.outcome is not None:
-            account = watch.account()
-            self.metrics.turn(account)
-            self.traces.put(account, watch)
-            self.feed.publish(account)
-            told(account, words.of(watch) if self._era.parts.log_content else {})
-        elif self.feed.watched:
-            self.feed.publish(watch.account())
-
     def _ended(self, ending: asyncio.Task[None]) -> None:
-        self._lost += _lost(self._ending.pop(ending))
+        self._lost += self._ending.pop(ending).lost_turns
 
     def standing(self) -> Standing:
         """What is true of the server now."""
@@ -189,13 +202,16 @@ class App:
         return Standing(
             in_flight=self._turns,
             waiting=memory.recorder.waiting if memory else 0,
-            lost=self._lost + sum(map(_lost, eras)),
+            lost=self._lost + sum(era.lost_turns for era in eras),
             failing=bool(memory and memory.degraded),
+            breakers=self._era.parts.breakers,
         )
 
 
-def _lost(era: Era) -> int:
-    return era.parts.memory.recorder.lost_turns if era.parts.memory else 0
+def _continue(headers: dict[str, str], watch: Watch) -> None:
+    """Takes the client's trace over; the model, where it gets that header, becomes a part of ours."""
+    watch.lineage = Lineage.of(headers.get(TRACEPARENT))
+    headers[TRACEPARENT] = watch.lineage.onward
 
 
 def _pipeline(parts: Parts, name: str) -> Pipeline:
@@ -218,7 +234,7 @@ def _explained(request: turn.Request, pipeline: Pipeline) -> bytes:
 
 def _request_id(headers: Mapping[str, str]) -> str:
     given = headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+    return given if _REQUEST_ID.fullmatch(given) else f"req_{random.getrandbits(96):024x}"
 
 
 def _query(scope: Scope) -> dict[str, str]:

@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from proxy.gate import Gate
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
-from proxy.quota import Quota
 from proxy.traces import Keeping
+from proxy.tracing import Tracing
 from proxy.upstream import Upstream
 from proxy.webhook import Webhook
 from proxy.work import EVERY, Worker
+
+if TYPE_CHECKING:
+    from proxy.quota import Quota
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,10 +36,20 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int
     agora: Webhook | None = None
     log_content: bool = False
-    quota: Quota | None = None
+    quota: "Quota | None" = None
+    tracing: Tracing | None = None
     keeping: Keeping = Keeping()
     worker: Worker | None = None
     works: bool = True
+
+    @property
+    def breakers(self) -> dict[tuple[str, str], str]:
+        """How the breaker of each upstream and model stands."""
+        return {
+            (upstream, model): state
+            for upstream, health in self.health.items()
+            for model, state in health.states().items()
+        }
 
 
 class Era:
@@ -65,6 +79,11 @@ class Era:
         if self.parts.worker:
             self._work = asyncio.get_running_loop().create_task(self.parts.worker.run(every=every))
 
+    @property
+    def lost_turns(self) -> int:
+        """How many turns memory has not taken."""
+        return self.parts.memory.recorder.lost_turns if self.parts.memory else 0
+
     async def end(self) -> None:
         """Ends the work at once, and closes memory and the ways to the models once the last call has left."""
         if self._work:
@@ -77,3 +96,5 @@ class Era:
             await self.parts.memory.aclose()
         for upstream in self.parts.upstreams:
             await upstream.aclose()
+        if self.parts.tracing:
+            await asyncio.to_thread(self.parts.tracing.close)

@@ -8,6 +8,7 @@ from proxy.candidates import Candidate, Candidates
 from proxy.errors import UpstreamError, UpstreamTimeout
 from proxy.pipeline import Pipeline, Target
 from proxy.question import Question
+from proxy.tries import Tries
 
 # With less than this left, in seconds, an upstream could not answer anyway.
 _LEAST = 0.02
@@ -18,14 +19,16 @@ class Fallback:
     """One question on its way to whichever upstream answers it first.
 
     All attempts share one deadline, which counts from here. ``model`` and ``upstream`` are what answered;
-    until then, what is asked first. RequestError where nobody named a model.
+    until then, what is asked first; ``tries`` is told of what it took. RequestError where nobody named a
+    model.
     """
 
-    def __init__(self, question: Question, pipeline: Pipeline) -> None:
+    def __init__(self, question: Question, pipeline: Pipeline, tries: Tries) -> None:
         self._candidates = Candidates(question, pipeline)
         self.model = self._candidates.model
         self.upstream = pipeline.targets[0].name
         self._pipeline = pipeline
+        self._tries = tries
         self._streaming = question.streaming
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
@@ -50,6 +53,8 @@ class Fallback:
         while (candidate := self._next()) is not None:
             if candidate.ready:
                 await asyncio.sleep(candidate.ready - self._time())
+            if candidate.tried > 1:
+                self._tries.again.append(candidate.target.name)
             try:
                 return await self._ask(candidate, candidate.target)
             except UpstreamError as error:
@@ -69,6 +74,7 @@ class Fallback:
 
     def _failed(self, candidate: Candidate, error: UpstreamError) -> None:
         self._failure = error
+        self._tries.failed.append((candidate.target.name, error.code or ""))
         wanted = self._candidates.put_back(candidate, error, self._time())
         if wanted.ailing:
             candidate.breaker.failed()

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from proxy.account import Account
 from proxy.families import Families
-from proxy.standing import Gauges, Standing
+from proxy.standing import BREAKER_STATES, Gauges, Standing
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MODELS: Final = 50
@@ -31,7 +32,7 @@ class Metrics:
 
     def gauge(self, standing: Callable[[], Standing]) -> None:
         """Asks for a standing whenever somebody reads."""
-        self._registry.register(Gauges(standing))
+        self._registry.register(Gauges(lambda: self._named(standing())))
 
     def exposition(self) -> bytes:
         """All of it, in Prometheus' text format."""
@@ -48,6 +49,7 @@ class Metrics:
         if account.upstream is not None:
             self._own(account)
             self._asked(account, account.upstream)
+            self._struggled(account, account.upstream)
 
     def memory(self, operation: str, outcome: str, seconds: float) -> None:
         """Counts one operation of a store."""
@@ -77,6 +79,24 @@ class Metrics:
             self._child(of.tokens, _CHAT, model, "input").observe(account.input_tokens)
         if account.output_tokens is not None:
             self._child(of.tokens, _CHAT, model, "output").observe(account.output_tokens)
+
+    def _struggled(self, account: Account, upstream: str) -> None:
+        """What it took until an upstream began to answer."""
+        of = self._families
+        for failed in account.tries.failed:
+            self._child(of.failed, *failed).inc()
+        for again in account.tries.again:
+            self._child(of.again, again).inc()
+        if account.fell_back:
+            self._child(of.fallbacks, account.pipeline, upstream).inc()
+
+    def _named(self, standing: Standing) -> Standing:
+        """The same with models under their labels; of breakers that share one, the worst is told."""
+        worst: dict[tuple[str, str], str] = {}
+        for (upstream, model), state in standing.breakers.items():
+            label = upstream, self._model(model)
+            worst[label] = max(state, worst.get(label, state), key=BREAKER_STATES.index)
+        return msgspec.structs.replace(standing, breakers=worst)
 
     def _model(self, name: str | None) -> str:
         if name is None or (name not in self._models and len(self._models) >= _MOST_MODELS):

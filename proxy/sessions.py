@@ -106,14 +106,21 @@ async def _deleted(request: Request) -> Response:
     memory, key = _memory(request), _key(request)
     if "content-type" in request.headers:
         await _json_body(request)
-    traces: Traces = request.scope["traces"]
+    if not await delete(memory, request.scope["traces"], key):
+        raise _missing(key)
+    return Response(status_code=204)
+
+
+async def delete(memory: Memory, traces: Traces, key: Key) -> bool:
+    """Removes a session, what is archived of it that belongs to no person, and what is kept of its turns.
+
+    Whether there was anything that was remembered. Raises StoreError.
+    """
     traces.forget(key.tenant, session=key.session)
     there = await memory.store.delete(key)
     if memory.archiving:
         there = bool(await memory.archiving.archive.forget_strangers(key)) or there
-    if not there:
-        raise _missing(key)
-    return Response(status_code=204)
+    return there
 
 
 async def _replace(memory: Memory, key: Key, session: Session) -> None:

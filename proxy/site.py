@@ -25,9 +25,21 @@ class Health(Protocol):
     """What the site needs to know of the server around it."""
 
     phase: str
-    metrics: Metrics
-    feed: Feed
-    traces: Traces
+
+    @property
+    def metrics(self) -> Metrics:
+        """The server's numbers."""
+        ...
+
+    @property
+    def feed(self) -> Feed:
+        """Turns as they happen."""
+        ...
+
+    @property
+    def traces(self) -> Traces:
+        """The newest turns."""
+        ...
 
 
 class Site:

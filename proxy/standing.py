@@ -1,13 +1,15 @@
 """How a server stands at one moment, as Prometheus asks for it."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-_BREAKER_STATES = ("closed", "half_open", "open")
+BREAKER_STATES: Final = ("closed", "half_open", "open")
+"""From the best to the worst."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,6 @@ def _breakers(states: Mapping[tuple[str, str], str]) -> Metric:
         "turnkeeper_breaker_state", "1 for the state that it is in", labels=("upstream", "model", "state")
     )
     for (upstream, model), state in states.items():
-        for each in _BREAKER_STATES:
+        for each in BREAKER_STATES:
             family.add_metric((upstream, model, each), float(each == state))
     return family

@@ -1,6 +1,5 @@
 """One turn as it went, kept to be looked at: values that were there anyway, and nothing made of them yet."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -63,12 +62,18 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
             marks=tuple(watch.clock.marks),
             chunks=watch.stamps[:: len(watch.stamps) // _MOST_STAMPS + 1],
             count=len(watch.stamps),
-            end=time.perf_counter(),
+            end=watch.clock.began + watch.lasted,
             failure=watch.failure,
             content=said and _without_keys(said),
             answer=b"".join(watch.sent) if said else b"",
             size=watch.size + sum(map(len, watch.sent)) if said else 0,
         )
+
+    def concerns(self, person: str) -> bool:
+        """Whether somebody called, or said anything that was sent along."""
+        if self.account.user == person:
+            return True
+        return self.content is not None and any(m.user == person for m in self.content.call.messages)
 
 
 def _without_keys(content: Content) -> Content:

@@ -3,18 +3,22 @@
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from proxy.account import Account
 from proxy.hour import Hour
+from proxy.memory.archive.lexicon import Scope
 from proxy.memory.session import Session
 from proxy.memory.store import Key
 from proxy.trace import Trace
+from proxy.transcript import transcript
 from proxy.watch import Watch
 
 _MOST_BYTES = 16_000_000
+_MOST_SESSIONS = 1000
 
 
 class Keeping(msgspec.Struct, frozen=True):
@@ -35,6 +39,7 @@ class Traces:
         self._bytes = 0
         self._unwritten: dict[Key, list[int]] = {}
         self._written: dict[int, float] = {}
+        self._latest: dict[Key, float] = {}
 
     def keep(self, keeping: Keeping) -> None:
         """From now on more is kept, or less; what is too much goes at once."""
@@ -50,12 +55,14 @@ class Traces:
         self.hour.add(time.time(), account)
         if self.keeping.turns:
             trace = Trace.of(account, watch, number=next(self._numbers), content=self.keeping.content)
-            if account.session is not None:
-                self._unwritten.setdefault(Key(account.tenant, account.session), []).append(trace.number)
+            self._await(trace)
             self._take(trace)
 
     def recorded(self, key: Key, _: Session) -> None:
         """Notes when the turns of a session were written; a recorder's listener."""
+        self._latest[key] = time.perf_counter()
+        while len(self._latest) > _MOST_SESSIONS:
+            del self._latest[next(iter(self._latest))]
         for number in self._unwritten.pop(key, ()):
             self._written[number] = time.perf_counter()
 
@@ -91,10 +98,21 @@ class Traces:
     def forget(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
         """Lets go of all turns of a session, or of a person."""
         for trace in list(self.newest(tenant)):
-            account = trace.account
-            if (account.session == session) if user is None else (account.user == user):
+            if trace.account.session == session if user is None else trace.concerns(user):
                 self._ring.remove(trace)
                 self._let_go(trace)
+
+    def _await(self, trace: Trace) -> None:
+        """Its turn is written from now on, or has been since it ended."""
+        account = trace.account
+        if account.session is None:
+            return
+        key = Key(account.tenant, account.session)
+        written = self._latest.get(key, 0.0)
+        if written > trace.end:
+            self._written[trace.number] = written
+        else:
+            self._unwritten.setdefault(key, []).append(trace.number)
 
     def _take(self, trace: Trace) -> None:
         if trace.size > _MOST_BYTES or not self.keeping.content:
@@ -113,3 +131,35 @@ class Traces:
         left = [number for number in self._unwritten.pop(key, ()) if number != trace.number]
         if left:
             self._unwritten[key] = left
+
+
+class KeptTurns:
+    """What the ring holds of persons, as a place that holds their words."""
+
+    def __init__(self, traces: Traces) -> None:
+        self._traces = traces
+
+    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+        """The turns of a person; of a turn of somebody else's, what the person said in it."""
+        found = [t for t in self._traces.newest(person.tenant) if t.concerns(person.person)]
+        return {"kept_turns": [_exported(trace, person.person) for trace in reversed(found)]}
+
+    async def forget(self, person: Scope, *, at: float) -> int:  # noqa: ARG002 - what comes later is no longer theirs
+        """Lets go of all turns in which a person spoke; how many there were."""
+        before = sum(1 for _ in self._traces.newest(person.tenant))
+        self._traces.forget(person.tenant, user=person.person)
+        return before - sum(1 for _ in self._traces.newest(person.tenant))
+
+
+def _exported(trace: Trace, person: str) -> dict[str, Any]:
+    account, whole = trace.account, trace.account.user == person
+    messages = trace.content.call.messages if trace.content else ()
+    said = [{"role": m.role, "content": m.text} for m in messages if whole or m.user == person]
+    answer = transcript(trace.answer).text if whole else ""
+    return {
+        "id": account.id,
+        "timestamp": account.at,
+        "session_id": account.session,
+        "messages": said,
+        "answer": answer,
+    }

@@ -75,7 +75,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         fields=question.fields,
         messages=question.messages,
     )
-    fallback = Fallback(question, pipeline)
+    fallback = Fallback(question, pipeline, watch.tries)
     watch.clock.begin("upstream")
     answer = Rewriting(pipeline.answer, context)
     tape = reply.taped()
@@ -87,6 +87,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     finally:
         answer.close()
         watch.model, watch.upstream = fallback.model, fallback.upstream
+        watch.fell_back = fallback.upstream != pipeline.targets[0].name
         trimmed = bool(notes.left_out)
         at, model = context.now, fallback.model
         _record(call, pipeline, who, tape, at=at, model=model, trimmed=trimmed, told=told)

@@ -1,12 +1,14 @@
 """One request, watched on its way: what is noted costs next to nothing, and is told when nobody waits."""
 
-import secrets
+import random
 import time
 from collections.abc import Callable, Sequence
 
 from filters.message import Message
 from proxy.account import Account, Outcome
 from proxy.clock import Clock
+from proxy.lineage import Lineage
+from proxy.tries import Tries
 from proxy.usage import usage_of
 
 
@@ -32,6 +34,8 @@ class Watch:
         self.turn: int | None = None
         self.model: str | None = None
         self.upstream: str | None = None
+        self.tries = Tries()
+        self.fell_back = False
         self.degraded: list[str] = []
         self.ignored: Sequence[str] = ()
         self.asked: Sequence[Message] = ()
@@ -41,7 +45,9 @@ class Watch:
         self.failure: str | None = None
         self.content: object = None
         self.size = 0
+        self.lineage: Lineage | None = None
         self._at = time.time()
+        self._lasted: float | None = None
         self._id = ""
         self._tell = tell
 
@@ -58,11 +64,17 @@ class Watch:
         """The turn has ended; ``otherwise`` is how, where nothing else was noted."""
         if self.pipeline is not None:
             self.outcome = self.outcome or otherwise
+            self._lasted = self.clock.passed()
             self._tell(self)
+
+    @property
+    def lasted(self) -> float:
+        """How long it took, in seconds; until it has ended, so far."""
+        return self.clock.passed() if self._lasted is None else self._lasted
 
     def account(self) -> Account:
         """All that is known now."""
-        self._id = self._id or f"turn_{secrets.token_hex(8)}"
+        self._id = self._id or f"turn_{random.getrandbits(64):016x}"
         tokens = usage_of(self.sent)
         return Account(
             id=self._id,
@@ -78,12 +90,15 @@ class Watch:
             outcome=self.outcome,
             status=self.status,
             code=self.code,
+            lead=self.clock.marks[0][1] - self.clock.began if self.clock.marks else 0.0,
             stages=tuple(self.clock.stages),
             filters=tuple(self.filters),
             first_token=self.first_token,
-            duration=self.clock.passed(),
+            duration=self.lasted,
             input_tokens=tokens.input,
             output_tokens=tokens.output,
             degraded=tuple(self.degraded),
             ignored=tuple(self.ignored),
+            tries=self.tries,
+            fell_back=self.fell_back,
         )

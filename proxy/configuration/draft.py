@@ -1,8 +1,9 @@
 """The filters of one pipeline, as somebody writes them who may try filters and nothing else."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from proxy.configuration import sequence
 from proxy.configuration.document import Document, Flaw, NotADocument, decode, parse
@@ -14,14 +15,15 @@ from proxy.configuration.value import AnswerStep, RequestStep, Surroundings
 
 _NAME = "pipeline"
 _MOST_BYTES = 32 * 1024
+_MOST_STEPS = 50
 
 
 class Draft(Part):
     """What may be written: steps, and nothing that leads out of them."""
 
-    request: tuple[RequestStep, ...] = ()
+    request: Annotated[tuple[RequestStep, ...], Field(max_length=_MOST_STEPS)] = ()
     """The filters between the client's request and the model, in the order in which they run."""
-    answer: tuple[AnswerStep, ...] = ()
+    answer: Annotated[tuple[AnswerStep, ...], Field(max_length=_MOST_STEPS)] = ()
     """The filters between the model's answer and the client, in the order in which they run."""
 
 

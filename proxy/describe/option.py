@@ -48,11 +48,17 @@ def _options(schema: Schema, definitions: Schema, before: str, seen: frozenset[s
     needed = schema.get("required", [])
     for name, each in schema.get("properties", {}).items():
         default = None if name in needed else json.dumps(each.get("default"), ensure_ascii=False)
-        yield Option(before + name, _kind(each, definitions), default, each.get("description", ""))
+        yield Option(before + name, _kind(each, definitions), default, _help(each, definitions))
         for reference, mark in _nested(each):
             if reference not in seen:
                 inner = _resolved({"$ref": reference}, definitions)
                 yield from _options(inner, definitions, f"{before}{name}{mark}.", seen | {reference})
+
+
+def _help(schema: Schema, definitions: Schema) -> str:
+    """What an option says of itself, else what is said of all that it may hold."""
+    said = schema.get("description") or _resolved(schema, definitions).get("description", "")
+    return str(said)
 
 
 def _nested(schema: Schema, mark: str = "") -> Iterator[tuple[str, str]]:
@@ -76,7 +82,7 @@ def _kind(schema: Schema, definitions: Schema) -> str:
     if "$ref" in schema:
         return _kind(_resolved(schema, definitions), definitions)
     if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
-        return _listed([f"`{value}`" for value in values])
+        return _listed([f"`{value if isinstance(value, str) else json.dumps(value)}`" for value in values])
     if alternatives := schema.get("anyOf") or schema.get("oneOf"):
         kinds = dict.fromkeys(_kind(each, definitions) for each in alternatives)
         return " or ".join(kind for kind in kinds if kind != "whole number" or "number" not in kinds)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, Protocol
-
-from limits.aio.storage import Storage
+from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.memory.codec import Codec
 from proxy.memory.coded import CodedStore
 from proxy.memory.store import Store
+
+if TYPE_CHECKING:
+    from limits.aio.storage import Storage
 
 GROUP: Final = "turnkeeper.stores"
 """Installed packages add drivers here, named by scheme; each is a ``Driver``."""
@@ -56,7 +57,7 @@ def open_store(url: str, *, deadline: float, codec: Codec) -> Store:
     return CodedStore(_loaded(drivers[scheme])(url, deadline=deadline), codec)
 
 
-def open_counts(url: str, *, deadline: float) -> Storage | None:
+def open_counts(url: str, *, deadline: float) -> "Storage | None":
     """Where numbers are counted that all servers share, where the address is a Redis; connects nothing."""
     driver = _DRIVERS.get(url.partition(":")[0])
     if driver != _REDIS:

@@ -13,6 +13,7 @@ from proxy.memory.store import Key
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
 from proxy.page.room import Room, redirect
 from proxy.place import identifier
+from proxy.sessions import delete
 from proxy.trace import Trace
 
 _HERE: Final = "conversations"
@@ -28,7 +29,7 @@ async def _listed(room: Room) -> Response:
     after = room.query.get("after", "")
     found = await room.memory.store.list(room.tenant, after=after, limit=_ON_A_PAGE + 1)
     shown = found[:_ON_A_PAGE]
-    return room.page(
+    return await room.page(
         "conversations.html",
         _HERE,
         sessions=shown,
@@ -54,7 +55,7 @@ async def _shown(room: Room) -> Response:
     end = _position(room.query.get("before"), session.moved + len(session.entries))
     start = max(0, end - _LINES)
     heard = await _lines(room, key, session, start, end)
-    return room.page(
+    return await room.page(
         "conversation.html",
         _HERE,
         id=key.session,
@@ -72,19 +73,18 @@ async def _lines(room: Room, key: Key, session: Session, start: int, end: int) -
         moved = min(end, session.moved)
         cold = await room.memory.store.cold(key, start=start, limit=moved - start)
     hot = session.entries[max(0, start - session.moved) : max(0, end - session.moved)]
-    return lines(cold, hot, start)
+    return lines(cold, hot, start, session.summaries)
 
 
 async def _asked_to_delete(room: Room) -> Response:
     key = _key(room)
     session, _ = await _read(room, key)
-    return room.page("delete.html", _HERE, id=key.session, count=session.moved + len(session.entries))
+    return await room.page("delete.html", _HERE, id=key.session, count=session.moved + len(session.entries))
 
 
 async def _deleted(room: Room) -> Response:
     key = _key(room)
-    await room.memory.store.delete(key)
-    room.server.traces.forget(key.tenant, session=key.session)
+    await delete(room.memory, room.server.traces, key)
     return redirect(_HERE)
 
 
@@ -92,7 +92,7 @@ async def _asked_to_edit(room: Room) -> Response:
     key = _key(room)
     session, _ = await _read(room, key)
     line = _line(session, room.params["position"])
-    return room.page("edit.html", _HERE, id=key.session, line=line)
+    return await room.page("edit.html", _HERE, id=key.session, line=line)
 
 
 async def _edited(room: Room) -> Response:

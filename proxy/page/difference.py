@@ -11,8 +11,9 @@ from proxy.trial.explain import Change, Step
 
 Kind = Literal["same", "removed", "added", "changed"]
 
-_MOST_WORDS = 800
+_MOST_WORDS = 400
 _MOST_ROWS = 200
+_MOST_COMPARED = 400  # finding out which is which takes the square of it
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -69,11 +70,21 @@ def differences(before: Sequence[Written], after: Sequence[Written]) -> Sequence
 
 
 def plain(messages: Sequence[Written]) -> Sequence[Row]:
-    """Messages as they are."""
-    return [_row("same", message, i, i) for i, message in enumerate(messages)]
+    """Messages as they are, the newest of many."""
+    passed = max(0, len(messages) - _MOST_COMPARED)
+    older = [Row(kind="same", count=passed, role="older")] if passed else []
+    return [*older, *(_row("same", message, i, i) for i, message in enumerate(messages[passed:]))]
 
 
 def _rows(before: Sequence[Written], after: Sequence[Written]) -> Iterator[Row]:
+    """The newest messages on both sides; those before them are counted, and not compared."""
+    passed = max(0, len(before) - _MOST_COMPARED), max(0, len(after) - _MOST_COMPARED)
+    if any(passed):
+        yield Row(kind="same", count=max(passed), role="older")
+    yield from _compared(before[passed[0] :], after[passed[1] :])
+
+
+def _compared(before: Sequence[Written], after: Sequence[Written]) -> Iterator[Row]:
     for edit in edits(before, after):
         if edit.kind == "same":
             yield Row(kind="same", count=edit.count, before=edit.before, after=edit.after)

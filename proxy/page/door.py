@@ -14,7 +14,19 @@ from proxy.traces import Traces
 
 _HOUSE: Final = "proxy.page.house"
 _ROOMS: Final = frozenset(
-    {"", "live", "conversations", "turns", "playground", "people", "health", "login", "logout", "assets"}
+    {
+        "",
+        "live",
+        "conversations",
+        "turns",
+        "playground",
+        "people",
+        "agents",
+        "health",
+        "login",
+        "logout",
+        "assets",
+    }
 )
 
 
@@ -22,8 +34,16 @@ class Server(Protocol):
     """What the page needs to know of the server around it."""
 
     phase: str
-    feed: Feed
-    traces: Traces
+
+    @property
+    def feed(self) -> Feed:
+        """Turns as they happen."""
+        ...
+
+    @property
+    def traces(self) -> Traces:
+        """The newest turns."""
+        ...
 
     def standing(self) -> Standing:
         """What is true of the server now."""

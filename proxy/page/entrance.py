@@ -8,13 +8,15 @@ from starlette.responses import Response
 
 from proxy.errors import NotFound
 from proxy.page.room import Room, redirect
-from proxy.page.visitor import LASTS, is_secure, set_cookie, signed
+from proxy.page.visitor import LASTS, SIGNED, is_secure, set_cookie, signed
 
 _GUESSES_COST: Final = 0.5
 
 
 async def _form(room: Room) -> Response:
-    return room.page("login.html", "", wrong=None) if room.visitor.tenant is None else redirect("")
+    if room.visitor.tenant is not None:
+        return redirect("")
+    return await room.page("login.html", "", wrong=None)
 
 
 async def _entered(room: Room) -> Response:
@@ -22,16 +24,18 @@ async def _entered(room: Room) -> Response:
     if key is None or key.scope != "all":
         await asyncio.sleep(_GUESSES_COST)
         wrong = "This key may chat, and nothing else." if key else "This key is not known here."
-        return room.page("login.html", "", status=403 if key else 401, wrong=wrong)
+        return await room.page("login.html", "", status=403 if key else 401, wrong=wrong)
     response = redirect("")
     secure = is_secure("", room.headers)
-    response.headers["set-cookie"] = set_cookie(signed(key, now=time.time()), secure=secure, lasts=LASTS)
+    response.headers["set-cookie"] = set_cookie(
+        SIGNED, signed(key, now=time.time()), secure=secure, lasts=LASTS
+    )
     return response
 
 
 async def _left(room: Room) -> Response:
     response = redirect("")
-    response.headers["set-cookie"] = set_cookie("", secure=is_secure("", room.headers), lasts=0)
+    response.headers["set-cookie"] = set_cookie(SIGNED, "", secure=is_secure("", room.headers), lasts=0)
     return response
 
 

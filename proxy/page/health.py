@@ -57,8 +57,8 @@ async def _shown(room: Room) -> Response:
         "now": now,
     }
     if room.headers.get("x-part"):
-        return room.fragment("figures.html", **values)
-    return room.page("health.html", _HERE, **values)
+        return await room.fragment("figures.html", **values)
+    return await room.page("health.html", _HERE, **values)
 
 
 def _ways(room: Room) -> Sequence[Way]:

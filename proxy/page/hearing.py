@@ -9,6 +9,8 @@ import msgspec
 
 from filters.message import epoch_seconds
 from filters.unheard import unheard
+from proxy.memory.compaction import corrected
+from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session
 
 
@@ -16,7 +18,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One message. ``lost`` is what was generated and not heard; ``at`` is in seconds since 1970.
 
     ``position`` counts from the conversation's beginning; ``begins_life`` where the engine began to count
-    its turns anew; ``held`` while it is in the window that a turn reads.
+    its turns anew; ``held`` while it is in the window that a turn reads; ``summary`` is the place of the
+    summary that stands for its turn, ``None`` where none does.
     """
 
     position: int
@@ -35,6 +38,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     begins_life: bool
     held: bool
     editable: bool
+    summary: int | None
 
     @property
     def print(self) -> str:
@@ -42,14 +46,18 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         return sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def lines(cold: Iterable[bytes], hot: Iterable[Entry], start: int) -> Sequence[Line]:
+def lines(
+    cold: Iterable[bytes], hot: Iterable[Entry], start: int, summaries: Sequence[Segment] = ()
+) -> Sequence[Line]:
     """Entries in their order, the first of them at ``start``."""
     older = [msgspec.msgpack.decode(each, type=Entry) for each in cold]
     shown: list[Line] = []
     life = older[0].life if older else None
     for entry in (*older, *hot):
         begins = life is not None and entry.life != life
-        shown.append(_line(entry, start + len(shown), begins_life=begins, held=len(shown) >= len(older)))
+        line = _line(entry, start + len(shown), begins_life=begins, held=len(shown) >= len(older))
+        covering = next((i for i, each in enumerate(summaries) if entry.place <= each.reach), None)
+        shown.append(msgspec.structs.replace(line, summary=covering))
         life = entry.life
     return shown
 
@@ -60,12 +68,12 @@ def is_as_shown(line: Line, shown: str) -> bool:
 
 
 def reworded(session: Session, position: int, text: str) -> Session:
-    """The session with other words at one position."""
+    """The session with other words at one position; a summary that stands for them is stale."""
     place = position - session.moved
     words = text.replace("\r\n", "\n")
     entries = list(session.entries)
     entries[place] = msgspec.structs.replace(entries[place], content=words)
-    return msgspec.structs.replace(session, entries=tuple(entries))
+    return corrected(session, msgspec.structs.replace(session, entries=tuple(entries)))
 
 
 def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> Line:
@@ -85,6 +93,7 @@ def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> Line
         result_of=entry.tool_call_id,
         begins_life=begins_life,
         held=held,
+        summary=None,
         editable=held and isinstance(entry.content, str) and entry.role in {"user", "assistant"},
     )
 

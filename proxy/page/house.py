@@ -15,7 +15,7 @@ from proxy.page.door import Server
 from proxy.page.paper import Paper
 from proxy.page.room import Path, Room, redirect
 from proxy.page.turnstile import Turnstile
-from proxy.page.visitor import Visitor, check, is_secure, set_cookie, visitor
+from proxy.page.visitor import VISIT, Visitor, check, is_secure, set_cookie, visitor
 
 _OPEN = ("/login", "/assets/")
 _PATIENCE = 5.0
@@ -39,10 +39,9 @@ class House:
         """One request for a page."""
         who = visitor(headers, parts.gate.keys)
         response = await self._response(scope, parts, headers, receive, who)
-        if who.fresh and "set-cookie" not in response.headers and not scope["path"].startswith("/assets/"):
-            response.headers["set-cookie"] = set_cookie(
-                who.cookie, secure=is_secure(scope["scheme"], headers)
-            )
+        if who.nonce and not scope["path"].startswith("/assets/"):
+            given = set_cookie(VISIT, who.nonce, secure=is_secure(scope["scheme"], headers))
+            response.headers.append("set-cookie", given)
         await response(scope, receive, send)
 
     async def _response(

@@ -17,6 +17,7 @@ _HERE: Final = "live"
 _ROWS: Final = 100
 _GATHERED: Final = 0.2
 _HEARTBEAT: Final = 1.0
+_SILENCES: Final = 15
 _UNBUFFERED: Final = {**GUARDED, "x-accel-buffering": "no"}
 
 
@@ -37,7 +38,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 async def _shown(room: Room) -> Response:
     newest = islice(room.server.traces.newest(room.tenant), _ROWS)
     kept = [_of_event(Event.of(trace.account)) for trace in newest]
-    return room.page("live.html", _HERE, rows=kept, address=_address(room))
+    return await room.page("live.html", _HERE, rows=kept, address=_address(room))
 
 
 def _address(room: Room) -> str:
@@ -53,10 +54,15 @@ async def _events(room: Room) -> AsyncIterator[bytes]:
     """Rows as server-sent events, until the server ends or has another configuration; browsers come back."""
     yield b"retry: 1000\n\n"
     turns = room.server.feed.turns(room.tenant)
+    silent = 0
     async for batch in _gathered(turns):
         if room.server.phase != "ready" or room.server.parts is not room.parts:
             break
-        yield _event(room, list(batch)) if batch else b": still here\n\n"
+        silent = 0 if batch else silent + 1
+        if batch:
+            yield await asyncio.to_thread(_event, room, batch)
+        elif silent % _SILENCES == 0:
+            yield b": still here\n\n"
 
 
 async def _gathered(turns: AsyncIterator[Event]) -> AsyncIterator[Sequence[Event]]:

@@ -58,8 +58,8 @@ async def _posted(room: Room) -> Response:
 async def _answered(room: Room, name: str, request: str, text: str, chosen: str) -> Response:
     tried = await _tried(room, room.parts.pipelines[name], request, text)
     if room.headers.get("x-part"):
-        return room.fragment("tried.html", tried=tried)
-    return room.page(
+        return await room.fragment("tried.html", tried=tried)
+    return await room.page(
         "playground.html",
         _HERE,
         tried=tried,

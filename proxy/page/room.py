@@ -1,7 +1,9 @@
 """What a page is made from: who asks, what for, and what there is to show."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -42,13 +44,16 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
             raise NotFound("Nothing is remembered here: the configuration has no 'memory:'.")
         return self.parts.memory
 
-    def page(self, template: str, here: str, *, status: int = 200, **values: Any) -> Response:
-        """A page; ``here`` is the entry of the menu that it belongs to."""
-        return self.paper.page(template, self.visitor, status=status, here=here, **values)
+    # Pages are written in threads: a long one takes longer than a turn, and callers wait on the loop.
 
-    def fragment(self, template: str, **values: Any) -> Response:
+    async def page(self, template: str, here: str, *, status: int = 200, **values: Any) -> Response:
+        """A page; ``here`` is the entry of the menu that it belongs to."""
+        write = partial(self.paper.page, template, self.visitor, status=status, here=here, **values)
+        return await asyncio.to_thread(write)
+
+    async def fragment(self, template: str, **values: Any) -> Response:
         """A part of a page, to be put into one that is open."""
-        text = self.paper.text(template, visitor=self.visitor, **values)
+        text = await asyncio.to_thread(self.paper.text, template, visitor=self.visitor, **values)
         return Response(text.encode("utf-8", "replace"), 200, GUARDED, "text/html")
 
 

@@ -46,7 +46,7 @@ async def _shown(room: Room) -> Response:
         raise NotFound("This turn is not kept any more; the newest are, as many as 'traces:' says.")
     before, after = traces.beside(trace)
     inside = await room.turnstile.run(lambda: _inside(trace, before)) if trace.content else None
-    return room.page(
+    return await room.page(
         "turn.html",
         "live",
         trace=trace,

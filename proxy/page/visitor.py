@@ -1,8 +1,8 @@
 """Who looks at the page: a cookie that says so, and a token that no other site can know.
 
-A signed-in cookie is ``key.expiry.nonce.mac``, made with the digest of the key that was given: it ends with
-that key, holds nothing of it, and every process that knows the key reads it. A cookie of nobody in
-particular is a nonce alone.
+The signed cookie is ``key.expiry.nonce.mac``, made with the digest of the key that was given: it ends with
+that key, holds nothing of it, and every process that knows the key reads it. Whoever has none gets
+a nonce, for tokens alone.
 """
 
 import hmac
@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Mapping
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 import msgspec
@@ -19,7 +18,8 @@ import msgspec
 from proxy.errors import Forbidden
 from proxy.keys import Key, Keys
 
-COOKIE: Final = "turnkeeper"
+SIGNED: Final = "turnkeeper"
+VISIT: Final = "turnkeeper_visit"
 LASTS: Final = 12 * 3600
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _SIGNED = re.compile(r"([0-9a-f]{16})\.([0-9]{1,12})\.([0-9a-f]{32})\.([0-9a-f]{64})")
@@ -28,26 +28,29 @@ _ALONE: Final = secrets.token_bytes(32)
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """One browser. ``tenant`` is ``None`` before a key was given where one is needed.
+    """One browser. ``tenant`` is ``None`` before a key was given where one is needed, as ``keyed`` says.
 
-    ``cookie`` is what the browser has, or is to be given where ``fresh``.
+    ``nonce`` is what a browser without a cookie of ours is to be given as one.
     """
 
     tenant: str | None
-    cookie: str
     token: str
-    fresh: bool = False
+    nonce: str | None = None
     keyed: bool = False
 
 
 def visitor(headers: Mapping[str, str], keys: Keys) -> Visitor:
     """Whose request this is; a browser that shows no cookie of ours is a new one."""
-    shown = _shown(headers.get("cookie", ""))
+    cookies = _cookies(headers.get("cookie", ""))
+    shown, visit = cookies.get(SIGNED, ""), cookies.get(VISIT, "")
     key = _signed_by(shown, keys)
-    known = key is not None or bool(_NONCE.fullmatch(shown))
-    cookie = shown if known else secrets.token_hex(16)
-    tenant = (key.tenant if key else None) if keys else "default"
-    return Visitor(tenant, cookie, _token(cookie, keys), fresh=not known, keyed=bool(keys))
+    if key is not None:
+        return Visitor(key.tenant, _token(shown, keys), keyed=True)
+    # Not in the place of a signed one: after a link from elsewhere browsers show none, and still have it.
+    known = bool(_NONCE.fullmatch(visit))
+    nonce = visit if known else secrets.token_hex(16)
+    tenant = None if keys else "default"
+    return Visitor(tenant, _token(nonce, keys), nonce=None if known else nonce, keyed=bool(keys))
 
 
 def signed(key: Key, *, now: float) -> str:
@@ -59,13 +62,13 @@ def signed(key: Key, *, now: float) -> str:
 def check(who: Visitor, headers: Mapping[str, str], given: str) -> None:
     """Raises Forbidden for a form that is not from a page of ours."""
     foreign = headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}
-    if foreign or who.fresh or not hmac.compare_digest(given.encode(), who.token.encode()):
+    if foreign or who.nonce or not hmac.compare_digest(given.encode(), who.token.encode()):
         raise Forbidden("This form is not from here, or too old; go back, reload the page and try again.")
 
 
-def set_cookie(value: str, *, secure: bool, lasts: int | None = None) -> str:
+def set_cookie(name: str, value: str, *, secure: bool, lasts: int | None = None) -> str:
     """The header that gives a browser its cookie; without ``lasts`` it goes when the browser is closed."""
-    parts = [f"{COOKIE}={value}", "Path=/", "HttpOnly", "SameSite=Strict"]
+    parts = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Strict"]
     parts += [f"Max-Age={lasts}"] if lasts is not None else []
     return "; ".join([*parts, "Secure"] if secure else parts)
 
@@ -75,12 +78,10 @@ def is_secure(scheme: str, headers: Mapping[str, str]) -> bool:
     return "https" in {scheme, headers.get("x-forwarded-proto", "").lower()}
 
 
-def _shown(header: str) -> str:
-    try:
-        morsel = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
+def _cookies(header: str) -> Mapping[str, str]:
+    """By name; what another application of the same host has set may look like anything."""
+    pairs = (each.strip().partition("=") for each in header.split(";"))
+    return {name: value for name, _, value in pairs}
 
 
 def _signed_by(shown: str, keys: Keys) -> Key | None:

@@ -33,6 +33,7 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Settings", WRITTEN),
         ("Listen", WRITTEN["listen"]),
         ("Log", WRITTEN["log"]),
+        ("OpenTelemetry", WRITTEN["opentelemetry"]),
         ("Memory", WRITTEN["memory"]),
         ("Limits", WRITTEN["limits"]),
         ("Window", WRITTEN["memory"]["window"]),
@@ -55,6 +56,7 @@ def test_no_section_is_forgotten():
     known = {
         "Listen",
         "Log",
+        "OpenTelemetry",
         "Limits",
         "Upstream",
         "Pipeline",

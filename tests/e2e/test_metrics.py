@@ -96,6 +96,52 @@ def test_memory_that_is_dead_can_be_seen(serve: Serve) -> None:
     assert proxy.client.get("/readyz").json() == {"status": "degraded", "degraded": ["memory"]}
 
 
+def test_an_upstream_that_keeps_failing_can_be_seen(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.says(CLOSE)
+    for _ in range(8):
+        proxy.chat()
+    of = {"upstream": "main", "model": "fake"}
+    assert reaches(proxy, 1, "turnkeeper_breaker_state", **of, state="open")
+    assert value(proxy, "turnkeeper_breaker_state", **of, state="closed") == 0
+
+
+TWO = """
+upstreams:
+  main: {base_url: "${UPSTREAM_BASE_URL}", retries: 1}
+  reserve: {base_url: "practice:"}
+pipelines:
+  default: {upstreams: [main, reserve], model: m}
+"""
+
+
+def test_what_it_took_to_get_an_answer_is_counted(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(CLOSE)
+    proxy = serve(TWO)
+    assert proxy.chat(stream=True).status_code == 200
+    assert reaches(proxy, 1, "turnkeeper_fallbacks_total", pipeline="default", upstream="reserve")
+    failed = {"upstream": "main", "code": "upstream_broken"}
+    assert value(proxy, "turnkeeper_upstream_failures_total", **failed) == 2
+    assert value(proxy, "turnkeeper_upstream_failures_total") == 2
+    assert value(proxy, "turnkeeper_retries_total", upstream="main") == 1
+
+
+def test_an_answer_at_once_took_nothing(proxy: ProxyServer) -> None:
+    proxy.chat(stream=True)
+    assert reaches(proxy, 1, TURNS)
+    for name in ("upstream_failures", "retries", "fallbacks"):
+        assert value(proxy, f"turnkeeper_{name}_total") == 0
+
+
+def test_breakers_make_no_labels_without_end(proxy: ProxyServer) -> None:
+    for number in range(60):
+        proxy.chat(model=f"model-{number}")
+    found = re.findall(
+        'turnkeeper_breaker_state{model="(.*?)",state="closed"', proxy.client.get("/metrics").text
+    )
+    assert "other" in found
+    assert len(found) == len(set(found)) == 51
+
+
 def test_a_caller_cannot_make_labels_without_end(proxy: ProxyServer) -> None:
     for number in range(60):
         proxy.chat(model=f"model-{number}")

@@ -62,6 +62,9 @@ def pages_of(proxy: ProxyServer) -> list[str]:
         f"/turns/{newest(proxy)}",
         "/playground",
         "/people",
+        "/people/ann",
+        "/people/ann/forget",
+        "/agents/nobody",
         "/health",
         "/turns/none",
     ]

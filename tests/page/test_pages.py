@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
+from proxy import assembly
+from proxy.configuration.load import load
+from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.segment import Segment
+from proxy.memory.session import decode, encode
+from proxy.memory.store import Key
 from proxy.page.examples import TITLES, example
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.page.conftest import KEYED, KEYS
@@ -122,6 +130,21 @@ def test_behind_https_the_cookie_is_for_https_alone(keyed_proxy: ProxyServer):
     form = {"token": token, "key": "secret-1"}
     got = visit.client.post("/login", data=form, headers={"x-forwarded-proto": "https"})
     assert "Secure" in got.headers["set-cookie"]
+
+
+def test_a_link_from_elsewhere_signs_nobody_out(keyed_proxy: ProxyServer):
+    """A browser shows no SameSite=Strict cookie then, and would take another in its place."""
+    visit = signed_in(keyed_proxy)
+    got = httpx2.get(f"{keyed_proxy.root}/", headers={"sec-fetch-site": "cross-site"})
+    assert got.status_code == 303
+    visit.client.cookies.update(got.cookies)
+    assert visit.get("/").status_code == 200
+
+
+def test_cookies_of_other_applications_do_no_harm(keyed_proxy: ProxyServer):
+    cookie = signed_in(keyed_proxy).client.cookies["turnkeeper"]
+    odd = f'a=b; {{"x": 1}}; =; turnkeeper={cookie}; z="'
+    assert httpx2.get(f"{keyed_proxy.root}/", headers={"cookie": odd}).status_code == 200
 
 
 def test_a_wrong_key_and_one_that_may_only_chat_do_not_open(keyed_proxy: ProxyServer):
@@ -241,6 +264,37 @@ def test_a_stream_of_events_ends_when_the_server_does(open_proxy: ProxyServer, v
         assert time.monotonic() - began < 3
 
 
+def test_a_new_configuration_lets_the_events_of_the_old_one_end_and_keeps_the_turns(
+    serve: Serve, tmp_path: Path, upstream: FakeUpstream
+):
+    proxy = serve(KEYED)
+    turn, visit = talk(proxy), Visit(proxy)
+    other = tmp_path / "other.yaml"
+    other.write_text(KEYED.replace("keep: 50", "keep: 40"))
+    environ = {"UPSTREAM_BASE_URL": upstream.url}
+    parts = assembly.parts(load(other, environ), environ, proxy.app.metrics, proxy.app.traces)
+    before = proxy.app.memory.store
+    with visit.client.stream("GET", "/live/events") as events:
+        lines = events.iter_lines()
+        next(lines)
+
+        async def swap() -> None:
+            proxy.app.swap(parts)
+
+        proxy.run(swap())
+        list(lines)
+    end = time.monotonic() + 5
+    while proxy.app._ending and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not proxy.app._ending, "a page that is left open holds nothing up"
+    assert proxy.app.memory.store is not before
+    assert proxy.app.traces.keeping.turns == 40
+    assert visit.get(f"/turns/{turn}").status_code == 200
+    talk(proxy, channel="room-2")
+    written = proxy.app.traces.written(next(proxy.app.traces.newest("default")))
+    assert written is not None
+
+
 def test_a_conversation_shows_what_was_heard_and_strikes_out_the_rest(open_proxy: ProxyServer, visit: Visit):
     talk(open_proxy)
     page = visit.page("/conversations/room-1")
@@ -298,6 +352,38 @@ def test_words_can_be_edited(open_proxy: ProxyServer, visit: Visit):
     held = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
     assert held[1]["content"] == "Tell a joke!"
     assert visit.post(path, seen=path, shown=shown, text="Once more").status_code == 409
+
+
+def summarised(proxy: ProxyServer) -> None:
+    """A conversation of eight messages, the first four of which are in a summary."""
+    contents = [{"role": "user", "content": f"line {i}", "turn_id": i} for i in range(8)]
+    proxy.client.put("/v1/memory/sessions/long", json={"contents": contents})
+    store, key = proxy.app.memory.store, Key("default", "long")
+    held = proxy.run(store.read(key))
+    session = decode(held.blob)
+    summary = Segment(
+        text="They <b>talked</b>.", life=0, turn=session.entries[3].turn, messages=4, model="m-1"
+    )
+    blob = encode(msgspec.structs.replace(session, summaries=(summary,)))
+    assert proxy.run(store.write(key, blob, version=held.version, ttl=60.0))
+
+
+def test_a_conversation_tells_what_a_summary_stands_for(open_proxy: ProxyServer, visit: Visit):
+    summarised(open_proxy)
+    page = visit.page("/conversations/long")
+    assert "4 messages" in words(page) and "by m-1" in words(page).replace(" · ", " ")
+    assert "They &lt;b&gt;talked&lt;/b&gt;." in page
+    before, after = page.split("From here on told word by word")
+    assert "line 3<" in before and "line 4<" in after and before.count("line covered") == 4
+
+
+def test_a_summary_of_an_edited_turn_is_stale(open_proxy: ProxyServer, visit: Visit):
+    summarised(open_proxy)
+    for position in (6, 1):
+        path = f"/conversations/long/edit/{position}"
+        shown = re.search(r'name="shown" value="(\w+)"', visit.page(path))[1]
+        assert visit.post(path, seen=path, shown=shown, text="Other words").status_code == 303
+        assert ("to be made anew" in visit.page("/conversations/long")) == (position == 1)
 
 
 def test_a_conversation_is_deleted_after_a_question(open_proxy: ProxyServer, visit: Visit):
@@ -557,6 +643,17 @@ def test_a_request_that_is_wrong_is_said_to_be(visit: Visit):
     assert "at most 256 KB" in tried(visit, "request: []", json.dumps({"messages": "x" * 300_000}))
 
 
+def test_what_would_take_long_is_cut_short(visit: Visit):
+    many = [{"role": "user", "content": f"a{i} b{i}", "metadata": {"user": "u"}} for i in range(3000)]
+    request = json.dumps({"model": "m", "messages": many})
+    began = time.monotonic()
+    page = tried(visit, "request: [user_context, merge_consecutive]", request)
+    assert "2600 messages before these" in page
+    assert time.monotonic() - began < 5
+    steps = "request: [" + "repair_history, " * 51 + "]"
+    assert "at most 50" in tried(visit, steps)
+
+
 def test_a_script_gets_the_part_that_changes(visit: Visit):
     token = visit.token("/playground")
     form = {"token": token, "yaml": "request: []", "request": "{}", "pipeline": "default"}
@@ -584,3 +681,88 @@ def test_no_template_engine_is_imported_before_somebody_looks(tmp_path: Path):
         "sys.exit('jinja2' in sys.modules or 'proxy.page.house' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+# --- people and agents
+
+
+@pytest.fixture
+def archiving(serve: Serve, tmp_path: Path) -> ProxyServer:
+    """With an archive beside the sessions."""
+    return serve(KEYED.replace('"memory:"', f'"sqlite:{tmp_path / "memory.db"}"'))
+
+
+def archive_of(proxy: ProxyServer) -> Any:
+    return proxy.app.memory.archiving.archive
+
+
+def test_a_persons_words_are_found(archiving: ProxyServer):
+    talk(archiving, user_id="ann")
+    visit = Visit(archiving)
+    assert "/people/ann" in visit.page("/people")
+    end = time.monotonic() + 10
+    while "room-1" not in (page := visit.page("/people/ann?query=scarecrow")).partition('id="turns-kept"')[0]:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert "/conversations/room-1" in page and "Why did the scarecrow" in page
+    assert "Nothing was found" in visit.page("/people/bob?query=scarecrow")
+
+
+def test_facts_are_shown_and_removed(archiving: ProxyServer):
+    person = Scope("default", "ann")
+    fact = Fact(id="f/1", text="Likes <b>jokes</b>", created=time.time(), evidence=("a", "b"))
+    archiving.run(archive_of(archiving).add_fact(person, fact))
+    visit = Visit(archiving)
+    page = words(visit.page("/people/ann"))
+    assert "Likes <b>jokes</b>" in page and "rests on 2 turns" in page
+    assert visit.post("/people/ann/facts/f%2F1").status_code == 403
+    assert visit.post("/people/ann/facts/f%2F1", seen="/people/ann").status_code == 303
+    assert "No facts." in visit.page("/people/ann")
+
+
+def test_all_of_a_person_can_be_carried_away(archiving: ProxyServer):
+    talk(archiving, user_id="ann")
+    got = Visit(archiving).get("/people/ann/export")
+    assert got.headers["content-disposition"].startswith("attachment")
+    told = got.json()
+    assert told["user"] == "ann" and told["sessions"][0]["id"] == "room-1"
+    (kept,) = told["kept_turns"]
+    assert kept["answer"] == "Hello there." and kept["messages"][1]["content"] == "Can you tell me a joke?"
+
+
+@pytest.mark.parametrize("over", ["page", "rest"])
+def test_a_person_is_forgotten_whole(archiving: ProxyServer, over: str):
+    turn = talk(archiving, user_id="ann")
+    visit = Visit(archiving)
+    if over == "page":
+        assert "Forget this person?" in visit.page("/people/ann/forget")
+        assert visit.post("/people/ann/forget").status_code == 403
+        assert visit.post("/people/ann/forget", seen="/people/ann/forget").status_code == 303
+    else:
+        assert archiving.client.delete("/v1/memory/users/ann").status_code == 204
+    assert visit.get(f"/turns/{turn}").status_code == 404
+    assert visit.get("/conversations/room-1").status_code == 404
+    assert "ann" not in words(visit.page("/people"))
+
+
+def test_what_somebody_said_in_anothers_turn_is_theirs_too(open_proxy: ProxyServer):
+    talk(open_proxy, user_id="ann")  # user123 spoke, as the engine's marks have it
+    (kept,) = Visit(open_proxy).get("/people/user123/export").json()["kept_turns"]
+    assert [each["role"] for each in kept["messages"]] == ["user", "user"] and not kept["answer"]
+    open_proxy.client.delete("/v1/memory/users/user123")
+    assert not open_proxy.app.traces._ring
+
+
+def test_without_an_archive_it_is_said_what_to_set(open_proxy: ProxyServer, visit: Visit):
+    assert "ARCHIVE_URL" in visit.page("/people/ann")
+    assert visit.get("/people/%20").status_code == 404
+
+
+def test_an_agents_episodes_are_shown(open_proxy: ProxyServer, visit: Visit):
+    new = {"interaction_type": "posted_tweet", "content": "<i>Shipped</i>", "platform": "x"}
+    assert open_proxy.client.post("/v1/memory/agents/helper/episodes", json=new).status_code == 201
+    got = visit.get("/agents", params={"id": "helper"})
+    assert got.headers["location"] == "/agents/helper"
+    page = words(visit.page("/agents/helper"))
+    assert "posted_tweet" in page and "<i>Shipped</i>" in page
+    assert "No episodes" in visit.page("/agents/nobody")

@@ -10,6 +10,7 @@ from proxy.attempt import Begun
 from proxy.fallback import Fallback
 from proxy.pipeline import Pipeline
 from proxy.question import Question
+from proxy.tries import Tries
 from tests.fake_upstream import ROLE, delta
 from tests.ready import pipeline_of
 
@@ -58,7 +59,7 @@ async def race(pipeline: Pipeline) -> tuple[list[Answering], Begun, int]:
     )
     question = Question(headers={}, fields={}, messages=(), streaming=True)
     running = asyncio.create_task(
-        Fallback(question, msgspec.structs.replace(pipeline, targets=targets)).begin()
+        Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Tries()).begin()
     )
     for each in upstreams:
         await each.asked.wait()

@@ -57,7 +57,7 @@ def m002_deletions(types: Types) -> tuple[str, ...]:
 
 def m003_archive(types: Types) -> tuple[str, ...]:
     """Every turn as heard, under whose it is; facts, documents, and the words of all of them."""
-    return (*_people(types), *_kept(types), *_passages(types), *types.index)
+    return (*_people(types), *_kept(types), *_known(types), *_passages(types), *types.index)
 
 
 def _people(types: Types) -> tuple[str, ...]:
@@ -102,6 +102,19 @@ def _kept(types: Types) -> tuple[str, ...]:
         blob {types.blob} NOT NULL,
         UNIQUE (talk, life, turn, role, position)
     )"""
+    indexes = [
+        f"CREATE INDEX turnkeeper_turns_{column} ON turnkeeper_turns ({columns})"
+        for column, columns in (
+            ("place", "talk, place"),
+            ("owner", "owner, id"),
+            ("speaker", "speaker"),
+            ("recorded", "recorded"),
+        )
+    ]
+    return turns, *indexes
+
+
+def _known(types: Types) -> tuple[str, ...]:
     facts = f"""CREATE TABLE turnkeeper_facts (
         id {types.identity},
         owner {types.number} NOT NULL,
@@ -123,16 +136,7 @@ def _kept(types: Types) -> tuple[str, ...]:
         blob {types.blob} NOT NULL,
         UNIQUE (tenant, path, chunk)
     )"""
-    indexes = [
-        f"CREATE INDEX turnkeeper_turns_{column} ON turnkeeper_turns ({columns})"
-        for column, columns in (
-            ("place", "talk, place"),
-            ("owner", "owner, id"),
-            ("speaker", "speaker"),
-            ("recorded", "recorded"),
-        )
-    ]
-    return turns, facts, documents, *indexes
+    return facts, documents
 
 
 def _passages(types: Types) -> tuple[str, ...]:

@@ -1,0 +1,6 @@
+"""From settings to the objects that serve them."""
+
+from proxy.assembly.application import app, parts
+from proxy.assembly.pipelines import pipelines
+
+__all__ = ["app", "parts", "pipelines"]

@@ -1,0 +1,77 @@
+"""The application that a configuration describes."""
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from proxy.app import App
+from proxy.assembly.memory import memory_of
+from proxy.assembly.pipelines import pipelines_of
+from proxy.assembly.targets import targets_of
+from proxy.configuration.settings import Limits, Settings
+from proxy.era import Parts
+from proxy.gate import Gate
+from proxy.memory.open import open_counts
+from proxy.metrics import Metrics
+from proxy.traces import Keeping, Traces
+from proxy.tracing import traced_to
+from proxy.webhook import Webhook
+
+if TYPE_CHECKING:
+    from proxy.quota import Quota
+
+
+def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
+    """The application that a configuration describes; ``environ`` says which proxies lead to the models."""
+    metrics, traces = Metrics(), Traces()
+    return App(parts(settings, environ, metrics, traces), metrics, traces)
+
+
+def parts(
+    settings: Settings,
+    environ: Mapping[str, str],
+    metrics: Metrics | None = None,
+    traces: Traces | None = None,
+) -> Parts:
+    """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
+    metrics, traces = metrics or Metrics(), traces or Traces()
+    targets = targets_of(settings, environ)
+    memory, worker = memory_of(settings, targets, metrics.memory, traces)
+    return Parts(
+        pipelines=pipelines_of(settings, targets, memory),
+        memory=memory,
+        upstreams=tuple(target.upstream for target in targets.values()),
+        health={name: target.health for name, target in targets.items()},
+        gate=Gate(settings.keys),
+        max_body=settings.listen.max_body,
+        worker=worker,
+        works=settings.memory.work if settings.memory else False,
+        agora=_agora(settings),
+        log_content=settings.log.content,
+        quota=_quota(settings, metrics.refused),
+        tracing=traced_to(settings.opentelemetry.endpoint),
+        keeping=Keeping(settings.traces.keep, settings.traces.content),
+    )
+
+
+def _quota(settings: Settings, refused: Callable[[str], None]) -> "Quota | None":
+    """Counts where sessions are, when that is a Redis; else in this process."""
+    own, memory = settings.limits, settings.memory
+    if own == Limits():
+        return None
+    # The library is slow to load, and most do without limits.
+    quota = importlib.import_module("proxy.quota")
+    limits = quota.Limits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+    storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
+    deadline = memory.deadline if memory else 0.0
+    counted: Quota = quota.Quota(limits, storage, deadline=deadline, refused=refused)
+    return counted
+
+
+def _agora(settings: Settings) -> Webhook | None:
+    """Who may tell of Agora's agents; nobody without a secret."""
+    told, names = settings.webhooks.agora, [key.tenant for key in settings.keys.entries]
+    secret = told.secret.get_secret_value()
+    tenant = told.tenant or (names[0] if names else "default")
+    return Webhook(secret.encode(), tenant) if secret else None

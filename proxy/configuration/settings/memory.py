@@ -1,0 +1,75 @@
+"""What is remembered, where, and for how long."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from filters import quantity
+from proxy.configuration.advice import advising
+from proxy.configuration.part import Part
+from proxy.configuration.settings.summaries import Summaries
+from proxy.configuration.value import (
+    Duration,
+    Retention,
+    Whole,
+    archive_address,
+    encryption_keys,
+    store_address,
+)
+from proxy.memory.archive.open import is_archive
+
+
+class Window(Part):
+    """How much of a session is held ready, and for how long."""
+
+    max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
+    """A session with more messages than this is cut down, by whole turns."""
+    keep_messages: Annotated[Whole, Field(ge=1, le=1000)] = 20
+    """How many messages are left then, at the least."""
+    max_tokens: Annotated[Whole, Field(ge=100)] | None = None
+    """With summaries: one whose turns that no summary stands for have more tokens is cut down as well."""
+    ttl: Duration = 1800.0
+    """How long a session is kept after its last turn; in seconds once loaded."""
+
+
+class Archive(Part):
+    """Where every turn is kept as it was heard, beyond its session."""
+
+    url: Annotated[SecretStr, AfterValidator(advising(archive_address))] = SecretStr("")
+    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is such a place."""
+    keep: Retention = "forever"
+    """For how long: ``forever``, a duration such as ``90d``, or ``off``."""
+
+    @property
+    def seconds(self) -> float:
+        """For how long turns are kept, in seconds; 0 is for ever."""
+        return 0.0 if self.keep in {"forever", "off"} else quantity.seconds(self.keep)
+
+
+class Memory(Part):
+    """What is remembered of conversations; left out, nothing is."""
+
+    sessions: Annotated[SecretStr, AfterValidator(advising(store_address))]
+    """Where sessions are kept: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
+    encryption: Annotated[tuple[SecretStr, ...], AfterValidator(advising(encryption_keys))] = ()
+    """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt; empty ones do not count."""
+    deadline: Duration = 0.05
+    """What a slow or dead memory may cost a call; in seconds once loaded."""
+    window: Window = Window()
+    """How much of a session is held ready."""
+    summaries: Summaries | None = None
+    """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
+    work: bool = True
+    """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
+    archive: Archive = Archive()
+    """Where every turn is kept as it was heard, beyond its session."""
+    reasoning: bool = False
+    """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
+
+    @property
+    def archive_url(self) -> str:
+        """Where the archive is: empty where there is none."""
+        if self.archive.keep == "off":
+            return ""
+        sessions = self.sessions.get_secret_value()
+        return self.archive.url.get_secret_value() or (sessions if is_archive(sessions) else "")

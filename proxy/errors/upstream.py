@@ -1,0 +1,56 @@
+"""What is wrong with an upstream."""
+
+from collections.abc import Mapping
+
+from proxy.errors.error import TurnkeeperError
+from proxy.errors.openai_error import openai_error
+
+
+class UpstreamError(TurnkeeperError):
+    """The model cannot be reached, or its answer cannot be used."""
+
+    status = 502
+    type = "upstream_error"
+
+
+class UpstreamUnreachable(UpstreamError):
+    """There is no connection to the model."""
+
+    code = "upstream_unreachable"
+
+
+class UpstreamBroken(UpstreamError):
+    """The answer broke off, or is not what it says it is."""
+
+    code = "upstream_broken"
+
+
+class UpstreamRedirected(UpstreamError):
+    """The upstream sends us somewhere else, and is not followed."""
+
+    code = "upstream_redirected"
+
+
+class UpstreamTimeout(UpstreamError):
+    """The model was too late."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class UpstreamRefused(UpstreamError):
+    """The upstream answered with an error; its status and its body pass on."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        super().__init__(f"The upstream answered {status}.", code="upstream_refused")
+        self.status = status
+        self._body = body
+        self._headers = headers
+
+    def body(self) -> bytes:
+        """What the upstream said, in OpenAI's shape."""
+        return openai_error(self._body, self.message, self.code)
+
+    def headers(self) -> Mapping[str, str]:
+        """What a client needs to know of it, such as ``retry-after``."""
+        return self._headers
