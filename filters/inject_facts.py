@@ -54,7 +54,10 @@ class InjectFacts(RequestFilter):
         Example(
             "A caller who was here before, and something that was learnt a moment ago",
             {"introduction": "Known of the caller:"},
-            before=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where do I live?"}],
+            before=[
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "Where do I live?"},
+            ],
             after=[
                 {"role": "system", "content": "Be brief."},
                 {

@@ -33,8 +33,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     """One turn as it went by: the client's window, and the answer's bytes.
 
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
-    so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was shown, and
-    ``told`` which facts stood at its head.
+    so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
+    shown, and ``told`` which facts stood at its head.
     """
 
     key: Key
