@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from filters.episode import Episode
 from filters.message import Message
 from filters.remembered import Remembered
+from filters.tokens import Count, in_text
 
 Messages = Sequence[Message]
 Fields = Mapping[str, msgspec.Raw]
@@ -34,19 +35,24 @@ class Snapshot(msgspec.Struct, frozen=True):
     speakers: frozenset[str] = frozenset()
     episodes: tuple[Episode, ...] = ()
     state: Mapping[str, Any] = {}
+    scale: float = 1.0
     recalled: tuple[Remembered, ...] = ()
     facts: tuple[Remembered, ...] = ()
     news: tuple[Remembered, ...] = ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What a filter may know beside the messages. ``now`` is in seconds since 1970."""
+    """What a filter may know beside the messages. ``now`` is in seconds since 1970.
+
+    ``count`` tells how many tokens a text has: an estimate, where nothing better is at hand.
+    """
 
     now: float
     tenant: str = "default"
     session: str | None = None
     user: str | None = None
     memory: Snapshot = Snapshot()
+    count: Count = in_text
 
 
 class Example(msgspec.Struct, frozen=True):

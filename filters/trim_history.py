@@ -1,5 +1,6 @@
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -7,7 +8,7 @@ from pydantic import Field, model_validator
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.group import groups
 from filters.message import Message
-from filters.tokens import in_message
+from filters.tokens import in_message, in_text
 
 _SYSTEM = ("system", "developer")
 
@@ -37,7 +38,7 @@ class TrimHistory(RequestFilter):
     """How many messages are sent, system messages aside."""
 
     max_tokens: int | None = Field(default=None, ge=1)
-    """How many tokens are sent: an estimate, 2 % off in English and up to 15 % elsewhere; leave some room."""
+    """How many tokens are sent: an estimate, at most 15 % off, and nearer once the model has counted some."""
 
     max_turns: int | None = Field(default=None, ge=1)
     """How many turns are sent."""
@@ -81,29 +82,31 @@ class TrimHistory(RequestFilter):
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
-        if not self._budgets():
+        if not (self.max_messages or self.max_tokens or self.max_turns):
             raise ValueError("say how much is kept: 'max_messages', 'max_tokens' or 'max_turns'")
         return self
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages that stay."""
-        if not self._may_be_passed(messages):
+        if not self._may_be_passed(messages, context):
             return messages
         turns, waiting = _turns(messages), _waiting(messages)
-        first = self._first(messages, turns, waiting)
+        first = self._first(messages, turns, waiting, self._budgets(context))
         return [m for i, m in enumerate(messages) if turns[i] >= first or m.role in _SYSTEM or i in waiting]
 
-    def _may_be_passed(self, messages: Messages) -> bool:
+    def _may_be_passed(self, messages: Messages, context: Context) -> bool:
         """Whether the whole passes a maximum; if not, no part of it ever did."""
         if self.max_messages and len(messages) > self.max_messages:
             return True
-        if self.max_tokens and sum(map(in_message, messages)) > self.max_tokens:
+        if self.max_tokens and sum(map(_sizer(context), messages)) > self._most_tokens(context):
             return True
         return bool(self.max_turns) and sum(map(_is_user, messages)) > (self.max_turns or 0)
 
-    def _first(self, messages: Messages, turns: list[int], waiting: set[int]) -> int:
+    def _first(
+        self, messages: Messages, turns: list[int], waiting: set[int], budgets: list["_Budget"]
+    ) -> int:
         """The first turn that is kept. What is decided at a message rests on those before it alone."""
-        budgets, first, newest = self._budgets(), 0, 0
+        first = newest = 0
         for i, message in enumerate(messages):
             if turns[i] < first:
                 continue  # a result that came after its call was cut
@@ -117,15 +120,21 @@ class TrimHistory(RequestFilter):
                 first += 1
         return first
 
-    def _budgets(self) -> list["_Budget"]:
-        sizes = ((self.max_messages, _one), (self.max_tokens, in_message), (self.max_turns, _is_user))
+    def _most_tokens(self, context: Context) -> float:
+        """The maximum as tokens of the estimate, of which a model may count more or fewer."""
+        scale = context.memory.scale if context.count is in_text else 1.0
+        return (self.max_tokens or 0) / scale
+
+    def _budgets(self, context: Context) -> list["_Budget"]:
+        tokens = self._most_tokens(context) if self.max_tokens else None
+        sizes = ((self.max_messages, _one), (tokens, _sizer(context)), (self.max_turns, _is_user))
         return [_Budget(most, self.to, size) for most, size in sizes if most is not None]
 
 
 class _Budget:
     """How much is kept so far, by one measure."""
 
-    def __init__(self, most: int, to: float, size: Callable[[Message], int]) -> None:
+    def __init__(self, most: float, to: float, size: Callable[[Message], int]) -> None:
         self._most, self._to, self._size = most, to, size
         self._system = self._kept = 0
         self._by_turn: Counter[int] = Counter()
@@ -153,6 +162,10 @@ class _Budget:
     def is_to_shrink(self) -> bool:
         """Whether a cut has still to go on."""
         return self._kept > self._to * (self._most - self._system)
+
+
+def _sizer(context: Context) -> Callable[[Message], int]:
+    return in_message if context.count is in_text else partial(in_message, count=context.count)
 
 
 def _one(message: Message) -> int:

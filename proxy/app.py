@@ -55,7 +55,8 @@ class App:
         self._lost = 0
         self._turns = 0
         self.phase = "starting"
-        self._metrics, self._traces = metrics, traces
+        self._metrics = metrics
+        self.traces = traces
         self._audience = Audience(metrics, traces, lambda: self._era.parts)
         metrics.gauge(self.standing)
         traces.keep(parts.keeping)
@@ -85,12 +86,6 @@ class App:
         return self._metrics
 
     @property
-    def traces(self) -> Traces:
-        """The newest turns, all that have ended by now."""
-        self._audience.settle()
-        return self._traces
-
-    @property
     def feed(self) -> Feed:
         """Turns as they happen."""
         return self._audience.feed
@@ -111,6 +106,7 @@ class App:
         self.feed.close()
 
     def _begin(self) -> None:
+        self._era.load()
         if self._era.parts.works:
             self._era.begin()
 

@@ -25,6 +25,7 @@ class Audience:
         self._parts = parts
         self._ended: list[Watch] = []
         self._due: asyncio.TimerHandle | None = None
+        traces.filled_by(self.settle)
 
     def note(self, watch: Watch) -> None:
         """A turn has begun to answer, which those who look on are told at once, or has ended."""

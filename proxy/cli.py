@@ -5,8 +5,10 @@ from typing import Annotated
 import typer
 
 from proxy.commands.check import check
+from proxy.commands.documents import documents
 from proxy.commands.explain import explain
 from proxy.commands.filters import filters
+from proxy.commands.person import export, forget
 from proxy.commands.schema import schema
 from proxy.commands.serve import serve
 from proxy.commands.tap import tap
@@ -35,6 +37,11 @@ app.command(epilog=codes(good="ended as told", bad="the configuration is wrong, 
     worker
 )
 app.command(epilog=codes(good="the server has ended", bad="it cannot be reached, or refuses"))(tap)
+app.add_typer(documents, name="documents")
+app.command(epilog=codes(good="written", bad="memory does not answer, or the configuration is wrong"))(export)
+app.command(epilog=codes(good="forgotten", bad="memory does not answer, or the configuration is wrong"))(
+    forget
+)
 
 
 def main() -> None:

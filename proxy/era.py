@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
@@ -39,6 +40,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     quota: "Quota | None" = None
     tracing: Tracing | None = None
     keeping: Keeping = Keeping()
+    exact: Exact | None = None
     worker: Worker | None = None
     works: bool = True
 
@@ -59,6 +61,7 @@ class Era:
         self.parts = parts
         self._calls = 0
         self._work: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -84,11 +87,18 @@ class Era:
         """How many turns memory has not taken."""
         return self.parts.memory.recorder.lost_turns if self.parts.memory else 0
 
+    def load(self) -> None:
+        """Begins to load what no call waits for."""
+        if self.parts.exact:
+            self._loading = asyncio.get_running_loop().create_task(self.parts.exact.ready())
+
     async def end(self) -> None:
         """Ends the work at once, and closes memory and the ways to the models once the last call has left."""
         if self._work:
             self._work.cancel()
             await asyncio.wait({self._work})
+        if self._loading:
+            self._loading.cancel()
         await self._empty.wait()
         if self.parts.quota:
             await self.parts.quota.aclose()

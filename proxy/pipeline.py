@@ -6,6 +6,7 @@ import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
 from filters.inject_summaries import InjectSummaries
+from proxy.exact import Exact
 from proxy.health import Health
 from proxy.kinds import Kind
 from proxy.lately import Lately
@@ -117,6 +118,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     tells: int = 0
     """How many facts about a person a prompt begins with; 0 where no step tells of them."""
     model: str | None = None
+    exact: Exact | None = None
     first_token: float
     total: float
     hedge: float | None = None

@@ -12,10 +12,12 @@ from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
 from proxy.memory.reconcile import asked, reconcile
+from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Deleted, Key, Store, StoreError
 from proxy.memory.told import Told
 from proxy.transcript import transcript
+from proxy.usage import usage_of
 
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
@@ -34,7 +36,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
     so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
-    shown, and ``told`` which facts stood at its head.
+    shown: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at their head.
     """
 
     key: Key
@@ -45,6 +47,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     trimmed: bool = False
     told: Told | None = None
+    shown: Sequence[Message] = ()
+    tools: bytes = b""
 
 
 class Recorder:
@@ -60,6 +64,7 @@ class Recorder:
         self._reasoning = reasoning
         self._waiting: dict[Key, deque[Said]] = {}
         self._failing: set[Key] = set()
+        self._scales = Scales()
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -149,9 +154,19 @@ class Recorder:
     async def _attempt(self, said: Said) -> bool:
         return await self._changed(
             said.key,
-            lambda session: _asking(after(session, said, reasoning=self._reasoning), said),
+            lambda session: self._asking(after(session, said, reasoning=self._reasoning), said),
             at=said.at,
         )
+
+    def _asking(self, session: Session, said: Said) -> Session:
+        """The session with what is known of how it is asked."""
+        model, trimmed = said.model or session.model, said.trimmed or session.trimmed
+        if (model, trimmed) != (session.model, session.trimmed):
+            session = msgspec.structs.replace(session, model=model, trimmed=trimmed)
+        counted = usage_of([said.answer]).input
+        if model is None or not counted:
+            return session
+        return scaled(session, self._scales.learned(model, estimated(said.shown, said.tools), counted))
 
     async def _changed(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
         held = await self._store.read(key)
@@ -173,14 +188,6 @@ class Recorder:
         """Tells the listeners of a session that was written."""
         for told in self._listeners:
             told(key, session)
-
-
-def _asking(session: Session, said: Said) -> Session:
-    """The session with what is known of how it is asked."""
-    model, trimmed = said.model or session.model, said.trimmed or session.trimmed
-    if (model, trimmed) == (session.model, session.trimmed):
-        return session
-    return msgspec.structs.replace(session, model=model, trimmed=trimmed)
 
 
 def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -40,6 +40,11 @@ class Traces:
         self._unwritten: dict[Key, list[int]] = {}
         self._written: dict[int, float] = {}
         self._latest: dict[Key, float] = {}
+        self._settle: Callable[[], None] = lambda: None
+
+    def filled_by(self, settle: Callable[[], None]) -> None:
+        """Whoever looks calls ``settle`` first: it puts in what has ended by then."""
+        self._settle = settle
 
     def keep(self, keeping: Keeping) -> None:
         """From now on more is kept, or less; what is too much goes at once."""
@@ -72,6 +77,7 @@ class Traces:
 
     def newest(self, tenant: str, session: str | None = None) -> Iterator[Trace]:
         """A tenant's turns, or those of one of its sessions, the newest first."""
+        self._settle()
         for trace in reversed(self._ring):
             if trace.account.tenant == tenant and session in {None, trace.account.session}:
                 yield trace
@@ -149,6 +155,15 @@ class KeptTurns:
         before = sum(1 for _ in self._traces.newest(person.tenant))
         self._traces.forget(person.tenant, user=person.person)
         return before - sum(1 for _ in self._traces.newest(person.tenant))
+
+    async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - what comes later is another's
+        """Lets go of all turns of a session; how many there were."""
+        count = sum(1 for _ in self._traces.newest(key.tenant, key.session))
+        self._traces.forget(key.tenant, session=key.session)
+        return count
+
+    async def scrub(self) -> None:
+        """Nothing was ever in a file."""
 
 
 def _exported(trace: Trace, person: str) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from functools import partial
 import msgspec
 
 from filters.base import Context, Snapshot
+from filters.tokens import in_text
 from proxy import chain, relay, session, toolbox, wire
 from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
-from proxy.memory.told import Told
+from proxy.memory.store import Key
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
@@ -56,29 +57,38 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 
 
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
-    watch, asked = reply.watch, call
+    watch = reply.watch
     watch.clock.mark("memory")
-    call, known, told = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
-    context = _context(who, known)
+    heard, known, told = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
+    context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
-    question = _question(call, pipeline, who, context, notes)
-    _own_up(notes.skipped, reply)
-    for name in notes.left_out:
-        reply.add(_DEGRADED, name)
-    watch.content = Content(
-        call=asked,
-        heard=call,
-        who=who,
-        context=context,
-        pipeline=pipeline,
-        fields=question.fields,
-        messages=question.messages,
-    )
+    question = _question(heard, pipeline, who, context, notes)
+    _own_up(notes, reply)
+    watch.content = _content(call, heard, who, context, pipeline, question)
     fallback = Fallback(question, pipeline, watch.tries)
     watch.clock.begin("upstream")
-    answer = Rewriting(pipeline.answer, context)
     tape = reply.taped()
+    try:
+        await _pass_on(fallback, question, pipeline, context, reply, tape)
+    finally:
+        watch.model, watch.upstream = fallback.model, fallback.upstream
+        watch.fell_back = fallback.upstream != pipeline.targets[0].name
+        if pipeline.memory and who.key and tape:
+            said = _said(heard, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
+            said = msgspec.structs.replace(said, user=who.user, model=fallback.model, told=told)
+            pipeline.memory.recorder.put(said)
+
+
+async def _pass_on(  # noqa: PLR0913, PLR0917
+    fallback: Fallback,
+    question: Question,
+    pipeline: Pipeline,
+    context: Context,
+    reply: Reply,
+    tape: list[bytes],
+) -> None:
+    answer = Rewriting(pipeline.answer, context)
     silence = Silence(pipeline, context, answer, reply, tape) if question.streaming else nullcontext()
     try:
         async with silence:
@@ -86,37 +96,34 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
                 await relay.pass_on(begun, answer, reply)
     finally:
         answer.close()
-        watch.model, watch.upstream = fallback.model, fallback.upstream
-        watch.fell_back = fallback.upstream != pipeline.targets[0].name
-        trimmed = bool(notes.left_out)
-        at, model = context.now, fallback.model
-        _record(call, pipeline, who, tape, at=at, model=model, trimmed=trimmed, told=told)
 
 
-def _record(  # noqa: PLR0913 - all of a turn that is worth keeping
-    call: Call,
-    pipeline: Pipeline,
-    who: Identity,
-    tape: list[bytes],
-    *,
-    at: float,
-    model: str | None,
-    trimmed: bool,
-    told: Told | None,
-) -> None:
-    if pipeline.memory and who.key and tape:
-        answer = b"".join(tape)
-        said = Said(
-            key=who.key,
-            user=who.user,
-            model=model,
-            window=call.messages,
-            answer=answer,
-            at=at,
-            trimmed=trimmed,
-            told=told,
-        )
-        pipeline.memory.recorder.put(said)
+def _content(  # noqa: PLR0913, PLR0917
+    call: Call, heard: Call, who: Identity, context: Context, pipeline: Pipeline, question: Question
+) -> Content:
+    return Content(
+        call=call,
+        heard=heard,
+        who=who,
+        context=context,
+        pipeline=pipeline,
+        fields=question.fields,
+        messages=question.messages,
+    )
+
+
+def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
+    call: Call, question: Question, notes: chain.Notes, *, key: Key, answer: bytes, at: float
+) -> Said:
+    return Said(
+        key=key,
+        window=call.messages,
+        answer=answer,
+        at=at,
+        trimmed=bool(notes.left_out),
+        shown=question.messages,
+        tools=bytes(question.fields.get("tools", b"")),
+    )
 
 
 def _line(who: Identity, pipeline: Pipeline) -> Line | None:
@@ -125,8 +132,10 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
     return (who.key, pipeline.name) if who.key and named else None
 
 
-def _own_up(skipped: list[str] | None, reply: Reply) -> None:
-    for name in dict.fromkeys(skipped or ()):
+def _own_up(notes: chain.Notes, reply: Reply) -> None:
+    for name in notes.left_out:
+        reply.add(_DEGRADED, name)
+    for name in dict.fromkeys(notes.skipped or ()):
         _log.warning("The filter '%s' has failed; the turn went on without it.", name)
         reply.add(_DEGRADED, name)
 
@@ -153,5 +162,12 @@ def _introduce(who: Identity, call: Call, reply: Reply) -> None:
         reply.add("x-turnkeeper-session", session.header_value(who.session))
 
 
-def _context(who: Identity, memory: Snapshot) -> Context:
-    return Context(now=time.time(), tenant=who.tenant, session=who.session, user=who.user, memory=memory)
+def _context(who: Identity, memory: Snapshot, pipeline: Pipeline) -> Context:
+    return Context(
+        now=time.time(),
+        tenant=who.tenant,
+        session=who.session,
+        user=who.user,
+        memory=memory,
+        count=pipeline.exact.count if pipeline.exact else in_text,
+    )

@@ -26,6 +26,7 @@ _WORDS = _TALK.split()
 CONFIG = """
 memory:
   sessions: "${MEMORY_URL}"
+  deadline: 2s
   window: {max_messages: MAX, keep_messages: KEEP}
   summaries: {upstream: main, model: notes, max: 10, timeout: 5s}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}

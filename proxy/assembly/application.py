@@ -11,6 +11,7 @@ from proxy.assembly.pipelines import pipelines_of
 from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Limits, Settings
 from proxy.era import Parts
+from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.memory.open import open_counts
 from proxy.metrics import Metrics
@@ -38,9 +39,11 @@ def parts(
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = targets_of(settings, environ)
     memory, worker = memory_of(settings, targets, metrics.memory, traces)
+    exact = Exact() if settings.tokens == "exact" else None
     return Parts(
-        pipelines=pipelines_of(settings, targets, memory),
+        pipelines=pipelines_of(settings, targets, memory, exact),
         memory=memory,
+        exact=exact,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),

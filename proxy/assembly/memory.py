@@ -1,7 +1,9 @@
 """What is remembered with, as a configuration says, and who works on it."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings
@@ -32,7 +34,18 @@ from proxy.traces import KeptTurns, Traces
 from proxy.work import Work, Worker
 
 
-def _tenants(settings: Settings) -> tuple[str, ...]:
+def memory(settings: Settings) -> Memory | None:
+    """What a configuration remembers with, for work beside any serving; nothing is connected."""
+    remembered, _ = memory_of(settings, targets_of(settings, {}), _unmetered, Traces())
+    return remembered
+
+
+def _unmetered(_operation: str, _end: str, _seconds: float) -> None:
+    """Nobody counts."""
+
+
+def tenants(settings: Settings) -> tuple[str, ...]:
+    """Whose memory there may be: the names of the keys; without keys there is one."""
     named = dict.fromkeys(key.tenant for key in settings.keys.entries)
     return tuple(named) or ("default",)
 
@@ -50,22 +63,22 @@ def memory_of(
     store = Metered(Guard(opened, patience=deadline / 4), meter)
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
-    archiving = _archiving(own, store, codec, _tenants(settings))
+    archiving = _archiving(own, store, codec, tenants(settings))
     works: list[Work] = [summaries] if own.summaries else []
     works += _learning(own, opened, archiving, targets)
-    worker = Worker(opened, works, _tenants(settings))
+    worker = Worker(opened, works, tenants(settings))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
     holdings = (Archived(archiving.archive),) if archiving else ()
-    memory = Memory(
+    remembered = Memory(
         store,
         Recorder(store, window, listeners, reasoning=own.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
-        People((*holdings, HeldSessions(store, ttl=window.ttl), KeptTurns(traces))),
+        People((*holdings, HeldSessions(store, ttl=window.ttl, file=_file(url)), KeptTurns(traces))),
         archiving,
         archiving.knowledge.lines if archiving else None,
     )
-    return memory, worker
+    return remembered, worker
 
 
 def _listeners(settings: MemorySettings, archiving: Archiving | None, worker: Worker) -> Iterator[Listener]:
@@ -111,6 +124,10 @@ def _summariser(settings: SummarySettings | None, targets: Mapping[str, Target])
         fallback=settings.fallback,
         input_tokens=settings.input_tokens,
     )
+
+
+def _file(url: str) -> Path | None:
+    return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
 
 
 def _archiving(

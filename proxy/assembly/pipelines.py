@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
@@ -10,6 +12,7 @@ from filters.recall import Recall
 from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Pipeline as PipelineSettings
+from proxy.exact import Exact
 from proxy.lately import Lately
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
@@ -23,10 +26,14 @@ def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ma
 
 
 def pipelines_of(
-    settings: Settings, targets: Mapping[str, Target], memory: Memory | None = None
+    settings: Settings,
+    targets: Mapping[str, Target],
+    memory: Memory | None = None,
+    exact: Exact | None = None,
 ) -> Mapping[str, Pipeline]:
     """The pipelines by name, to these models and with this memory."""
-    return {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
+    made = {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
+    return {name: msgspec.structs.replace(one, exact=exact) for name, one in made.items()} if exact else made
 
 
 def _pipeline(

@@ -121,7 +121,7 @@ def archive_address(given: SecretStr) -> SecretStr:
 
 def _retention(given: object) -> object:
     """``forever``, ``off`` (which YAML reads as false where it is bare) or a duration."""
-    if given in {"forever", "off"} or given is False:
+    if given is False or (isinstance(given, str) and given in {"forever", "off"}):
         return given or "off"
     try:
         quantity.seconds(given)

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from proxy.account import Account, Outcome
 from proxy.metrics import Metrics
 from proxy.standing import Standing
+from proxy.tries import Tries
 
 _OWN: Final = ("turnkeeper", "gen_ai")
 _WHEN: Final = "_created"
@@ -68,6 +69,7 @@ _TURN: Final = Account(
     outcome="done",
     status=200,
     code=None,
+    lead=0.0,
     stages=(("recall", 0.0),),
     filters=(("filters.recall", 0.0),),
     first_token=0.0,
@@ -76,4 +78,6 @@ _TURN: Final = Account(
     output_tokens=1,
     degraded=("memory",),
     ignored=("timestamp",),
+    tries=Tries([("main", "timeout")], ["main"]),
+    fell_back=True,
 )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -10,6 +11,7 @@ from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.contents import contents
 from proxy.memory.session import Entry, Session, decode, encode, message_of
+from proxy.memory.sql import log
 from proxy.memory.store import Key, Store
 
 _AT_ONCE: Final = 100
@@ -25,6 +27,14 @@ class Holding(Protocol):
 
     async def forget(self, person: Scope, *, at: float) -> int:
         """Removes all of it; what arrived before ``at`` and comes later is refused. How much there was."""
+        ...
+
+    async def forget_session(self, key: Key, *, at: float) -> int:
+        """Removes all of one session, whoever's it is, in the same way."""
+        ...
+
+    async def scrub(self) -> None:
+        """Nothing that was removed can be read from its own files any more."""
         ...
 
 
@@ -44,15 +54,32 @@ class People:
     async def forget(self, person: Scope) -> int:
         """Removes all that is held of a person; how much there was."""
         at = time.time()
-        return sum([await holding.forget(person, at=at) for holding in self._holdings])
+        count = sum([await holding.forget(person, at=at) for holding in self._holdings])
+        await self._scrub()
+        return count
+
+    async def forget_session(self, tenant: str, session: str) -> int:
+        """Removes all that is held of a session; how much there was."""
+        at, key = time.time(), Key(tenant, session)
+        count = sum([await holding.forget_session(key, at=at) for holding in self._holdings])
+        await self._scrub()
+        return count
+
+    async def _scrub(self) -> None:
+        for holding in self._holdings:
+            await holding.scrub()
 
 
 class HeldSessions:
-    """The sessions of which somebody is the person; of others, what the person said in them."""
+    """The sessions of which somebody is the person; of others, what the person said in them.
 
-    def __init__(self, store: Store, *, ttl: float) -> None:
+    ``file`` is where they are, if they are in a file.
+    """
+
+    def __init__(self, store: Store, *, ttl: float, file: Path | None = None) -> None:
         self._store = store
         self._ttl = ttl
+        self._file = file
 
     async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
         """As the protocol has it."""
@@ -74,6 +101,15 @@ class HeldSessions:
                 await self._take_out(key, person)
                 count += 1
         return count
+
+    async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - the store knows when
+        """As the protocol has it."""
+        return int(await self._store.delete(key))
+
+    async def scrub(self) -> None:
+        """As the protocol has it."""
+        if self._file:
+            await log.empty(self._file)
 
     async def _with(self, person: Scope) -> AsyncIterator[tuple[Key, Session, int]]:
         after = ""
@@ -133,3 +169,11 @@ class Archived:
     async def forget(self, person: Scope, *, at: float) -> int:
         """As the protocol has it."""
         return await self._archive.forget(person, at=at)
+
+    async def forget_session(self, key: Key, *, at: float) -> int:
+        """As the protocol has it."""
+        return await self._archive.forget_session(key, at=at)
+
+    async def scrub(self) -> None:
+        """As the protocol has it."""
+        await self._archive.scrub()

@@ -56,6 +56,7 @@ def covered(session: Session) -> int:
 
 def due(session: Session, window: Window, *, model: bool = True) -> Plan | None:
     """What is to be summarised now, if anything; ``model`` is whether there is one to replace digests."""
+    window = _of_model(window, session)
     return (
         _again(session, lambda segment: segment.stale)
         or _further(session, window)
@@ -74,7 +75,7 @@ def beyond(session: Session, window: Window) -> Plan | None:
     """What has to be summarised at once, by whatever means: all beyond twice the maximum."""
     if not window.summaries:
         return None
-    open_ = uncovered(session)
+    window, open_ = _of_model(window, session), uncovered(session)
     if _passes(open_, window, times=2):
         return _cut(session, _keep(open_, window), strict=False)
     return _merging(session, window) if len(session.summaries) > 2 * window.summaries else None
@@ -130,6 +131,13 @@ def _merging(session: Session, window: Window) -> Plan | None:
         return None
     last = count - window.summaries // 2
     return Plan(0, last, START, session.summaries[last - 1].reach, merge=True)
+
+
+def _of_model(window: Window, session: Session) -> Window:
+    """The window as estimated tokens, of which the model may count more or fewer."""
+    if window.max_tokens is None or not session.scale:
+        return window
+    return msgspec.structs.replace(window, max_tokens=int(window.max_tokens / session.scale))
 
 
 def _tokens_of(entries: Sequence[Entry]) -> int:

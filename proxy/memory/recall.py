@@ -47,6 +47,7 @@ def known(session: Session, window: Sequence[Message], *, injecting: bool = True
             session, window, replay, behind=session.reach if summaries else START, also=results.values()
         ),
         state=session.state,
+        scale=session.scale or 1.0,
         summaries=tuple(segment.text for segment in summaries),
         began=epoch_seconds(session.began),
         speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),

@@ -35,6 +35,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
+    scale: float = 0.0
 
 
 def remainder(session: Session) -> Remainder:
@@ -55,6 +56,7 @@ def remainder(session: Session) -> Remainder:
         summaries=session.summaries,
         model=session.model,
         trimmed=session.trimmed,
+        scale=session.scale,
     )
 
 
@@ -81,6 +83,7 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
         summaries=left.summaries,
         model=left.model,
         trimmed=left.trimmed,
+        scale=left.scale,
     )
 
 

@@ -41,6 +41,7 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Traces", WRITTEN["traces"]),
         ("Webhooks", WRITTEN["webhooks"]),
         ("AgoraWebhook", WRITTEN["webhooks"]["agora"]),
+        ("Archive", WRITTEN["memory"]["archive"]),
         ("Upstream", WRITTEN["upstreams"]["main"]),
         ("Pipeline", DEFAULT),
         ("Identity", DEFAULT["identity"]),
@@ -70,6 +71,7 @@ def test_no_section_is_forgotten():
         "Traces",
         "Webhooks",
         "AgoraWebhook",
+        "Archive",
     }
     assert set(of_model(Settings)["$defs"]) == known
 

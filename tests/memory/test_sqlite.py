@@ -441,7 +441,7 @@ async def test_the_file_is_in_the_mode_that_was_meant(store: SqliteStore):
         names = ("journal_mode", "synchronous", "secure_delete", "foreign_keys", "busy_timeout")
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    assert await store._writer.submit(modes) == ["wal", 1, 1, 1, 50]
+    assert await store._writer.submit(modes) == ["wal", 1, 1, 1, 500]
 
 
 # --- work

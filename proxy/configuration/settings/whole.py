@@ -1,6 +1,6 @@
 """All parts of a configuration together."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
@@ -44,6 +44,8 @@ class Settings(Part):
     """Python files with filters of your own, from this file's folder on; each is named as its file."""
     memory: Memory | None = None
     """What is remembered of conversations; left out, nothing is."""
+    tokens: Literal["estimate", "exact"] = "estimate"
+    """How ``trim_history`` counts; ``exact`` takes ``turnkeeper[exact]``, 80 MB and a download."""
     limits: Limits = Limits()
     """What each key may have."""
     traces: Traces = Traces()

@@ -150,6 +150,10 @@ class Archive(Protocol):
         """Removes a few turns that were recorded before a time; how many."""
         ...
 
+    async def scrub(self) -> None:
+        """Nothing that was removed can be read from the database's own files any more."""
+        ...
+
     async def ping(self) -> None:
         """Returns if a turn could be kept now."""
         ...

@@ -57,6 +57,11 @@ class Lexicon:
         self._keys = keys
         self._stemmer = Stemmer()
 
+    @property
+    def key(self) -> bytes:
+        """The newest key; empty where there is none."""
+        return self._keys[0] if self._keys else b""
+
     def stems(self, text: str) -> list[str]:
         """The stems of a text in order, without stop words."""
         return self._stemmer.stems(word for word in words(text) if word not in STOP_WORDS)

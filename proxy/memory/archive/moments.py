@@ -80,7 +80,7 @@ _SPAN_NAMED: Final = _one_of(_BEFORE_THIS)
 _WEEKDAY: Final = _one_of(_WEEKDAYS)
 # "may" and "march" are verbs as well: a month is one behind a word that says so.
 _MONTH: Final = re.compile(rf"\b(?:in|im|last|since|seit|of|en|during|letzten) ({_any_of(_MONTHS)})")
-_NEAR: Final = 3
+_PARTS: Final = 2
 
 
 def spans(question: str, now: float, zone: tzinfo = UTC) -> tuple[Span, ...]:
@@ -135,5 +135,5 @@ def _month(today: datetime, month: int) -> tuple[datetime, datetime]:
 def _ago(today: datetime, count: int, days: int) -> tuple[datetime, datetime]:
     """Nobody counts weeks and months to the day."""
     middle = today - timedelta(days=count * days)
-    around = timedelta(days=0 if days == 1 else days // _NEAR)
+    around = timedelta(days=0 if days == 1 else days // _PARTS)
     return middle - around, middle + around + timedelta(days=1)

@@ -13,7 +13,7 @@ from proxy.memory.archive.moments import Span
 _SATURATION: Final = 1.2
 _LENGTH: Final = 0.4
 # What a passage has of its neighbours' worth, by how far they stand: answers stand behind their question.
-_NEIGHBOURS: Final = {1: 0.45, 2: 0.2}
+_NEIGHBOURS: Final = ((-1, 0.45), (1, 0.45), (-2, 0.2), (2, 0.2))
 _TIMELY: Final = 1.6
 _BY_TIME_ALONE: Final = 0.3
 # Of two that are worth the same, the newer goes first.
@@ -44,63 +44,60 @@ class Question(msgspec.Struct, frozen=True):
     now: float
 
 
-def ranked(question: Question, passages: Collection[Passage], owned: int) -> list[tuple[float, Passage]]:
-    """The passages, best first, each with its worth: about 1 for one that holds every word of the question.
+Ranked = tuple[float, Passage]
+Worths = dict[int, float]
+"""By passage, what it is worth by its own words: about 1 for one that holds every word of the question."""
 
-    ``owned`` is how many passages their owner has in all; those that hold none of the words, and stand
-    beside none that does, are worth something by their time alone.
-    """
-    own = _worth(question, passages, owned)
-    whole = [(_whole(question, one, own, near), one) for one, near in _with_neighbours(passages)]
+
+def worths(question: Question, passages: Collection[Passage], owned: int) -> Worths:
+    """What each passage is worth by itself; ``owned`` is how many passages their owner has in all."""
+    places = {term: place for place, group in enumerate(question.groups) for term in group}
+    held = {one.id: _held(one.terms.split(), places) for one in passages}
+    weights = _weights(len(question.groups), held.values(), owned)
+    usual = sum(length for length, _ in held.values()) / max(1, len(held)) or 1.0
+    best = sum(weights) or 1.0
+    return {id_: _worth(one, weights, usual) / best for id_, one in held.items()}
+
+
+def ranked(question: Question, passages: Collection[Passage], own: Mapping[int, float]) -> list[Ranked]:
+    """The passages, best first, each with its worth: its own, a share of its neighbours', and its time's."""
+    there = {(one.talk, one.place): own[one.id] for one in passages if one.id in own}
+    whole = [(_whole(question, one, own.get(one.id, 0.0), there), one) for one in passages]
     return sorted(whole, key=lambda pair: (-pair[0], -pair[1].at, pair[1].id))
 
 
-def _worth(question: Question, passages: Collection[Passage], owned: int) -> dict[int, float]:
-    counted = {one.id: Counter(one.terms.split()) for one in passages}
-    usual = sum(bag.total() for bag in counted.values()) / max(1, len(counted)) or 1.0
-    weights = _weights(question.groups, counted.values(), owned)
-    best = sum(weights.values()) or 1.0
-    return {
-        id_: sum(weight * _share(bag, group, usual) for group, weight in weights.items()) / best
-        for id_, bag in counted.items()
-    }
+_Held = tuple[int, dict[int, int]]
+# How many terms a passage has, and how often those that are asked for, by their place in the question.
 
 
-def _weights(groups: Groups, bags: Iterable[Mapping[str, int]], owned: int) -> dict[tuple[str, ...], float]:
+def _held(terms: Sequence[str], places: Mapping[str, int]) -> _Held:
+    counts: dict[int, int] = {}
+    for term in terms:
+        place = places.get(term)
+        if place is not None:
+            counts[place] = counts.get(place, 0) + 1
+    return len(terms), counts
+
+
+def _weights(words: int, held: Iterable[_Held], owned: int) -> list[float]:
     """How much each word of the question tells: the rarer among the owner's passages, the more."""
-    found: Counter[tuple[str, ...]] = Counter()
-    for bag in bags:
-        found.update(group for group in groups if any(term in bag for term in group))
-    size = max(owned, max(found.values(), default=0))
-    return {group: math.log(1 + (size - found[group] + 0.5) / (found[group] + 0.5)) for group in set(groups)}
+    found = Counter(place for _, counts in held for place in counts)
+    size = max(owned, *found.values(), 0)
+    return [math.log(1 + (size - found[place] + 0.5) / (found[place] + 0.5)) for place in range(words)]
 
 
-def _share(bag: Counter[str], group: tuple[str, ...], usual: float) -> float:
-    count = sum(bag[term] for term in group if term in bag)
-    if not count:
-        return 0.0
-    length = 1 - _LENGTH + _LENGTH * bag.total() / usual
-    return count * (_SATURATION + 1) / (count + _SATURATION * length)
+def _worth(held: _Held, weights: Sequence[float], usual: float) -> float:
+    length, counts = held
+    spread = _SATURATION * (1 - _LENGTH + _LENGTH * length / usual)
+    return sum(weights[place] * n * (_SATURATION + 1) / (n + spread) for place, n in counts.items())
 
 
-def _with_neighbours(passages: Collection[Passage]) -> Iterable[tuple[Passage, list[tuple[float, int]]]]:
-    """Each passage, and those near it with the share that it has in them."""
-    there = {(one.talk, one.place): one.id for one in passages if one.talk}
-    for one in passages:
-        near = (
-            (share, there.get((one.talk, one.place + side * far)))
-            for far, share in _NEIGHBOURS.items()
-            for side in (-1, 1)
-        )
-        yield one, [(share, id_) for share, id_ in near if id_ is not None] if one.talk else []
-
-
-def _whole(
-    question: Question, one: Passage, own: Mapping[int, float], near: Sequence[tuple[float, int]]
-) -> float:
-    worth = own[one.id] + max((share * own[id_] for share, id_ in near), default=0.0)
-    timely = any(span.holds(one.at) for span in question.spans)
-    if timely:
+def _whole(question: Question, one: Passage, own: float, there: Mapping[tuple[int, int], float]) -> float:
+    worth = own
+    if one.talk:
+        around = (share * there.get((one.talk, one.place + step), 0.0) for step, share in _NEIGHBOURS)
+        worth += max(around)
+    if any(span.holds(one.at) for span in question.spans):
         worth = max(worth * _TIMELY, _BY_TIME_ALONE)
     age = max(0.0, question.now - one.at) / _MONTH
     return worth * (1 + _FRESH / (1 + age))

@@ -9,7 +9,8 @@ from proxy.memory.archive.archive import Archive, Found, Query
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.store import StoreError
 
-_SHUT: Final = 1.0
+_SHUT: Final = 0.5
+_SLOW: Final = 3
 # The filter leaves out what the window shows, and what says the same twice.
 _SPARE: Final = 20
 
@@ -17,13 +18,14 @@ _SPARE: Final = 20
 class Recollection:
     """Asks the archive on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
 
-    An archive that was too slow is left alone for a second.
+    An archive that was too slow three times in a row is left alone for half a second.
     """
 
     def __init__(self, archive: Archive, *, deadline: float) -> None:
         self._archive = archive
         self._deadline = deadline
         self._shut_until = 0.0
+        self._slow = 0
 
     async def of(self, person: Scope, text: str, *, now: float, limit: int) -> tuple[Remembered, ...]:
         """What answers a text, best first, with some to spare. Raises StoreError."""
@@ -33,10 +35,14 @@ class Recollection:
         query = Query(text=text, now=now, limit=3 * limit + _SPARE)
         try:
             async with asyncio.timeout(self._deadline):
-                return _told(await self._archive.search(person, query))
+                found = await self._archive.search(person, query)
         except TimeoutError:
-            self._shut_until = loop.time() + _SHUT
+            self._slow += 1
+            if self._slow >= _SLOW:
+                self._shut_until = loop.time() + _SHUT
             raise StoreError("the archive is too slow") from None
+        self._slow = 0
+        return _told(found)
 
 
 def _told(found: Sequence[Found]) -> tuple[Remembered, ...]:

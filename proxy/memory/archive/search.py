@@ -7,7 +7,7 @@ from proxy.memory.archive.archive import Chunk, Fact, Found, Query
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.moments import Span, spans
-from proxy.memory.archive.ranking import Passage, Question, ranked
+from proxy.memory.archive.ranking import Passage, Question, Ranked, ranked, worths
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
 from proxy.memory.archive.words import DOCUMENT, DURING, FACT, OWNED, TURN
@@ -23,8 +23,6 @@ _WITH_NEIGHBOURS: Final = 30
 # Of what answers as well, what is known of a person is told before what was said once.
 _WORTH: Final = {TURN: 1.0, FACT: 1.15, DOCUMENT: 0.9}
 
-_Ranked = list[tuple[float, Passage]]
-
 
 def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
     """As the archive's ``search``. A person without a name finds nothing."""
@@ -33,7 +31,7 @@ def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
     text = query.text[:_LONGEST]
     stems = list(dict.fromkeys(shelf.lexicon.stems(text)))[:_MOST_WORDS]
     times = spans(text, query.now)
-    found: _Ranked = []
+    found: list[Ranked] = []
     for scope in (person, Scope(person.tenant)):
         question = Question(shelf.lexicon.asked(scope, stems), times if scope.person else (), query.now)
         found += yield from _owned(shelf, scope, question)
@@ -42,7 +40,7 @@ def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
     return list(read)[: query.limit]
 
 
-def _owned(shelf: Shelf, scope: Scope, question: Question) -> Steps[_Ranked]:
+def _owned(shelf: Shelf, scope: Scope, question: Question) -> Steps[list[Ranked]]:
     owner = yield from owner_of(scope)
     if owner is None or not (question.groups or question.spans):
         return []
@@ -50,12 +48,12 @@ def _owned(shelf: Shelf, scope: Scope, question: Question) -> Steps[_Ranked]:
     if not passages:
         return []
     size = yield from first(OWNED, {"owner": owner})
-    order = ranked(question, passages.values(), size)
-    if not scope.person:
-        return order
-    ids = listed(one.id for _, one in order[:_WITH_NEIGHBOURS])
-    rows = yield from asked(shelf.dialect.near, {"owner": owner, "ids": ids})
-    return ranked(question, (passages | _by_id(rows)).values(), size)
+    own = worths(question, passages.values(), size)
+    if scope.person:
+        best = sorted(own, key=own.__getitem__, reverse=True)[:_WITH_NEIGHBOURS]
+        rows = yield from asked(shelf.dialect.near, {"owner": owner, "ids": listed(best)})
+        passages |= _by_id(rows)
+    return ranked(question, passages.values(), own)
 
 
 def _candidates(shelf: Shelf, owner: int, question: Question) -> Steps[dict[int, Passage]]:
@@ -78,7 +76,7 @@ def _by_id(rows: Rows) -> dict[int, Passage]:
     return {row[0]: Passage(*row) for row in rows}
 
 
-def _read(shelf: Shelf, person: Scope, best: _Ranked, now: float) -> Steps[Iterator[Found]]:
+def _read(shelf: Shelf, person: Scope, best: list[Ranked], now: float) -> Steps[Iterator[Found]]:
     """What the passages stand for, in their order; what has expired is left out."""
     items: dict[tuple[int, int], Sequence[Any]] = {}
     for kind in sorted({one.kind for _, one in best}):

@@ -46,6 +46,10 @@ class Shelf(msgspec.Struct, frozen=True):
         """The value again. Raises StoreError for bytes that cannot be read."""
         return msgspec.msgpack.decode(self.codec.decode(key, bytes(blob)), type=kind)
 
+    def digest(self, *values: object) -> bytes:
+        """A short mark that changes with the values; with a key it tells nothing of them."""
+        return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12, key=self.lexicon.key).digest()
+
     def indexed(self, scope: Scope, owner: int, text: str, line: Line) -> Steps[None]:
         """Puts the words of an item into the index; one without words has no place there."""
         terms = self.lexicon.terms(scope, text)
@@ -58,8 +62,3 @@ def spoken_at(entry: Entry) -> float:
     """When it was said, in seconds since 1970: as the engine says where that can be, else as recorded."""
     told = epoch_seconds(entry.timestamp)
     return told if told is not None and _CLOCKS_FROM <= told <= entry.recorded + _DAY else entry.recorded
-
-
-def digest(*values: object) -> bytes:
-    """A short mark that changes with the values."""
-    return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12).digest()

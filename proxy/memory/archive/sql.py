@@ -45,16 +45,12 @@ class SqlArchive:
         return await self._engine.read(partial(turns.turns_of, self._shelf, key, limit))
 
     async def forget(self, person: Scope, *, at: float) -> int:
-        """As the protocol has it; the database's files are scrubbed."""
-        count = await self._engine.write(partial(oblivion.forget, person, at=at))
-        await self._engine.scrub()
-        return count
+        """As the protocol has it."""
+        return await self._engine.write(partial(oblivion.forget, person, at=at))
 
     async def forget_session(self, key: Key, *, at: float) -> int:
-        """As the protocol has it; the database's files are scrubbed."""
-        count = await self._engine.write(partial(oblivion.forget_session, key, at=at))
-        await self._engine.scrub()
-        return count
+        """As the protocol has it."""
+        return await self._engine.write(partial(oblivion.forget_session, key, at=at))
 
     async def forget_strangers(self, key: Key) -> int:
         """As the protocol has it."""
@@ -88,6 +84,10 @@ class SqlArchive:
     async def sweep(self, *, before: float, limit: int = 200) -> int:
         """As the protocol has it."""
         return await self._engine.write(partial(oblivion.sweep, before=before, limit=limit))
+
+    async def scrub(self) -> None:
+        """As the protocol has it."""
+        await self._engine.scrub()
 
     async def ping(self) -> None:
         """As the protocol has it."""

@@ -1,7 +1,6 @@
 """The archive in an SQLite file: the sessions' own, or another."""
 
 import asyncio
-import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.memory.archive.engine import Work
 from proxy.memory.archive.steps import Rows, Steps
+from proxy.memory.sql import log
 from proxy.memory.sql.file import File
 from proxy.memory.sql.writer import Writer
 from proxy.memory.store import StoreError
@@ -24,8 +24,6 @@ _PATIENCE: Final = 5.0
 _THREADS: Final = 2
 _MOST_READING: Final = 64
 _MERGED_AT_ONCE: Final = 500
-_CHECKPOINTS: Final = 20
-_PAUSE: Final = 0.05
 
 
 class SqliteEngine:
@@ -62,11 +60,7 @@ class SqliteEngine:
         before = await self._submitted(partial(_merge, -_MERGED_AT_ONCE))
         while before:
             before = await self._submitted(partial(_merge, _MERGED_AT_ONCE))
-        for _ in range(_CHECKPOINTS):
-            if await asyncio.to_thread(self._checkpointed):
-                return
-            await asyncio.sleep(_PAUSE)
-        raise StoreError("The archive's log cannot be emptied: another program is reading the file.")
+        await log.empty(self._file.path)
 
     async def ping(self) -> None:
         """As the protocol has it."""
@@ -108,11 +102,6 @@ class SqliteEngine:
             self._opened.append(known)
             self._own.connection, self._own.identity = known, self._file.identity
         return known
-
-    def _checkpointed(self) -> bool:
-        with self._file.named(), contextlib.closing(self._file.connect(wait=_WAIT)) as connection:
-            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        return not busy
 
 
 def _carried_out(work: Work[T], connection: sqlite3.Connection) -> T:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from proxy.memory.archive.archive import Turn
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.archive.shelf import Line, Shelf, digest, spoken_at
+from proxy.memory.archive.shelf import Line, Shelf, spoken_at
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.words import (
     KEPT,
@@ -141,7 +141,7 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
     speaker = None
     if entry.role == "user" and entry.user and entry.user != talk.user:
         speaker = yield from owner_for(Scope(talk.key.tenant, entry.user))
-    mark = digest(ordinal, talk.owner, speaker, entry)
+    mark = shelf.digest(ordinal, talk.owner, speaker, entry)
     if mark == known:
         return
     at = spoken_at(entry)

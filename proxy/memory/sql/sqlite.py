@@ -31,6 +31,8 @@ T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
 _VERSION_BITS: Final = 53
+# The archive may write the same file. No call waits for the writer, and a write that fails costs another try.
+_LOCKED: Final = 0.5
 
 
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
@@ -66,7 +68,7 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path, *, deadline: float) -> None:
-        self._file = File(path, wait=deadline)
+        self._file = File(path, wait=max(deadline, _LOCKED))
         self._writer = Writer(self._file, chore=change.sweep)
         self._reader = Reader(self._file)
         self._deadline = deadline

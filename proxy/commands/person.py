@@ -1,0 +1,38 @@
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from proxy.commands.memory import USUAL, Tenant, Where, remembered
+from proxy.commands.terminal import write_json
+from proxy.memory.archive.lexicon import Scope
+from proxy.pipeline import Memory
+
+User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
+MaybeUser = Annotated[str, typer.Argument(metavar="[USER]", help="The user's id.")]
+Session = Annotated[str, typer.Option("--session", metavar="ID", help="A session alone, whoever's it is.")]
+
+
+def export(user: User, *, config: Where = USUAL, tenant: Tenant = "") -> None:
+    """Write all that is held of a person, as JSON: sessions, turns and facts."""
+
+    async def work(memory: Memory, whose: str) -> dict[str, Any]:
+        return await memory.people.exported(Scope(whose, user))
+
+    write_json(msgspec.json.encode(remembered(config, tenant, work)))
+
+
+def forget(
+    user: MaybeUser = "", *, session: Session = "", config: Where = USUAL, tenant: Tenant = ""
+) -> None:
+    """Remove all that is held of a person, or of one session, for good."""
+    if bool(user) == bool(session):
+        raise typer.BadParameter("name a user, or a session with --session")
+
+    async def work(memory: Memory, whose: str) -> int:
+        if user:
+            return await memory.people.forget(Scope(whose, user))
+        return await memory.people.forget_session(whose, session)
+
+    count = remembered(config, tenant, work)
+    typer.echo(f"Forgotten: {count} sessions, turns and facts." if count else "There was nothing to forget.")

@@ -1,0 +1,323 @@
+"""The archive from outside: a second call knows the first, and a person can be forgotten."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_upstream import FakeUpstream
+from tests.proxy_server import ProxyServer
+
+CONFIG = """
+keys: "${KEYS:-}"
+memory:
+  sessions: "${MEMORY_URL}"
+  encryption: ["${KEY:-}"]
+  archive: {url: "${ARCHIVE_URL:-}", keep: "${KEEP:-forever}"}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL:-practice:}"}}
+pipelines:
+  default: {upstreams: [main], request: [restore_history, recall]}
+  plain: {upstreams: [main], request: [restore_history]}
+"""
+WORDS = "My scarecrow is called Ferdinand."
+KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+ACME = {"authorization": "Bearer one"}
+OTHER = {"authorization": "Bearer two"}
+KEYS = "acme:one,other:two"
+Serve = Callable[..., ProxyServer]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'memory.db'}"
+
+
+@pytest.fixture
+def archiving(serve: Serve, url: str) -> ProxyServer:
+    return serve(CONFIG, MEMORY_URL=url)
+
+
+def say(proxy: ProxyServer, *texts: str, session: str = "s1", user: str = "ann", **more: Any) -> Any:
+    messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    headers = {"X-Session-Id": session, **({"X-User-Id": user} if user else {}), **more.pop("headers", {})}
+    return proxy.chat(messages, headers=headers, **more)
+
+
+def settle(proxy: ProxyServer) -> None:
+    """All that was said is written and archived."""
+    time.sleep(0.1)
+    memory = proxy.app.memory
+    assert memory is not None and memory.archiving is not None
+
+    async def idle() -> None:
+        await memory.recorder.drain()
+        await memory.archiving.archivist.idle()
+
+    proxy.run(idle())
+    time.sleep(0.1)
+
+
+def search(proxy: ProxyServer, query: str = "scarecrow", **body: Any) -> list[dict[str, Any]]:
+    headers = body.pop("headers", {})
+    found = proxy.client.post(
+        "/v1/memory/search", json={"user": "ann", "query": query, **body}, headers=headers
+    )
+    assert found.status_code == 200, found.text
+    return found.json()["results"]
+
+
+def sent(upstream: FakeUpstream) -> list[dict[str, Any]]:
+    return json.loads(upstream.requests[-1].body)["messages"]
+
+
+def raw(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.glob("*.db*"))
+
+
+def test_a_second_call_is_told_what_bears_on_it(archiving: ProxyServer, upstream: FakeUpstream):
+    say(archiving, WORDS)
+    settle(archiving)
+    reply = say(archiving, "What is my scarecrow called?", session="s2")
+    assert "x-turnkeeper-degraded" not in reply.headers
+    (message,) = sent(upstream)
+    assert message["content"].startswith("<recall>\n")
+    assert f"the caller said: {WORDS}\n" in message["content"]
+    assert message["content"].endswith("\n</recall>\n\nWhat is my scarecrow called?")
+
+
+def test_what_is_recalled_is_never_stored(archiving: ProxyServer):
+    say(archiving, WORDS)
+    settle(archiving)
+    say(archiving, "What is my scarecrow called?", session="s2")
+    settle(archiving)
+    held = archiving.client.get("/v1/memory/sessions/s2").text
+    assert "called?" in held and "Ferdinand" not in held
+    assert all("<recall>" not in one["text"] for one in search(archiving))
+
+
+@pytest.mark.parametrize("who", [{"user": "bob"}, {"user": ""}])
+def test_nobody_else_is_told(archiving: ProxyServer, upstream: FakeUpstream, who: dict[str, str]):
+    say(archiving, WORDS)
+    settle(archiving)
+    say(archiving, "What is my scarecrow called?", session="s2", **who)
+    assert [message["content"] for message in sent(upstream)] == ["What is my scarecrow called?"]
+
+
+def test_a_pipeline_without_the_step_and_background_work_are_told_nothing(
+    archiving: ProxyServer, upstream: FakeUpstream
+):
+    say(archiving, WORDS)
+    settle(archiving)
+    question = "What is my scarecrow called?"
+    say(archiving, question, session="s2", path="/pipelines/plain/v1/chat/completions")
+    assert [message["content"] for message in sent(upstream)] == [question]
+    say(archiving, question, session="s2", headers={"X-Background": "true"})
+    assert [message["content"] for message in sent(upstream)] == [question]
+
+
+def test_what_the_conversation_shows_is_not_recalled(archiving: ProxyServer, upstream: FakeUpstream):
+    say(archiving, WORDS)
+    settle(archiving)
+    say(archiving, WORDS, "Noted.", "What is my scarecrow called?")
+    assert sent(upstream)[-1]["content"] == "What is my scarecrow called?"
+
+
+def test_search_tells_what_it_found(archiving: ProxyServer):
+    say(archiving, WORDS)
+    settle(archiving)
+    found = search(archiving)[0]
+    assert found.keys() == {"kind", "score", "text", "role", "session_id", "turn_id", "timestamp"}
+    assert (found["kind"], found["text"], found["role"]) == ("turn", WORDS, "user")
+    assert (found["session_id"], found["turn_id"]) == ("s1", 0)
+    assert abs(found["timestamp"] - time.time()) < 60
+
+
+@pytest.mark.parametrize("user", ["bob", "", None, " "])
+def test_search_finds_nothing_of_nobody(archiving: ProxyServer, user: str | None):
+    say(archiving, WORDS)
+    settle(archiving)
+    assert search(archiving, user=user) == []
+
+
+def test_search_and_export_keep_tenants_apart(serve: Serve, url: str):
+    proxy = serve(CONFIG, MEMORY_URL=url, KEYS=KEYS)
+    say(proxy, WORDS, headers=ACME)
+    settle(proxy)
+    assert search(proxy, headers=OTHER) == []
+    assert len(search(proxy, headers=ACME)) >= 1
+    export = "/v1/memory/users/ann/export"
+    assert proxy.client.get(export, headers=OTHER).json()["turns"] == []
+    proxy.client.delete("/v1/memory/users/ann", headers=OTHER)
+    assert len(proxy.client.get(export, headers=ACME).json()["turns"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"user": "ann"}, "query"), ({"query": "x", "limit": 0}, "limit"), ({"query": "x", "usr": "a"}, "usr")],
+)
+def test_a_wrong_question_is_told(archiving: ProxyServer, body: dict[str, Any], param: str):
+    refused = archiving.client.post("/v1/memory/search", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == param
+
+
+def test_without_an_archive_the_search_says_what_to_set(serve: Serve):
+    proxy = serve(CONFIG, MEMORY_URL="memory:")
+    refused = proxy.client.post("/v1/memory/search", json={"user": "ann", "query": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "archive_off")
+    assert say(proxy, WORDS).status_code == 200
+
+
+def test_turns_outlive_their_session(archiving: ProxyServer):
+    say(archiving, WORDS)
+    settle(archiving)
+    assert archiving.client.delete("/v1/memory/sessions/s1").status_code == 204
+    assert search(archiving)[0]["text"] == WORDS
+
+
+def test_with_its_session_go_the_turns_of_nobody(archiving: ProxyServer, tmp_path: Path):
+    say(archiving, WORDS, user="")
+    settle(archiving)
+    assert archiving.client.delete("/v1/memory/sessions/s1").status_code == 204
+    with sqlite3.connect(tmp_path / "memory.db") as connection:
+        assert connection.execute("SELECT COUNT(*) FROM turnkeeper_turns").fetchone() == (0,)
+    connection.close()
+
+
+def test_an_import_is_archived(archiving: ProxyServer):
+    contents = [{"role": "user", "content": WORDS, "turn_id": 0, "metadata": {"user": "ann"}}]
+    archiving.client.put("/v1/memory/sessions/s9", json={"contents": contents})
+    settle(archiving)
+    assert [one["text"] for one in search(archiving)] == [WORDS]
+
+
+def test_what_a_kill_left_unarchived_is_found_at_the_next_start(serve: Serve, url: str, tmp_path: Path):
+    off = serve(CONFIG, MEMORY_URL=url, KEEP="off")
+    for end in range(1, 90, 2):  # past the 60 messages that a session holds
+        say(off, *(f"{WORDS} {i}" for i in range(end)))
+    time.sleep(0.5)
+    off.run(off.app.memory.recorder.drain())
+    again = serve(CONFIG, MEMORY_URL=url)
+    settle(again)
+    turns = again.client.get("/v1/memory/users/ann/export").json()["turns"]
+    said = {turn["message"]["content"] for turn in turns}
+    assert {f"{WORDS} {i}" for i in range(89)} <= said
+
+
+def test_a_slow_archive_costs_a_call_its_deadline_and_no_more(serve: Serve, upstream: FakeUpstream):
+    """Nobody answers at this address."""
+    proxy = serve(CONFIG, MEMORY_URL="memory:", ARCHIVE_URL="postgresql://127.0.0.1:9/none")
+    began = time.monotonic()
+    reply = say(proxy, WORDS)
+    assert time.monotonic() - began < 1
+    assert reply.status_code == 200
+    assert reply.headers["x-turnkeeper-degraded"] == "recall"
+    assert [message["content"] for message in sent(upstream)] == [WORDS]
+
+
+# --- one person's rights
+
+
+def test_an_export_holds_all_that_was_said(archiving: ProxyServer):
+    say(archiving, WORDS)
+    settle(archiving)
+    found = archiving.client.get("/v1/memory/users/ann/export").json()
+    assert found.keys() == {"user", "sessions", "turns", "facts"}
+    assert found["sessions"][0]["id"] == "s1"
+    assert found["sessions"][0]["contents"][0]["content"] == WORDS
+    assert found["turns"][0]["session_id"] == "s1"
+    assert found["turns"][0]["message"]["content"] == WORDS
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_of_a_forgotten_person_nothing_is_left_in_the_files(serve: Serve, url: str, tmp_path: Path, key: str):
+    proxy = serve(CONFIG, MEMORY_URL=url, KEY=key)
+    for i in range(8):
+        say(proxy, f"{WORDS} {i}", session=f"s{i}")
+        say(proxy, f"Marmalade {i}.", session=f"b{i}", user="bob")
+    settle(proxy)
+    assert len(search(proxy)) >= 8
+    assert all(
+        (word in raw(tmp_path)) is not key for word in (b"scarecrow", b"ferdinand", b"Ferdinand") if not key
+    )
+    assert (b"Ferdinand" in raw(tmp_path)) is not bool(key)
+    assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
+    left = raw(tmp_path)
+    assert [word for word in (b"carecrow", b"erdinand") if word in left] == []
+    assert (b"Marmalade" in left) is not bool(key)
+    assert search(proxy) == []
+    assert len(search(proxy, "marmalade", user="bob")) >= 8
+    assert proxy.client.get("/v1/memory/sessions/s1").status_code == 404
+    assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
+
+
+def test_a_forgotten_person_who_calls_again_is_remembered_from_then_on(archiving: ProxyServer):
+    say(archiving, WORDS)
+    settle(archiving)
+    archiving.client.delete("/v1/memory/users/ann")
+    say(archiving, "I also have a wheelbarrow.", session="s2")
+    settle(archiving)
+    assert search(archiving) == []
+    assert search(archiving, "wheelbarrow")[0]["text"] == "I also have a wheelbarrow."
+
+
+@pytest.fixture
+def turnkeeper(tmp_path: Path, url: str) -> Callable[..., Any]:
+    def run(*arguments: str) -> Any:
+        (tmp_path / "turnkeeper.yaml").write_text(CONFIG)
+        command = [sys.executable, "-c", "from proxy.cli import main; main()", *arguments]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "MEMORY_URL": url}
+        whole = [*command, "--config", "turnkeeper.yaml"]
+        return subprocess.run(
+            whole, cwd=tmp_path, env=environ, capture_output=True, check=False, text=True, timeout=60
+        )
+
+    return run
+
+
+def test_the_commands_do_the_same_beside_a_server(
+    archiving: ProxyServer, turnkeeper: Callable[..., Any], tmp_path: Path
+):
+    say(archiving, WORDS)
+    say(archiving, f"{WORDS} Too.", session="s2")
+    settle(archiving)
+    found = json.loads(turnkeeper("export", "ann").stdout)
+    assert {turn["session_id"] for turn in found["turns"]} == {"s1", "s2"}
+    done = turnkeeper("forget", "--session", "s2")
+    assert done.returncode == 0, done.stderr
+    assert [one["session_id"] for one in search(archiving) if one["role"] == "user"] == ["s1"]
+    done = turnkeeper("forget", "ann")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert search(archiving) == []
+    assert b"carecrow" not in raw(tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [(), ("ann", "--session", "s1")])
+def test_whom_to_forget_is_said_once(turnkeeper: Callable[..., Any], arguments: tuple[str, ...]):
+    assert turnkeeper("forget", *arguments).returncode == 2
+
+
+def test_documents_are_added_told_listed_and_removed(
+    archiving: ProxyServer, turnkeeper: Callable[..., Any], tmp_path: Path, upstream: FakeUpstream
+):
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    (folder / "hours.md").write_text("# Opening hours\n\nWe open at nine.\n\n# Parking\n\nIt is free.\n")
+    (folder / "broken.txt").write_bytes(b"\xff\xfe\x00")
+    done = turnkeeper("documents", "add", "handbook")
+    assert (done.returncode, done.stdout) == (1, "1 of 2 documents were added.\n")
+    assert "handbook/broken.txt: it is no text" in done.stderr
+    assert turnkeeper("documents", "list").stdout == "handbook/hours.md\n"
+    say(archiving, "What are your opening hours?")
+    assert "handbook/hours.md: We open at nine." in sent(upstream)[-1]["content"]
+    assert turnkeeper("documents", "remove", "handbook/hours.md").returncode == 0
+    assert turnkeeper("documents", "remove", "handbook/hours.md").returncode == 1
+    say(archiving, "What are your opening hours?", session="s2")
+    assert sent(upstream)[-1]["content"] == "What are your opening hours?"

@@ -1,0 +1,129 @@
+"""What is due is kept, whatever happens to the archive, and nobody waits for it."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from proxy.memory.archive.archive import Archive, Query
+from proxy.memory.archive.archivist import Archivist
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.recollection import Recollection
+from proxy.memory.codec import Identity
+from proxy.memory.open import open_store
+from proxy.memory.session import Entry, Session, encode
+from proxy.memory.store import Key, Store, StoreError
+
+pytestmark = pytest.mark.anyio
+KEY, ANN = Key("acme", "call"), Scope("acme", "ann")
+
+
+class Broken:
+    """An archive that fails, or waits, for as long as it is told to."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive, self.failing, self.wait, self.tries = archive, True, 0.0, 0
+
+    def __getattr__(self, name: str):
+        return getattr(self.archive, name)
+
+    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+        self.tries += 1
+        if self.failing:
+            raise StoreError("away")
+        return await self.archive.keep(key, session, mark=mark)
+
+    async def search(self, person: Scope, query: Query):
+        self.tries += 1
+        await asyncio.sleep(self.wait)
+        return await self.archive.search(person, query)
+
+
+@pytest.fixture
+async def archive(tmp_path: Path):
+    opened = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Identity())
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store("memory:", deadline=1, codec=Identity())
+
+
+def session(*texts: str, moved: int = 0) -> Session:
+    now = time.time()
+    entries = tuple(Entry(role="user", turn=moved + i, content=t, recorded=now) for i, t in enumerate(texts))
+    return Session(entries=entries, user="ann", created=5.0, moved=moved)
+
+
+async def kept(archive: Archive) -> list[str]:
+    return [turn.entry.text for turn in await archive.turns_of(KEY)]
+
+
+async def test_the_newest_state_of_a_session_is_kept(store: Store, archive: Archive):
+    archivist = Archivist(store, archive, ["acme"], keep=0)
+    archivist.start()
+    for texts in (["a"], ["a", "b"], ["a", "c"]):
+        archivist.told(KEY, session(*texts))
+    await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == ["a", "c"]
+
+
+async def test_what_could_not_be_kept_is_kept_when_the_archive_is_back(store: Store, archive: Archive):
+    broken = Broken(archive)
+    archivist = Archivist(store, broken, ["acme"], keep=0)
+    archivist.start()
+    archivist.told(KEY, session("a"))
+    await asyncio.sleep(0.3)
+    assert archivist.failing and broken.tries > 1
+    broken.failing = False
+    await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == ["a"]
+    assert not archivist.failing
+
+
+async def test_an_archive_that_is_away_holds_up_no_shutdown(store: Store, archive: Archive):
+    archivist = Archivist(store, Broken(archive), ["acme"], keep=0)
+    archivist.start()
+    archivist.told(KEY, session("a"))
+    began = time.monotonic()
+    await archivist.aclose()
+    assert time.monotonic() - began < 2
+
+
+async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store: Store, archive: Archive):
+    cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
+    await store.write(KEY, encode(session("c", moved=2)), version=0, ttl=60, cold=cold)
+    archivist = Archivist(store, archive, ["acme"], keep=0)
+    archivist.start()
+    await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == ["a", "b", "c"]
+
+
+async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Archive):
+    old = Entry(role="user", turn=0, content="old", recorded=time.time() - 1000)
+    await archive.keep(KEY, msgspec.structs.replace(session("new"), entries=(old,)), mark=0.0)
+    archivist = Archivist(store, archive, ["acme"], keep=500)
+    archivist.start()
+    while await kept(archive):  # noqa: ASYNC110 - it sweeps when it likes
+        await asyncio.sleep(0.01)
+    await archivist.aclose()
+
+
+async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(archive: Archive):
+    broken = Broken(archive)
+    broken.wait = 5.0
+    recollection = Recollection(broken, deadline=0.05)
+    for _ in range(9):
+        began = time.monotonic()
+        with pytest.raises(StoreError):
+            await recollection.of(ANN, "dog", now=1.0, limit=5)
+        assert time.monotonic() - began < 0.5
+    assert broken.tries == 3

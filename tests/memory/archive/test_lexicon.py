@@ -1,0 +1,56 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory.archive.lexicon import Lexicon, Scope, words
+
+ANN, BOB = Scope("acme", "ann"), Scope("acme", "bob")
+PLAIN, SEALED = Lexicon(), Lexicon([b"new" * 8, b"old" * 8])
+
+
+def test_stems_have_no_endings_and_no_stop_words():
+    assert PLAIN.stems("I was running to the shops, wasn't I?") == ["run", "shop"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Café ÉCLAIR", ["cafe", "eclair"]),
+        ("it's O'Neill's", ["its", "oneills"]),
+        ("手机坏了", ["手机", "机坏", "坏了"]),
+        ("我 of 東京tower", ["我", "of", "東京", "tower"]),
+        ("foo_bar-baz 42", ["foo", "bar", "baz", "42"]),
+        ("", []),
+    ],
+)
+def test_words(text: str, found: list[str]):
+    assert list(words(text)) == found
+
+
+@given(st.text(), st.sampled_from([PLAIN, SEALED]))
+def test_what_was_said_is_found_by_the_same_words(text: str, lexicon: Lexicon):
+    kept = set(lexicon.terms(ANN, text).split())
+    for group in lexicon.asked(ANN, lexicon.stems(text)):
+        assert kept & set(group)
+
+
+@given(st.text())
+def test_terms_hold_nothing_that_an_index_takes_for_syntax(text: str):
+    terms = PLAIN.terms(ANN, text)
+    assert set(terms).isdisjoint("\"'\\&|!:*()<>-+^\0\t\n")
+    assert terms == terms.lower()
+
+
+@pytest.mark.parametrize("lexicon", [PLAIN, SEALED])
+def test_no_two_owners_share_a_term(lexicon: Lexicon):
+    scopes = [ANN, BOB, Scope("acme"), Scope("acmea", "nn"), Scope("other", "ann")]
+    terms = [set(lexicon.terms(scope, "dog cat").split()) for scope in scopes]
+    assert len(set.union(*terms)) == 2 * len(scopes)
+
+
+def test_sealed_terms_tell_no_word_and_an_older_key_still_finds():
+    assert "scarecrow" in PLAIN.terms(ANN, "scarecrow")
+    assert "scarecrow" not in SEALED.terms(ANN, "scarecrow")
+    old = Lexicon([b"old" * 8]).terms(ANN, "scarecrow")
+    assert old in SEALED.asked(ANN, ["scarecrow"])[0]
+    assert old != SEALED.terms(ANN, "scarecrow")

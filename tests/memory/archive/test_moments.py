@@ -1,0 +1,63 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory.archive.moments import spans
+
+NOW = datetime(2026, 11, 20, 15, 0, tzinfo=UTC)  # a Friday
+
+
+def told(question: str) -> list[tuple[str, str]]:
+    days = [
+        (datetime.fromtimestamp(span.begin, UTC), datetime.fromtimestamp(span.end, UTC))
+        for span in spans(question, NOW.timestamp())
+    ]
+    return [(f"{begin:%Y-%m-%d}", f"{end - timedelta(seconds=1):%Y-%m-%d}") for begin, end in days]
+
+
+@pytest.mark.parametrize(
+    ("question", "first", "last"),
+    [
+        ("What did I say yesterday?", "2026-11-19", "2026-11-19"),
+        ("Was habe ich gestern gesagt?", "2026-11-19", "2026-11-19"),
+        ("the day before yesterday", "2026-11-18", "2026-11-18"),
+        ("vorgestern", "2026-11-18", "2026-11-18"),
+        ("anything from today", "2026-11-20", "2026-11-20"),
+        ("昨天我说了什么", "2026-11-19", "2026-11-19"),
+        ("a call last Tuesday", "2026-11-17", "2026-11-17"),
+        ("on Friday", "2026-11-13", "2026-11-13"),
+        ("letzten Dienstag", "2026-11-17", "2026-11-17"),
+        ("mardi", "2026-11-17", "2026-11-17"),
+        ("last week", "2026-11-09", "2026-11-15"),
+        ("last month", "2026-10-01", "2026-10-31"),
+        ("letztes Jahr", "2025-01-01", "2025-12-31"),
+        ("in March", "2026-03-01", "2026-03-31"),
+        ("im März", "2026-03-01", "2026-03-31"),
+        ("in December", "2025-12-01", "2025-12-31"),
+        ("3 days ago", "2026-11-17", "2026-11-17"),
+        ("vor zwei Tagen", "2026-11-18", "2026-11-18"),
+        ("il y a trois jours", "2026-11-17", "2026-11-17"),
+        ("two weeks ago", "2026-11-03", "2026-11-09"),
+    ],
+)
+def test_a_time_is_read(question: str, first: str, last: str):
+    assert told(question) == [(first, last)]
+
+
+@pytest.mark.parametrize("question", ["", "May I march in?", "Someday", "the days of yore", "tomorrow"])
+def test_what_names_no_time_has_none(question: str):
+    assert told(question) == []
+
+
+@given(st.text(max_size=60) | st.sampled_from(["99 years ago", "in may in june", "vor 99 jahren, gestern"]))
+def test_any_text_is_read_and_a_span_has_begun(question: str):
+    for span in spans(question, NOW.timestamp()):
+        assert span.begin <= NOW.timestamp() and span.begin < span.end
+
+
+def test_leap_days_and_january_are_no_trouble():
+    for day in (datetime(2028, 2, 29, tzinfo=UTC), datetime(2027, 1, 31, tzinfo=UTC)):
+        for question in ("last year", "last month", "in february", "in march", "last week"):
+            assert spans(question, day.timestamp())

@@ -1,0 +1,54 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory.archive.moments import Span
+from proxy.memory.archive.ranking import Passage, Question, ranked, worths
+
+NOW = 1000.0
+ASKED = Question((("dog",), ("name", "oldname")), (), NOW)
+
+
+def passage(id_: int, terms: str, *, talk: int = 1, place: int = 0, at: float = 900.0) -> Passage:
+    return Passage(id_, 1, id_, talk, place or 10 * id_, at, terms)
+
+
+def order(question: Question, *passages: Passage) -> list[int]:
+    own = worths(question, passages, len(passages))
+    return [one.id for _, one in ranked(question, passages, own)]
+
+
+def test_more_words_of_the_question_go_first():
+    assert order(ASKED, passage(1, "dog tea"), passage(2, "dog name"), passage(3, "tea")) == [2, 1, 3]
+
+
+def test_a_rare_word_tells_more_than_a_common_one():
+    common = [passage(i, "dog walk") for i in range(2, 9)]
+    assert order(ASKED, passage(1, "oldname walk"), *common)[0] == 1
+
+
+def test_a_neighbour_shares_and_a_stranger_does_not():
+    there = passage(1, "dog name", place=5)
+    beside, far, elsewhere = (
+        passage(2, "tea", place=6),
+        passage(3, "tea", place=9),
+        passage(4, "tea", place=5, talk=2),
+    )
+    own = worths(ASKED, (there, beside, far, elsewhere), 4)
+    worth = {one.id: round(value, 3) for value, one in ranked(ASKED, (there, beside, far, elsewhere), own)}
+    assert worth[1] > worth[2] > 0 == worth[3] == worth[4]
+
+
+def test_what_was_said_at_the_time_goes_first():
+    timely = Question(ASKED.groups, (Span(100.0, 200.0),), NOW)
+    assert order(timely, passage(1, "dog"), passage(2, "dog", at=150.0)) == [2, 1]
+    assert order(ASKED, passage(1, "dog"), passage(2, "dog", at=150.0)) == [1, 2]
+
+
+@given(st.lists(st.lists(st.sampled_from(["dog", "name", "oldname", "tea", "x"]), max_size=6), max_size=8))
+def test_worth_is_bounded_and_nothing_is_lost(bags: list[list[str]]):
+    passages = [passage(i, " ".join(bag)) for i, bag in enumerate(bags, 1)]
+    own = worths(ASKED, passages, len(passages))
+    found = ranked(ASKED, passages, own)
+    assert {one.id for _, one in found} == {one.id for one in passages}
+    assert all(0 <= worth < 4 for worth, _ in found)
+    assert [worth for worth, _ in found] == sorted((worth for worth, _ in found), reverse=True)
