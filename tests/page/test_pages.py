@@ -30,9 +30,7 @@ Serve = Callable[..., ProxyServer]
 GOLDEN = Path(__file__).parents[1] / "golden"
 JOKE = json.loads((GOLDEN / "agora_doc_request.json").read_text())["messages"]
 PAGES = ["/", "/live", "/conversations", "/playground", "/people", "/health"]
-HOSTILE = (
-    "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{1234*4321}}{% raw %}</textarea></title>\u202e&amp;"
-)
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{1234*4321}}{% raw %}</textarea></title>\u202e&amp;"
 
 
 def talk(proxy: ProxyServer, **call: Any) -> str:
