@@ -34,10 +34,10 @@ from proxy.traces import KeptTurns, Traces
 from proxy.work import Work, Worker
 
 
-def memory(settings: Settings) -> Memory | None:
+def remembered(settings: Settings) -> Memory | None:
     """What a configuration remembers with, for work beside any serving; nothing is connected."""
-    remembered, _ = memory_of(settings, targets_of(settings, {}), _unmetered, Traces())
-    return remembered
+    memory, _ = memory_of(settings, targets_of(settings, {}), _unmetered, Traces())
+    return memory
 
 
 def _unmetered(_operation: str, _end: str, _seconds: float) -> None:
@@ -69,7 +69,7 @@ def memory_of(
     worker = Worker(opened, works, tenants(settings))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
     holdings = (Archived(archiving.archive),) if archiving else ()
-    remembered = Memory(
+    memory = Memory(
         store,
         Recorder(store, window, listeners, reasoning=own.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
@@ -78,7 +78,7 @@ def memory_of(
         archiving,
         archiving.knowledge.lines if archiving else None,
     )
-    return remembered, worker
+    return memory, worker
 
 
 def _listeners(settings: MemorySettings, archiving: Archiving | None, worker: Worker) -> Iterator[Listener]:

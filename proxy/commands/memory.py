@@ -40,7 +40,7 @@ def archiving_of(memory: Memory) -> Archiving:
 
 
 async def _worked(settings: Settings, tenant: str, work: Callable[[Memory, str], Awaitable[T]]) -> T:
-    memory = assembly.memory(settings)
+    memory = assembly.remembered(settings)
     if memory is None:
         raise TurnkeeperError("Nothing is remembered here; set 'memory:' in the configuration.")
     try:

@@ -76,8 +76,8 @@ def told(
     """The session once an engine has told all that was said in an agent's life, and that life.
 
     What the proxy has seen itself keeps its marks; what it has not seen is added in its place. Where a later
-    life has begun, and the agent's own is not held, nothing changes. Who has stopped says no more: that life is
-    over.
+    life has begun, and the agent's own is not held, nothing changes. An agent that has stopped says no more:
+    that life is over.
     """
     spoken = [message for message in contents if is_speech(message)]
     life = _life_of(session, agent, spoken)

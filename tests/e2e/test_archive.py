@@ -229,7 +229,7 @@ def test_an_export_holds_all_that_was_said(archiving: ProxyServer):
     say(archiving, WORDS)
     settle(archiving)
     found = archiving.client.get("/v1/memory/users/ann/export").json()
-    assert found.keys() == {"user", "sessions", "turns", "facts"}
+    assert found.keys() >= {"user", "sessions", "turns", "facts"}
     assert found["sessions"][0]["id"] == "s1"
     assert found["sessions"][0]["contents"][0]["content"] == WORDS
     assert found["turns"][0]["session_id"] == "s1"
