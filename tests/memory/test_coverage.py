@@ -50,7 +50,7 @@ class Talk:
     def request(self, answer: str = "", calls: Any = None) -> list[Message]:
         """One request, and the answer that the model gives; what the model was shown."""
         shown = [SYSTEM, *self.replayed()]
-        snapshot, heard = known(self.session, shown)
+        snapshot, heard, _ = known(self.session, shown)
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
         self.prompts.append((self.compactions, [_sent(m) for m in prompt]))
         after = reconcile(self.session, heard, now=1.0)
