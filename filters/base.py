@@ -25,7 +25,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     replays; ``summaries`` stand for what was said before it, oldest first. ``began`` is when this life began,
     in seconds since 1970; ``speakers`` are the names of those who spoke in it. ``episodes`` is what the agent
     did lately, newest first. ``state`` is what the client keeps with the session. ``recalled`` is what
-    memory holds beyond this conversation that may bear on the newest words, best first.
+    memory holds beyond this conversation that may bear on the newest words, best first. ``facts`` are what is
+    known of the caller and stays as it is from turn to turn, oldest first; ``news`` came to be known since.
     """
 
     dropped: tuple[Message, ...] = ()
@@ -36,6 +37,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: Mapping[str, Any] = {}
     scale: float = 1.0
     recalled: tuple[Remembered, ...] = ()
+    facts: tuple[Remembered, ...] = ()
+    news: tuple[Remembered, ...] = ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,11 @@
 """A question to a model that no caller waits for: one whole answer, not streamed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
 
 from filters.message import Message
 from proxy import kinds
@@ -12,7 +16,7 @@ from proxy.upstream import read_all
 
 _PATH = "/chat/completions"
 _LONGEST = 1_000_000
-_OK = 200
+_MISUNDERSTOOD = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 class Inquiry:
@@ -21,22 +25,36 @@ class Inquiry:
     def __init__(self, target: Target, *, timeout: float) -> None:
         self._target = target
         self._timeout = timeout
+        self._formless = False
 
-    async def ask(self, messages: Sequence[Message], *, model: str) -> str:
-        """What the model says; raises UpstreamError where it says nothing, or too late."""
-        body = kinds.compose(self._target.kind, {}, messages, model=model, allow=self._target.allow)
-        said = transcript(await self._answered(body))
+    async def ask(
+        self, messages: Sequence[Message], *, model: str, form: Mapping[str, Any] | None = None
+    ) -> str:
+        """What the model says; raises UpstreamError where it says nothing, or too late.
+
+        ``form`` is how the answer is to look, as OpenAI's ``response_format``. An upstream that refuses it is
+        asked without it, so the messages have to say it as well.
+        """
+        formed = None if self._formless else form
+        status, content = await self._answered(self._body(messages, model, formed))
+        if formed and status in _MISUNDERSTOOD:
+            status, content = await self._answered(self._body(messages, model, None))
+            self._formless = status == HTTPStatus.OK
+        if status != HTTPStatus.OK:
+            raise UpstreamBroken(f"The upstream answered {status}.")
+        said = transcript(content)
         if not said.text.strip():
             raise UpstreamBroken("The model said nothing.")
         return said.text.strip()
 
-    async def _answered(self, body: bytes) -> bytes:
+    def _body(self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None) -> bytes:
+        fields = {"response_format": msgspec.Raw(msgspec.json.encode(form))} if form else {}
+        return kinds.compose(self._target.kind, fields, messages, model=model, allow=self._target.allow)
+
+    async def _answered(self, body: bytes) -> tuple[int, bytes]:
         target, due = self._target, asyncio.get_running_loop().time() + self._timeout
         response = await target.upstream.open("POST", _PATH, target.headers, body, due=due)
         try:
-            content = await read_all(response, _LONGEST)
+            return response.status, await read_all(response, _LONGEST)
         finally:
             response.close()
-        if response.status != _OK:
-            raise UpstreamBroken(f"The upstream answered {response.status}.")
-        return content

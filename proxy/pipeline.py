@@ -10,6 +10,7 @@ from proxy.exact import Exact
 from proxy.health import Health
 from proxy.kinds import Kind
 from proxy.lately import Lately
+from proxy.memory.acquaintance import Acquaintance
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.recollection import Recollection
@@ -57,6 +58,7 @@ class Archiving(msgspec.Struct, frozen=True):
     archivist: Archivist
     recollection: Recollection
     knowledge: Knowledge
+    acquaintance: Acquaintance
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -113,6 +115,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     tool_rounds: int = 0
     recalls: int = 0
     """How much is recalled of a person for each turn; 0 where no step tells of it."""
+    tells: int = 0
+    """How many facts about a person a prompt begins with; 0 where no step tells of them."""
     model: str | None = None
     exact: Exact | None = None
     first_token: float

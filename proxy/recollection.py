@@ -3,16 +3,20 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from filters.base import Snapshot
+from filters.remembered import Remembered
 from proxy.lately import lately
 from proxy.memory import recall
+from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.telling import telling
+from proxy.memory.told import Told
 from proxy.pipeline import Memory, Pipeline
 from proxy.session import Identity
 from proxy.wire import Call
@@ -22,6 +26,7 @@ Lacking = Callable[[str], None]
 """Told by name of what could not be remembered."""
 
 _log = logging.getLogger("turnkeeper")
+_FACTS = "facts"
 
 
 class Aside(NamedTuple):
@@ -35,20 +40,52 @@ class Aside(NamedTuple):
     asked: Awaitable[Any]
 
 
-async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lacking) -> tuple[Call, Snapshot]:
-    """What is remembered, and the call with its interrupted answers marked; a dead memory costs neither."""
+class Recollected(NamedTuple):
+    """What is remembered, and the call with its interrupted answers marked.
+
+    ``told`` is which facts stand at the head of the prompt, for the session to keep.
+    """
+
+    call: Call
+    memory: Snapshot = Snapshot()
+    told: Told | None = None
+
+
+class _Held(NamedTuple):
+    """What a session tells; ``epoch`` is ``None`` where it could not be read."""
+
+    call: Call
+    memory: Snapshot = Snapshot()
+    epoch: bytes | None = None
+    told: Told | None = None
+
+
+async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lacking) -> Recollected:
+    """What is remembered of a turn; a dead memory costs neither the call nor the rest."""
     memory = pipeline.memory
     if memory is None or who.background:
-        return call, Snapshot()
+        return Recollected(call)
     aside = [*_of_agent(call, pipeline, memory, who), *_of_person(call, pipeline, memory, who)]
-    if not aside:
-        return await _of_session(call, pipeline, memory, who, lacking)
-    (call, known), *found = await asyncio.gather(
+    held, *found = await asyncio.gather(
         _of_session(call, pipeline, memory, who, lacking),
         *(_or_none(each.name, each.asked, lacking) for each in aside),
     )
     told = {each.field: value for each, value in zip(aside, found, strict=True) if value is not None}
-    return call, msgspec.structs.replace(known, **told)
+    facts = told.pop(_FACTS, None)
+    if told:
+        held = held._replace(memory=msgspec.structs.replace(held.memory, **told))
+    return Recollected(held.call, held.memory) if facts is None else _with_facts(held, facts, pipeline, who)
+
+
+def _with_facts(held: _Held, facts: Sequence[Fact], pipeline: Pipeline, who: Identity) -> Recollected:
+    now, limit = time.time(), pipeline.tells
+    found = telling(held.told, held.epoch or b"", who.user or "", facts, limit=limit, now=now)
+    known = msgspec.structs.replace(held.memory, facts=_shown(found.head), news=_shown(found.tail))
+    return Recollected(held.call, known, None if held.epoch is None else found.told)
+
+
+def _shown(facts: Sequence[Fact]) -> tuple[Remembered, ...]:
+    return tuple(Remembered(kind="fact", text=fact.text, source=fact.id, at=fact.created) for fact in facts)
 
 
 def _of_agent(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> Iterator[Aside]:
@@ -58,8 +95,12 @@ def _of_agent(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> 
 
 
 def _of_person(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> Iterator[Aside]:
-    """What of earlier talks and of documents bears on the newest words."""
-    if memory.archiving and pipeline.recalls and who.user:
+    """What is known of the person, and what of earlier talks and of documents bears on the newest words."""
+    if memory.archiving is None or not who.user:
+        return
+    if pipeline.tells and who.key:
+        yield Aside(_FACTS, "facts", memory.archiving.acquaintance.of(Scope(who.tenant, who.user)))
+    if pipeline.recalls:
         words = next((message.text for message in reversed(call.messages) if message.role == "user"), "")
         person, limit = Scope(who.tenant, who.user), pipeline.recalls
         asked = memory.archiving.recollection.of(person, words, now=time.time(), limit=limit)
@@ -68,19 +109,20 @@ def _of_person(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) ->
 
 async def _of_session(
     call: Call, pipeline: Pipeline, memory: Memory, who: Identity, lacking: Lacking
-) -> tuple[Call, Snapshot]:
+) -> _Held:
     if who.key is None:
-        return call, Snapshot()
+        return _Held(call)
     found = await _or_none("memory", _read(call, pipeline, memory.store, who.key), lacking)
     if found and memory.recorder.lags(who.key):  # what is not written yet is not remembered either
         lacking("memory")
-    return found or (call, Snapshot())
+    return found or _Held(call)
 
 
-async def _read(call: Call, pipeline: Pipeline, store: Store, key: Key) -> tuple[Call, Snapshot]:
+async def _read(call: Call, pipeline: Pipeline, store: Store, key: Key) -> _Held:
     session = await recall.recall(store, key)
-    known, heard = recall.known(session, call.messages, injecting=pipeline.injecting)
-    return call if heard is call.messages else msgspec.structs.replace(call, messages=heard), known
+    known, heard, epoch = recall.known(session, call.messages, injecting=pipeline.injecting)
+    call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
+    return _Held(call, known, epoch, session.told)
 
 
 async def _or_none(name: str, asked: Awaitable[T], lacking: Lacking) -> T | None:

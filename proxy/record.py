@@ -15,6 +15,7 @@ from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Deleted, Key, Store, StoreError
+from proxy.memory.told import Told
 from proxy.transcript import transcript
 from proxy.usage import usage_of
 
@@ -35,7 +36,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
     so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
-    shown: ``shown`` are the messages, and ``tools`` their tools as JSON.
+    shown: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at their head.
     """
 
     key: Key
@@ -45,6 +46,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     answer: bytes
     at: float
     trimmed: bool = False
+    told: Told | None = None
     shown: Sequence[Message] = ()
     tools: bytes = b""
 
@@ -196,8 +198,7 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     told = transcript(said.answer)
     if not told.reached:
         return session
-    if session.user is None and said.user:
-        session = msgspec.structs.replace(session, user=said.user)
+    session = _knowing(session, said)
     known = reconcile(session, said.window, now=said.at)
     answer = Answer(
         turn=asked(known, said.window),
@@ -208,3 +209,14 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
         reached=told.reached,
     )
     return answered(known, answer, now=said.at)
+
+
+def _knowing(session: Session, said: Said) -> Session:
+    """The session with who speaks, and what a model was told of them; the newest request's word counts."""
+    if session.user is None and said.user:
+        spoken = next((message.user for message in reversed(said.window) if message.role == "user"), None)
+        alias = spoken if spoken != said.user else None
+        session = msgspec.structs.replace(session, user=said.user, alias=alias)
+    if said.told is None or (session.told and said.told.at <= session.told.at):
+        return session
+    return msgspec.structs.replace(session, told=said.told)

@@ -1,20 +1,23 @@
 """What is remembered with, as a configuration says, and who works on it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings
+from proxy.extractor import Extractor
 from proxy.inquiry import Inquiry
+from proxy.memory.acquaintance import Acquaintance
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
-from proxy.memory.knowledge import Knowledge
+from proxy.memory.knowledge import MOST, Knowledge
+from proxy.memory.learning import Learning
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_store
 from proxy.memory.people import Archived, HeldSessions, People
@@ -22,12 +25,13 @@ from proxy.memory.plan import Window
 from proxy.memory.sealing import codec_of
 from proxy.memory.store import Store
 from proxy.memory.summaries import Summaries
+from proxy.pause import Pause
 from proxy.pipeline import Archiving, Memory, Target
 from proxy.practice import Practice
-from proxy.record import Recorder
+from proxy.record import Listener, Recorder
 from proxy.summariser import Summariser
 from proxy.traces import KeptTurns, Traces
-from proxy.work import Worker
+from proxy.work import Work, Worker
 
 
 def remembered(settings: Settings) -> Memory | None:
@@ -59,13 +63,15 @@ def memory_of(
     store = Metered(Guard(opened, patience=deadline / 4), meter)
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
-    worker = Worker(opened, [summaries] if own.summaries else [], tenants(settings))
     archiving = _archiving(own, store, codec, tenants(settings))
-    archivist = (archiving.archivist.told,) if archiving else ()
+    works: list[Work] = [summaries] if own.summaries else []
+    works += _learning(own, opened, archiving, targets)
+    worker = Worker(opened, works, tenants(settings))
+    listeners = (traces.recorded, *_listeners(own, archiving, worker))
     holdings = (Archived(archiving.archive),) if archiving else ()
     memory = Memory(
         store,
-        Recorder(store, window, (traces.recorded, *archivist, worker.nudge), reasoning=own.reasoning),
+        Recorder(store, window, listeners, reasoning=own.reasoning),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
         People((*holdings, HeldSessions(store, ttl=window.ttl, file=_file(url)), KeptTurns(traces))),
@@ -73,6 +79,27 @@ def memory_of(
         archiving.knowledge.lines if archiving else None,
     )
     return memory, worker
+
+
+def _listeners(settings: MemorySettings, archiving: Archiving | None, worker: Worker) -> Iterator[Listener]:
+    if archiving:
+        yield archiving.archivist.told
+    yield worker.nudge
+    if settings.facts:
+        yield Pause(worker.nudge, after=settings.facts.pause).told
+
+
+def _learning(
+    settings: MemorySettings, store: Store, archiving: Archiving | None, targets: Mapping[str, Target]
+) -> Iterator[Learning]:
+    """Who finds facts; nobody without an archive, or where the model could only tell what it was shown."""
+    own = settings.facts
+    target = targets[own.upstream] if own else None
+    if own is None or target is None or archiving is None or isinstance(target.upstream, Practice):
+        return
+    inquiry = Inquiry(target, timeout=own.timeout)
+    finder = Extractor(inquiry, model=own.model or target.model or "", fallback=own.fallback)
+    yield Learning(store, archiving.knowledge, finder, pause=own.pause, ttl=settings.window.ttl)
 
 
 def _window(settings: MemorySettings) -> Window:
@@ -112,4 +139,7 @@ def _archiving(
     archive = open_archive(url, codec=codec)
     archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
     recollection = Recollection(archive, deadline=settings.deadline)
-    return Archiving(archive, archivist, recollection, Knowledge(archive, talk=settings.window.ttl))
+    most = settings.facts.max if settings.facts else MOST
+    knowledge = Knowledge(archive, most=most, talk=settings.window.ttl)
+    acquaintance = Acquaintance(knowledge, deadline=settings.deadline)
+    return Archiving(archive, archivist, recollection, knowledge, acquaintance)

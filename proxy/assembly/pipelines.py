@@ -7,6 +7,7 @@ import msgspec
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
+from filters.inject_facts import InjectFacts
 from filters.recall import Recall
 from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Identity, Settings
@@ -50,6 +51,7 @@ def _pipeline(
         lately=_lately(settings.request),
         tools=settings.tools,
         tool_rounds=settings.tool_rounds,
+        tells=max((step.limit for step in settings.request if isinstance(step, InjectFacts)), default=0),
         recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         model=settings.model or None,
         first_token=settings.first_token or sum(target.patience for target in asked),

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from filters.base import RequestFilter
+from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
 from proxy.configuration import sequence
 from proxy.configuration.base_url import PRACTICE
@@ -78,11 +80,18 @@ def _unused(settings: Settings) -> Iterator[Finding]:
 
 
 def _unseen(settings: Settings) -> Iterator[Finding]:
-    steps = (step for pipeline in settings.pipelines.values() for step in pipeline.request)
-    injecting = any(isinstance(step, InjectSummaries) for step in steps)
-    if settings.memory and settings.memory.summaries and not injecting:
+    memory = settings.memory
+    if memory and memory.summaries and not _shows(settings, InjectSummaries):
         message = "no pipeline shows summaries to a model; add inject_summaries to one, or take this out"
         yield Finding(("memory", "summaries"), message)
+    if memory and memory.facts and not _shows(settings, InjectFacts):
+        message = "no pipeline shows facts to a model; add inject_facts to one, or take this out"
+        yield Finding(("memory", "facts"), message)
+
+
+def _shows(settings: Settings, wanted: type[RequestFilter]) -> bool:
+    steps = (step for pipeline in settings.pipelines.values() for step in pipeline.request)
+    return any(isinstance(step, wanted) for step in steps)
 
 
 def _of_pipeline(pipeline: Pipeline, *, summarising: bool) -> Iterator[tuple[Place, str]]:

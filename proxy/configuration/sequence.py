@@ -98,6 +98,12 @@ ORDERS: Final = (
     Order("user_context", "inject_episodes", _BEFORE_WORDS),
     Order("timestamp_prefix", "recall", _BEFORE_WORDS),
     Order("user_context", "recall", _BEFORE_WORDS),
+    Order("timestamp_prefix", "inject_facts", _BEFORE_WORDS),
+    Order("user_context", "inject_facts", _BEFORE_WORDS),
+    Order("inject_facts", "recall", "what is told as a fact would be told as remembered as well"),
+    Order(
+        "restore_history", "inject_facts", "turns are told apart by their words, before which it puts more"
+    ),
 )
 
 NEEDS: Final = (

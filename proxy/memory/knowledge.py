@@ -15,6 +15,8 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.store import Key
 
 DAY: Final = 86400.0
+MOST: Final = 100
+"""How many facts are known of a person, unless something else is said."""
 
 
 class Learnt(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +37,7 @@ class Knowledge:
     """
 
     def __init__(
-        self, archive: Archive, *, most: int = 100, daily: float = DAY, talk: float = 1800.0
+        self, archive: Archive, *, most: int = MOST, daily: float = DAY, talk: float = 1800.0
     ) -> None:
         self._archive = archive
         self._most = most
@@ -53,16 +55,20 @@ class Knowledge:
         """A fact that is known, by its id."""
         return next((one for one in await self.of(person) if one.id == fact), None)
 
-    async def learn(self, person: Scope, learnt: Learnt, *, key: str | None = None) -> Fact:
+    async def learn(
+        self, person: Scope, learnt: Learnt, *, key: str | None = None, at: float | None = None
+    ) -> Fact:
         """Adds a fact; what says the same, as far as words go, is that fact already.
 
         The same ``key`` gives the same id, so that what is learnt twice from one source is known once.
+        ``at`` is when the source was read, in seconds since 1970: nothing is added of a person who was
+        forgotten since.
         """
         known = await self.of(person)
         same = next((one for one in known if bare(one.text) == bare(learnt.text)), None)
         if same is not None:
             return same
-        now, lasting = time.time(), self._lasting[learnt.category]
+        now, lasting = at or time.time(), self._lasting[learnt.category]
         fact = Fact(
             id=_id(person, key, learnt.text),
             text=learnt.text,

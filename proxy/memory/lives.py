@@ -76,14 +76,19 @@ def told(
     """The session once an engine has told all that was said in an agent's life, and that life.
 
     What the proxy has seen itself keeps its marks; what it has not seen is added in its place. Where a later
-    life has begun, and the agent's own is not held, nothing changes.
+    life has begun, and the agent's own is not held, nothing changes. An agent that has stopped says no more:
+    that life is over.
     """
     spoken = [message for message in contents if is_speech(message)]
     life = _life_of(session, agent, spoken)
     if life is None and not _went_on(session, agent):
         session = _begun(session)
         life = session.life
-    return (session if life is None else _merged(session, life, spoken, now)), life
+    if life is None:
+        return session, life
+    is_over = agent.stop is not None and life == session.life and not _went_on(session, agent)
+    session = _merged(session, life, spoken, now)
+    return (_begun(session) if is_over else session), life
 
 
 def _life_of(session: Session, agent: Agent, spoken: Sequence[Message] = ()) -> int | None:

@@ -1,6 +1,7 @@
 """What a turn gets to know of its session: one read, and values that no longer change."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
@@ -11,6 +12,7 @@ from proxy.memory.replay import read
 from proxy.memory.segment import START
 from proxy.memory.session import Session, decode
 from proxy.memory.store import Key, Store
+from proxy.memory.telling import epoch
 
 
 async def recall(store: Store, key: Key) -> Session:
@@ -19,16 +21,22 @@ async def recall(store: Store, key: Key) -> Session:
     return decode(held.blob) if held else Session()
 
 
-def known(
-    session: Session, window: Sequence[Message], *, injecting: bool = True
-) -> tuple[Snapshot, Sequence[Message]]:
+class Known(NamedTuple):
+    """What filters may know of a session, the client's window, and when this is between two compactions."""
+
+    snapshot: Snapshot
+    window: Sequence[Message]
+    epoch: bytes
+
+
+def known(session: Session, window: Sequence[Message], *, injecting: bool = True) -> Known:
     """What filters may know of a session while the client replays ``window``, and that window.
 
     In the window, answers are marked that the caller did not hear to the end, and what summaries cover, where
     the chain is ``injecting`` them: then they stand for all turns behind their reach.
     """
     if not session.entries:
-        return Snapshot(state=session.state), window
+        return Known(Snapshot(state=session.state), window, epoch(session, session.life, injecting=injecting))
     replay = read(session, window)
     if results := parted(replay):
         window = without(window, replay, results)
@@ -45,4 +53,8 @@ def known(
         speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),
     )
     heard = marked(session, window, replay)
-    return snapshot, (shown(session, replay, window, heard) if summaries else heard)
+    return Known(
+        snapshot,
+        shown(session, replay, window, heard) if summaries else heard,
+        epoch(session, session.life + replay.anew, injecting=injecting),
+    )

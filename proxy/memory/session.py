@@ -9,6 +9,7 @@ from msgspec import UNSET
 from filters.message import Content, Message
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
+from proxy.memory.told import Told
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
 REASONING: Final = "reasoning_content"
@@ -72,8 +73,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message of this life, as it wrote it; the other times are in seconds since 1970. ``unheard`` are the last
     answers of this life that no window showed: one that comes late may show them yet. ``summaries`` stand
     for the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns
-    that no summary covers had to be left out. ``scale`` is how many tokens the model counts for each that is
-    estimated, 0 where it has not said.
+    that no summary covers had to be left out. ``learnt`` is the last turn that was looked at for facts, and
+    ``told`` which facts the prompts begin with; ``alias`` is what the engine calls ``user``, where that is
+    another name. ``scale`` is how many tokens the model counts for each that is estimated, 0 where it has not
+    said.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -90,6 +93,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
+    learnt: Reach = START
+    told: Told | None = None
+    alias: str | None = None
     scale: float = 0.0
 
     @property

@@ -83,6 +83,6 @@ class Door:
         """One request for a page."""
         if self._house is None:
             # In a thread: importing takes a while, and callers wait on the loop.
-            house = await asyncio.to_thread(import_module, _HOUSE)
-            self._house = self._house or house.House(self._server)
+            house = await asyncio.to_thread(lambda: import_module(_HOUSE).House(self._server))
+            self._house = self._house or house
         await self._house.answer(scope, parts, headers, receive, send)

@@ -13,7 +13,7 @@ def test_the_shipped_file_needs_no_environment():
     settings = load(AGORA, {})
     assert (settings.listen.host, settings.listen.port) == ("127.0.0.1", 8080)
     assert settings.upstreams["main"].base_url == "practice:"
-    assert len(settings.pipelines["default"].request) == 5
+    assert len(settings.pipelines["default"].request) == 6
 
 
 def test_the_environment_says_where_and_whom_to_ask():
@@ -49,7 +49,7 @@ def test_each_step_that_is_ready_to_uncomment_works(tmp_path):
     file = tmp_path / "agora.yaml"
     file.write_text(text)
     assert faults(file, {}) == []
-    assert len(yaml.safe_load(text)["pipelines"]["default"]["request"]) == 5 + len(names)
+    assert len(yaml.safe_load(text)["pipelines"]["default"]["request"]) == 6 + len(names)
 
 
 def test_every_case_holds_and_the_order_of_steps_is_sound():

@@ -72,6 +72,7 @@ def test_no_section_is_forgotten():
         "Webhooks",
         "AgoraWebhook",
         "Archive",
+        "Facts",
     }
     assert set(of_model(Settings)["$defs"]) == known
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from proxy import assembly
+from proxy.configuration import plugin
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
@@ -482,7 +484,7 @@ def test_no_more_turns_are_kept_than_the_setting_says(serve: Serve):
     off = serve(KEYED.replace("keep: 50", "keep: 0"))
     off.chat(channel="a")
     assert Visit(off).get("/").status_code == 200
-    assert not off.app.traces._ring and not off.app.traces._unwritten
+    assert not list(off.app.traces.newest("default")) and not off.app.traces._unwritten
 
 
 def test_people_are_those_who_were_named(open_proxy: ProxyServer, visit: Visit):
@@ -638,6 +640,19 @@ def test_nothing_leads_out_of_the_playground(visit: Visit, yaml: str, said: str)
     assert said in tried(visit, yaml)
 
 
+def test_filters_of_ones_own_can_be_tried_where_a_pipeline_has_loaded_them(serve: Serve):
+    visit = Visit(serve(Path(__file__).parents[2] / "examples/own_filter/own.yaml"))
+    text = re.search(r'<textarea id="yaml".*?>\n(.*?)</textarea>', visit.page("/playground"), re.DOTALL)[1]
+    assert "glossary" in text
+    page = tried(visit, unescape(text))
+    assert "2 glossary" in page and "As the upstream would get it" in page
+
+
+def test_packages_that_no_pipeline_uses_are_not_imported(visit: Visit, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plugin, "from_package", lambda name: pytest.fail(f"{name} was looked for"))
+    assert "no filter named" in tried(visit, "request: [of_some_package]")
+
+
 def test_a_request_that_is_wrong_is_said_to_be(visit: Visit):
     assert "'messages' is missing" in tried(visit, "request: []", "{}")
     assert "Paste a request" in tried(visit, "request: []", " ")
@@ -751,7 +766,7 @@ def test_what_somebody_said_in_anothers_turn_is_theirs_too(open_proxy: ProxyServ
     (kept,) = Visit(open_proxy).get("/people/user123/export").json()["kept_turns"]
     assert [each["role"] for each in kept["messages"]] == ["user", "user"] and not kept["answer"]
     open_proxy.client.delete("/v1/memory/users/user123")
-    assert not open_proxy.app.traces._ring
+    assert not list(open_proxy.app.traces.newest("default"))
 
 
 def test_without_an_archive_it_is_said_what_to_set(open_proxy: ProxyServer, visit: Visit):

@@ -50,9 +50,9 @@ def test_an_explanation_in_a_pipe_is_plain_and_always_the_same():
 
 def test_an_explanation_can_be_json():
     told = json.loads(run("explain", AGORA, DOCUMENTED, "--json").stdout)
-    assert told["steps"][3]["filter"] == "restore_interrupted"
-    assert told["steps"][3]["before"] != told["steps"][3]["after"]
-    assert isinstance(told["steps"][3]["microseconds"], int)
+    assert told["steps"][4]["filter"] == "restore_interrupted"
+    assert told["steps"][4]["before"] != told["steps"][4]["after"]
+    assert isinstance(told["steps"][4]["microseconds"], int)
     assert told["sent"].keys() == {"model", "messages"}
 
 

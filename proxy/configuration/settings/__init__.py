@@ -1,5 +1,6 @@
 """What a configuration says, as one frozen value."""
 
+from proxy.configuration.settings.facts import Facts
 from proxy.configuration.settings.identity import Identity
 from proxy.configuration.settings.limits import Limits
 from proxy.configuration.settings.listen import Listen
@@ -16,6 +17,7 @@ from proxy.configuration.settings.whole import Settings
 __all__ = [
     "AgoraWebhook",
     "Archive",
+    "Facts",
     "Identity",
     "Limits",
     "Listen",

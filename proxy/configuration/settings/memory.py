@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from filters import quantity
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
+from proxy.configuration.settings.facts import Facts
 from proxy.configuration.settings.summaries import Summaries
 from proxy.configuration.value import (
     Duration,
@@ -59,6 +60,8 @@ class Memory(Part):
     """How much of a session is held ready."""
     summaries: Summaries | None = None
     """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
+    facts: Facts | None = None
+    """Who finds facts in what callers say; left out, nobody does. They are kept in the archive."""
     work: bool = True
     """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
     archive: Archive = Archive()

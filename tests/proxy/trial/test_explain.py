@@ -52,13 +52,15 @@ def test_each_filter_is_told_with_what_it_changed():
     assert [(step.filter, step.changed) for step in steps] == [
         ("repair_history", False),
         ("restore_history", False),
+        ("inject_summaries", False),
         ("drop_messages", False),
         ("restore_interrupted", True),
+        ("inject_facts", False),
     ]
-    before, after = steps[3].before, steps[3].after
+    before, after = steps[4].before, steps[4].after
     assert [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b] == [2]
     assert before[2]["content"] == "Why did the scarecrow "
-    assert steps[2].options == {"sources": ["silence", "llm_failure"]}
+    assert steps[3].options == {"sources": ["silence", "llm_failure"]}
     assert steps[0].before is msgspec.UNSET
     assert all(step.microseconds >= 0 for step in steps)
 

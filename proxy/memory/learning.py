@@ -1,0 +1,175 @@
+"""Facts that are learnt from what callers said: which turns are due, and what becomes of them."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Final, Protocol
+
+import msgspec
+
+from filters.message import epoch_seconds
+from filters.tokens import in_text
+from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.cold import all_of
+from proxy.memory.knowledge import Knowledge, Learnt
+from proxy.memory.segment import Reach
+from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.store import Key, Store
+
+MANY: Final = 6
+"""So many messages of callers are worth asking a model while the conversation goes on."""
+_SPOKEN: Final = frozenset({None, "asr", "message"})
+_MOST: Final = 4000
+_ATTEMPTS: Final = 10
+_TRIES: Final = 3
+
+_log = logging.getLogger("turnkeeper")
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What a person said in one message: where (``session/life/turn``), and when, in epoch seconds."""
+
+    place: str
+    text: str
+    at: float
+
+
+class Unfound(Exception):
+    """A model answered, and nothing can be made of it."""
+
+
+class Finder(Protocol):
+    """Whoever finds facts in what one person said."""
+
+    async def facts(
+        self, said: Sequence[Heard], known: Sequence[Fact], *, last: str | None
+    ) -> Sequence[Learnt]:
+        """What is new beside what is ``known``; ``last`` is the model that the session asked last.
+
+        Raises Unfound, and UpstreamError where no model answers.
+        """
+        ...
+
+
+class Learning:
+    """Finds facts in sessions, in what their speakers said and nobody else.
+
+    It looks at a session when enough was said, when nothing was said for ``pause`` seconds, and when a life
+    of it is over. ``ttl`` is for how long a session is kept, in seconds.
+    """
+
+    name: Final = "facts"
+
+    def __init__(  # noqa: PLR0913 - where turns are, where facts go, who finds them and when
+        self,
+        store: Store,
+        knowledge: Knowledge,
+        finder: Finder,
+        *,
+        pause: float,
+        ttl: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._knowledge = knowledge
+        self._finder = finder
+        self._pause = pause
+        self._ttl = ttl
+        self._clock = clock
+
+    def due(self, session: Session) -> bool:
+        """Whether there is anything to look at now."""
+        new = unheard_of(session, session.entries)
+        if not new:
+            return False
+        is_over = new[0].life < session.life
+        return is_over or len(new) >= MANY or self._clock() - session.updated >= self._pause
+
+    async def do(self, key: Key, failures: int) -> bool:
+        """Looks at what is due, or a part of it; whether there was anything.
+
+        What a model cannot be made to answer usefully is passed over after three failures.
+        """
+        began = self._clock()
+        session = await self._read(key)
+        if session is None or not self.due(session):
+            return False
+        batch = _batch(unheard_of(session, await self._entries(key, session)))
+        try:
+            await self._learn(key, session, batch, at=began)
+        except Unfound:
+            if failures < _TRIES:
+                raise
+            _log.warning("No model finds facts in some turns; they are passed over.")
+        await self._mark(key, batch[-1].place)
+        return True
+
+    async def _learn(self, key: Key, session: Session, batch: Sequence[Entry], *, at: float) -> None:
+        """``at`` is when the words were read: a person who is forgotten later stays forgotten."""
+        for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
+            said = [heard(key, entry) for entry in batch if speaker(session, entry) == name]
+            person = Scope(key.tenant, name)
+            found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
+            if found and await self._read(key) is None:  # deleted meanwhile
+                return
+            for learnt in found:
+                await self._knowledge.learn(person, learnt, key=learnt.evidence[0], at=at)
+
+    async def _entries(self, key: Key, session: Session) -> Sequence[Entry]:
+        """All that may not have been looked at."""
+        if session.moved and session.entries[0].place > session.learnt:
+            return await all_of(self._store, key, session)
+        return session.entries
+
+    async def _read(self, key: Key) -> Session | None:
+        held = await self._store.read(key)
+        return decode(held.blob) if held else None
+
+    async def _mark(self, key: Key, reach: Reach) -> None:
+        for _ in range(_ATTEMPTS):
+            held = await self._store.read(key)
+            session = decode(held.blob) if held else None
+            if held is None or session is None or session.learnt >= reach:
+                return
+            blob = encode(msgspec.structs.replace(session, learnt=reach))
+            if await self._store.write(key, blob, version=held.version, ttl=self._ttl):
+                return
+
+
+def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
+    """The messages of callers that were not looked at; whose nobody knows, or that nobody said, are none."""
+    return [
+        entry
+        for entry in entries
+        if entry.place > session.learnt
+        and entry.role == "user"
+        and entry.source in _SPOKEN
+        and entry.text.strip()
+        and speaker(session, entry)
+    ]
+
+
+def speaker(session: Session, entry: Entry) -> str | None:
+    """Who said it: whom the message names, else the session's person."""
+    return session.user if entry.user in {None, session.alias} else entry.user
+
+
+def heard(key: Key, entry: Entry) -> Heard:
+    """A message as it is looked at."""
+    place = f"{key.session}/{entry.life}/{entry.turn}"
+    return Heard(place, entry.text, epoch_seconds(entry.timestamp) or entry.recorded)
+
+
+def _batch(entries: Sequence[Entry]) -> list[Entry]:
+    """The first of them, whole turns, no more than a small model can be shown at once."""
+    batch: list[Entry] = []
+    left = _MOST
+    for _, turn in groupby(entries, key=lambda entry: entry.place):
+        said = list(turn)
+        left -= sum(in_text(entry.text) for entry in said)
+        if left < 0 and batch:
+            break
+        batch += said
+    return batch

@@ -1,0 +1,59 @@
+"""What a turn costs, counted in calls of functions: a number that no busy machine changes."""
+
+import cProfile
+import os
+import pstats
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.chain import body
+from bench.remember import works
+from filters.base import Context
+from proxy import assembly, chain, kinds, session, wire
+from proxy.configuration.load import load
+
+BUDGETS = {"turn": 840, "known": 650, "after": 1750}
+"""A tenth more calls than when they were counted last. Whoever needs more says why."""
+AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
+
+
+def calls(work: Callable[[], object]) -> int:
+    work()
+    profile = cProfile.Profile()
+    profile.enable()
+    work()
+    profile.disable()
+    return pstats.Stats(profile).total_calls
+
+
+def turn(messages: int) -> Callable[[], object]:
+    """What stands between a request and the model, on the shipped chain."""
+    pipeline = assembly.pipelines(load(AGORA, os.environ))["default"]
+    target, raw = pipeline.targets[0], body(messages)
+    context = Context(now=time.time())
+
+    def work() -> bytes:
+        call = wire.read(raw, {}, {})
+        session.of(call, pipeline.places, "default")
+        shown = chain.run(pipeline.filters, call.messages, context)
+        return kinds.compose(target.kind, call.fields, shown)
+
+    return work
+
+
+def test_a_turn_of_24_messages_takes_few_calls():
+    assert calls(turn(24)) < BUDGETS["turn"]
+
+
+def test_a_message_more_costs_what_the_one_before_did():
+    few, many = calls(turn(24)), calls(turn(480))
+    assert many < 20 * few * 1.2
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("work", ["known", "after"])
+def test_memory_takes_few_calls(work: str, numbered: bool):
+    assert calls(works(12, 12, numbered=numbered)[work]) < BUDGETS[work]
