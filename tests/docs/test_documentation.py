@@ -181,11 +181,9 @@ def test_the_dashboard_asks_for_nothing_that_is_not_measured(
     """Every name, with the labels by which it is summed, stands in what a server exposes after some turns."""
     server = serve(EVENTFUL)
     upstream.script = lambda request: status(b"{}", 500)
-    for _ in range(2):
-        server.chat(
-            [QUESTION, ANSWER, QUESTION], model="practice", stream=True, headers={"X-Session-Id": "s"}
-        )
-    exposed = samples(server.client.get("/metrics").text)
+    for stream in (True, False, False):  # the last is one too many
+        server.chat([QUESTION, ANSWER, QUESTION], stream=stream, headers={"X-Session-Id": "s"})
+    exposed = exposed_once(server, "turnkeeper_refused_requests_total")
     panels = json.loads((ROOT / "docs/grafana.json").read_text())["panels"]
     for expression in [target["expr"] for panel in panels for target in panel["targets"]]:
         for by, metric in re.findall(r"sum by \(([^)]*)\) \((?:rate\()?(\w+)\{", expression):
@@ -194,18 +192,25 @@ def test_the_dashboard_asks_for_nothing_that_is_not_measured(
             assert labels <= exposed[metric], f"{metric} has {exposed[metric]}"
 
 
-COUNTED = {"stream_options": {"include_usage": True}, "headers": {"X-Session-Id": "s"}}
 QUESTION = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello."}
 EVENTFUL = """
 memory: {sessions: "memory:"}
-limits: {requests_per_minute: 1}
+limits: {requests_per_minute: 2}
 upstreams:
   main: {base_url: "${UPSTREAM_BASE_URL}"}
   reserve: {base_url: "practice:"}
 pipelines:
   default: {upstreams: [main, reserve], request: [repair_history, trim_history: {max_messages: 1}]}
 """
+
+
+def exposed_once(server: ProxyServer, name: str) -> dict[str, set[str]]:
+    """The samples once there is one of this name: turns are counted a moment after they end."""
+    end = time.monotonic() + 5
+    while name not in (found := samples(server.client.get("/metrics").text)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
 
 
 def samples(exposition: str) -> dict[str, set[str]]:
