@@ -141,7 +141,7 @@ for word; do case $word in
   CONFIG=*) config=${{word#CONFIG=}};; ARGS=*) args=${{word#ARGS=}};; *) target="$target $word";;
 esac; done
 if [ "$target" = " run" ]; then exec turnkeeper serve "$config" $args; fi
-exec {make} -n -f {root}/Makefile PYTHON={python} "$@"
+exec {make} -n -C {root} PYTHON={python} "$@"
 """,
     # The image's own command, with the environment that is given to it.
     "docker": """
