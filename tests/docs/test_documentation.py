@@ -95,7 +95,11 @@ def settle(server: ProxyServer) -> None:
     server.run(memory.archiving.archivist.idle())
 
 
-RUN = [page for page in PAGES if any(b.language in {"sh", "python"} for b in blocks(page)) and named(page) not in MADE]
+RUN = [
+    page
+    for page in PAGES
+    if any(b.language in {"sh", "python"} for b in blocks(page)) and named(page) not in MADE
+]
 
 
 @pytest.mark.parametrize("page", RUN, ids=named)
