@@ -101,6 +101,8 @@ MANY_TURNS = [entry(i) for i in range(MANY)]
         (talk(entry(0), updated=980.0), True),
         (talk(entry(0), updated=981.0), False),
         (talk(entry(0), life=1), True),
+        (talk(entry(3), moved=2, learnt=Reach(0, 1)), True),
+        (talk(entry(3), entry(4), moved=2, learnt=Reach(0, 3)), False),
         (talk(entry(0), life=1, learnt=Reach(0, 0)), False),
         (talk(*MANY_TURNS, learnt=Reach(0, 0)), False),
         (talk(*MANY_TURNS, entry(MANY), learnt=Reach(0, 0)), True),

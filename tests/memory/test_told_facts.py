@@ -118,7 +118,9 @@ def sent(message: Message) -> Any:
 
 
 @given(
-    steps=st.lists(st.sampled_from(["learn", "learn", "replace", "remove", "correct", "compact", ""]), max_size=14),
+    steps=st.lists(
+        st.sampled_from(["learn", "learn", "replace", "remove", "correct", "compact", ""]), max_size=14
+    ),
     numbered=st.booleans(),
     size=st.integers(1, 12),
 )
