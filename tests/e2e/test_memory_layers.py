@@ -1,4 +1,4 @@
-"""Three layers of memory beside each other: a session's messages, its summaries, and what is known of a user."""
+"""Three layers of memory beside each other: a session's messages, its summaries, and a user's facts."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -67,7 +67,7 @@ def test_messages_summaries_and_facts_each_do_their_part(proxy: ProxyServer, ups
     until(lambda: proxy.client.get(f"{PATH}/summaries").json()["data"])
     until(lambda: proxy.client.get("/v1/memory/users/ann/facts").json()["data"])
 
-    # Session: the newest messages word for word. Memory: notes on what overflowed. User memory: what is known.
+    # Session: the newest messages word for word. Memory: notes on what overflowed. User memory: facts.
     say(proxy, "And now?")
     prompt = [r for r in upstream.requests if r.json["messages"][-1]["content"].endswith("And now?")][-1]
     facts, notes, *rest = [message["content"] for message in prompt.json["messages"]]
