@@ -1,9 +1,10 @@
 """The server's inside: what answers under which path."""
 
 import asyncio
+import itertools
 import logging
-import random
 import re
+import secrets
 import time
 import traceback
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from proxy.lineage import Lineage
 from proxy.metrics import Metrics
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
-from proxy.reply import Reply
+from proxy.reply import FLOW, Reply
 from proxy.site import Site
 from proxy.standing import Standing
 from proxy.traces import Traces
@@ -54,6 +55,8 @@ class App:
         self._ending: dict[asyncio.Task[None], Era] = {}
         self._lost = 0
         self._turns = 0
+        # To draw each id by itself costs a turn more than to filter it.
+        self._mark, self._count = secrets.token_hex(8), itertools.count(0x1000)
         self.phase = "starting"
         self._metrics = metrics
         self.traces = traces
@@ -124,8 +127,10 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        watch = Watch(_request_id(headers), self._audience.note)
-        reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch)
+        mark = f"{self._mark}{next(self._count):x}"
+        watch = Watch(_request_id(headers, mark), self._audience.note, f"turn_{mark}")
+        flow = scope.get("extensions", {}).get(FLOW)
+        reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, flow)
         try:
             with self._era as parts:
                 await self._route(parts, scope, headers, receive, reply)
@@ -228,9 +233,9 @@ def _explained(request: turn.Request, pipeline: Pipeline) -> bytes:
     return msgspec.json.encode(explain.of(request, pipeline, time.time()))
 
 
-def _request_id(headers: Mapping[str, str]) -> str:
+def _request_id(headers: Mapping[str, str], mark: str) -> str:
     given = headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else f"req_{random.getrandbits(96):024x}"
+    return given if _REQUEST_ID.fullmatch(given) else f"req_{mark}"
 
 
 def _query(scope: Scope) -> dict[str, str]:

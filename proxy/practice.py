@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -84,6 +84,9 @@ class Answer:
             raise UpstreamTimeout("The practice model was too late.")
         piece, self._next, self._pause = self._next, next(self._parts, b""), self._between
         return piece
+
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """Whoever wants an answer reads it."""
 
     def due(self, at: float) -> None:
         """From now on a read that is not done ``at`` this time of the loop's clock is too late."""

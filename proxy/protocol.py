@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from proxy.errors import HeadTooLarge, RequestError, TooSlow, TurnkeeperError
 from proxy.refusal import refusal
+from proxy.reply import FLOW
 from proxy.unframed import unframe
 
 LARGEST_HEAD: Final = 65_536
@@ -107,6 +108,8 @@ class Protocol(HttpToolsProtocol):
         if cycle.scope["http_version"] == "1.0":
             unframe(cycle)
         self._running = cycle
+        extensions: dict[str, object] = {FLOW: self.flow}
+        cycle.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # an extension of our own
         super()._start_asgi_task(cycle, app)
 
     def _feed(self, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Final, Protocol
 
 from proxy.errors import Superseded, TurnkeeperError
 from proxy.watch import Watch
@@ -10,15 +10,33 @@ from proxy.watch import Watch
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
+FLOW: Final = "turnkeeper.flow"
+"""Where in a scope's extensions a server says whether the client reads."""
 _JSON = (b"content-type", b"application/json")
 _DEGRADED = "x-turnkeeper-degraded"
+
+
+class Flow(Protocol):
+    """What a server knows of its client's reading."""
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether what is sent has to wait."""
+        ...
 
 
 class Reply:
     """An ASGI response whose headers may be added to until it starts; ``watch`` notes what becomes of it."""
 
-    def __init__(self, send: Send, headers: Sequence[Header] = (), watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        send: Send,
+        headers: Sequence[Header] = (),
+        watch: Watch | None = None,
+        flow: Flow | None = None,
+    ) -> None:
         self.watch = watch or Watch("")
+        self._flow = flow
         self._send = send
         self._headers = list(headers)
         self._tape: list[bytes] | None = None
@@ -57,6 +75,18 @@ class Reply:
         """Bytes of the body, on their way at once."""
         self._keep(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    @property
+    def flows(self) -> bool:
+        """Whether the client reads, as far as the server tells."""
+        return self._flow is not None and not self._flow.write_paused
+
+    def push(self, data: bytes) -> None:
+        """Bytes of the body, on their way when this returns; only while it ``flows``."""
+        self._keep(data)
+        sending = self._send({"type": "http.response.body", "body": data, "more_body": True})
+        for _ in sending.__await__():
+            raise RuntimeError("A server that flows has made somebody wait.")
 
     async def end(self, data: bytes = b"") -> None:
         """The last bytes of the body."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from proxy.errors import UpstreamBroken, UpstreamUnreachable
@@ -28,6 +28,12 @@ class Response(Protocol):
         """All that has arrived since the last read, decoded, b"" at the end; waits when there is nothing.
 
         A read that is cancelled loses nothing. Raises UpstreamBroken and UpstreamTimeout.
+        """
+
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """From now on `take` may be asked first whether it takes what arrives; read() has what it does not.
+
+        It may be asked at any time but while its owner runs, and may raise UpstreamBroken.
         """
 
     def due(self, at: float) -> None:

@@ -1,6 +1,6 @@
 """One request, watched on its way: what is noted costs next to nothing, and is told when nobody waits."""
 
-import random
+import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,8 +20,14 @@ class Watch:
     said, for whoever knows its form, and ``size`` how many bytes were asked.
     """
 
-    def __init__(self, request: str, tell: Callable[["Watch"], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        request: str,
+        tell: Callable[["Watch"], None] = lambda _: None,
+        id: str = "",  # noqa: A002
+    ) -> None:
         self.clock = Clock()
+        self.id = id or f"turn_{secrets.token_hex(8)}"
         self.request = request
         self.status = 0
         self.code: str | None = None
@@ -48,7 +54,6 @@ class Watch:
         self.lineage: Lineage | None = None
         self._at = time.time()
         self._lasted: float | None = None
-        self._id = ""
         self._tell = tell
 
     def turn_of(self, tenant: str, pipeline: str) -> None:
@@ -74,10 +79,9 @@ class Watch:
 
     def account(self) -> Account:
         """All that is known now."""
-        self._id = self._id or f"turn_{random.getrandbits(64):016x}"
         tokens = usage_of(self.sent)
         return Account(
-            id=self._id,
+            id=self.id,
             request=self.request,
             at=self._at,
             tenant=self.tenant,

@@ -28,8 +28,8 @@ class Answer:
     """One answer as it arrives: the head, then the bytes that nobody has read yet."""
 
     __slots__ = (
-        "_chunks", "_decoder", "_due", "_fault", "_leave", "_line", "_loop", "_peer", "_rings", "_timer",
-        "_waiter", "complete", "headers", "status", "unread",
+        "_chunks", "_decoder", "_due", "_fault", "_leave", "_line", "_loop", "_peer", "_rings", "_take_in",
+        "_timer", "_waiter", "complete", "headers", "status", "unread",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, leave: Callable[[], None], peer: str) -> None:
@@ -46,6 +46,7 @@ class Answer:
         self._fault: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._take_in: Callable[[bytes], bool] | None = None
         self._due = self._rings = 0.0
 
     # What the caller does with it.
@@ -62,6 +63,10 @@ class Answer:
                 return self._end()
             else:
                 await self._news()
+
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """From now on `take` is asked whether it takes what arrives, before anybody is woken to read it."""
+        self._take_in = take
 
     def due(self, at: float) -> None:
         """An answer that is not whole when loop.time() passes `at` raises UpstreamTimeout from then on."""
@@ -116,6 +121,21 @@ class Answer:
         if self.status:
             self._settle()
         self.wake()
+
+    def hand_over(self) -> bool:
+        """Whether somebody took all that is here at once."""
+        if self._take_in is None or self._decoder is not None or not self._chunks:
+            return False
+        chunks = self._chunks
+        try:
+            if not self._take_in(chunks[0] if len(chunks) == 1 else b"".join(chunks)):
+                return False
+        except UpstreamError as fault:
+            self._break(fault)
+            return False
+        chunks.clear()
+        self.unread = 0
+        return True
 
     def wake(self) -> None:
         """Whoever waits looks again."""
@@ -179,7 +199,7 @@ class Answer:
         self._settle()
 
     def _settle(self) -> None:
-        self._line = None
+        self._line = self._take_in = None
         self._stop_timer()
         leave, self._leave = self._leave, None
         if leave is not None:

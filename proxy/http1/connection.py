@@ -177,6 +177,8 @@ class Connection(asyncio.Protocol):
         if self._overhead > _OVERHEAD:
             self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
             return
+        if answer.hand_over():
+            return
         if answer.unread > UNREAD and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()

@@ -29,8 +29,6 @@ def shown(
 
 def _of_spoken(session: Session, replay: Replay) -> list[bool]:
     """For each line of the speech whether it is covered: by where it is held, else by where it would be."""
-    if replay.anew:
-        return [False] * len(replay.spoken)
     behind = [entry.place <= session.reach for entry in replay.held]
     verdicts = [False] * len(replay.spoken)
     following: int | None = None
@@ -42,15 +40,16 @@ def _of_spoken(session: Session, replay: Replay) -> list[bool]:
         elif place == AGAIN:
             verdicts[i] = _as_neighbour(replay, i, behind)
         else:
-            verdicts[i] = _is_before(session, behind, following) or _is_numbered(replay.spoken[i], last)
+            verdicts[i] = _is_before(behind, following) or _is_numbered(replay.spoken[i], last)
     return verdicts
 
 
-def _is_before(session: Session, behind: Sequence[bool], following: int | None) -> bool:
-    """Whether a line is covered that is not held and stands before the held one at ``following``."""
-    if following is None:
-        return False
-    return behind[following - 1] if following else behind[0] or session.reach.life == session.life
+def _is_before(behind: Sequence[bool], following: int | None) -> bool:
+    """Whether a line is covered that is not held and stands before the held one at ``following``.
+
+    What is older than all that is held in the hot part is, since that begins with covered turns.
+    """
+    return following is not None and behind[max(following - 1, 0)]
 
 
 def _is_numbered(message: Message, last: int | None) -> bool:

@@ -70,7 +70,7 @@ def read(held: Session, window: Sequence[Message], *, overtaken: bool = False) -
     """
     entries, spoken = of_life(held), _by_number(speech(window))
     answering = answers(window)
-    run = _straight(entries, spoken)
+    run = _straight(entries, spoken, moved=held.moved > 0)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
@@ -95,18 +95,22 @@ def last_user(entries: Sequence[Entry]) -> int | None:
     return next((i for i in range(len(entries) - 1, -1, -1) if entries[i].role == "user"), None)
 
 
-def _straight(entries: Sequence[Entry], spoken: Sequence[Message]) -> list[int] | None:
+def _straight(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool) -> list[int] | None:
     """The places of a window that shows, line by line, the newest that is held, and perhaps one line more.
 
-    Only the last that is held may differ: it may be an answer of which less was heard.
+    Only the last that is held may differ: it may be an answer of which less was heard. What the window shows
+    before all of it is older, where the oldest has ``moved`` to the cold part.
     """
     count, size = len(spoken), len(entries)
     if not spoken or not entries or spoken[-1].role != "user":
         return None
     for start in (size - count, size - count - 1, size - count + 1):
-        shown = min(count, size - start)
-        if 0 <= start < size and shown and _runs(entries[start : start + shown], spoken):
-            return [*range(start, start + shown), *[NEW] * (count - shown)]
+        first, older = max(start, 0), max(-start, 0)
+        shown = min(count - older, size - first)
+        if (older and not moved) or shown <= 0:
+            continue
+        if _runs(entries[first : first + shown], spoken[older:] if older else spoken):
+            return [*[NEW] * older, *range(first, first + shown), *[NEW] * (count - older - shown)]
     return None
 
 

@@ -55,6 +55,9 @@ class Rounds:
             return b""
         return await (self._read_stream() if self._streaming else self._read_whole())
 
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """As a response may: nothing is handed over, because all of it has to be looked at."""
+
     def due(self, at: float) -> None:
         """As a response's, for this round and those to come."""
         self._due = at

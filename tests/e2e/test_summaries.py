@@ -232,3 +232,18 @@ def test_a_state_is_at_hand_in_templates(serve: Serve, upstream: FakeUpstream) -
         "The caller has the plan gold {user}.",
         "7> Hi {state.plan}",
     ]
+
+
+def test_the_practice_model_has_summaries_of_the_turns_own_sentences(serve: Serve) -> None:
+    proxy = serve(config(10, 4), UPSTREAM_BASE_URL="practice:")
+    headers = {"X-Session-Id": "long"}
+    said = ["My name is Ann Miller.", "Hm.", "Please cancel order 4711.", "Well.", "So.", "Right.", "Fine."]
+    for n, text in enumerate(said):
+        proxy.chat([{"role": "user", "content": text, "turn_id": n}], headers=headers)
+        settle(proxy)
+    (one,) = listed(proxy)
+    assert one["digest"]
+    assert one["model"] is None
+    assert "Ann Miller" in one["text"] and "order 4711" in one["text"]
+    shown = proxy.chat([{"role": "user", "content": "Who am I?", "turn_id": 8}], headers=headers).json()
+    assert "conversation_so_far" in shown["choices"][0]["message"]["content"]

@@ -124,7 +124,7 @@ def _sent(message: Message) -> Any:
 @given(
     talk=st.lists(turns, min_size=1, max_size=22),
     numbered=st.booleans(),
-    size=st.integers(1, 14),
+    size=st.one_of(st.integers(1, 14), st.just(100)),
     late=st.sampled_from([1, 1, 2, 3]),
     keep=st.integers(1, 6),
 )

@@ -1,0 +1,202 @@
+"""What the pages tell to write and to do can be written and done, and what they show is what comes."""
+
+import ast
+import json
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from proxy.configuration.load import faults
+from proxy.methods import Methods
+from proxy.site import Site
+from tests.conftest import AGORA
+from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named
+from tests.fake_upstream import FakeUpstream
+from tests.proxy_server import ProxyServer
+
+LANGUAGES = {"sh", "python", "yaml", "json", "toml", "text", "diff"}
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+MADE = {"docs/filters.md", "docs/configuration.md", "docs/metrics.md"}
+SECRET = "webhook-secret"
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=named)
+
+
+def of(*languages: str) -> Any:
+    found = [pytest.param(block, id=block.place) for block in BLOCKS if block.language in languages]
+    return pytest.mark.parametrize("block", found)
+
+
+# --- what is written
+
+
+@every_page
+def test_every_block_says_what_it_is_written_in(page: Path) -> None:
+    assert {block.language for block in blocks(page)} <= LANGUAGES
+
+
+@of("yaml")
+def test_a_piece_of_yaml_is_a_sound_piece_of_a_configuration(block: Block, tmp_path: Path) -> None:
+    for example in (ROOT / "examples/own_filter").glob("*.py"):
+        (tmp_path / example.name).write_text(example.read_text())
+    for other in blocks(ROOT / block.page):
+        if other.file:
+            (tmp_path / other.file).write_text(other.text)
+    path = tmp_path / "page.yaml"
+    path.write_text(completed(block.text))
+    assert [str(fault) for fault in faults(path, {})] == []
+
+
+@of("json")
+def test_a_piece_of_json_is_json(block: Block) -> None:
+    json.loads(block.text)
+
+
+@of("toml")
+def test_a_piece_of_toml_is_toml(block: Block) -> None:
+    tomllib.loads(block.text)
+
+
+@of("python")
+def test_a_piece_of_python_is_python(block: Block) -> None:
+    ast.parse(block.text)
+
+
+# --- what is done
+
+
+@pytest.fixture
+def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> Iterator[tuple[Place, ProxyServer]]:
+    folder = tmp_path / "place"
+    folder.mkdir()
+    server = serve(
+        AGORA,
+        UPSTREAM_BASE_URL="practice:",
+        MEMORY_URL=f"sqlite:{folder / 'turnkeeper.db'}",
+        AGORA_WEBHOOK_SECRET=SECRET,
+    )
+    yield Place(folder, server.root, {"AGORA_WEBHOOK_SECRET": SECRET}), server
+
+
+def settle(server: ProxyServer) -> None:
+    """What was said is written, and kept."""
+    memory = server.app.memory
+    assert memory and memory.archiving
+    time.sleep(0.1)  # the last byte of an answer overtakes what is written down of it
+    end = time.monotonic() + 5
+    while memory.recorder.waiting and time.monotonic() < end:
+        time.sleep(0.01)
+    server.run(memory.archiving.archivist.idle())
+
+
+RUN = [
+    page
+    for page in PAGES
+    if any(b.language in {"sh", "python"} for b in blocks(page)) and named(page) not in MADE
+]
+
+
+@pytest.mark.parametrize("page", RUN, ids=named)
+def test_what_a_page_tells_to_do_can_be_done(page: Path, place: tuple[Place, ProxyServer]) -> None:
+    """Block by block, in one folder before one server; what is shown right behind a block is what came."""
+    here, server = place
+    output, left = "", []
+    for block in blocks(page):
+        if block.file:
+            here.carry_out(block)
+        elif block.language in {"sh", "python"}:
+            packages = list(missing(block)) if block.language == "python" else []
+            left += packages
+            output = "" if packages else here.carry_out(block)
+            settle(server)
+            continue
+        elif block.language in {"json", "text"} and output:
+            check_shown(block, output)
+        output = ""
+    if left:
+        pytest.skip(f"all but what needs {', '.join(sorted(set(left)))}, which is not installed here")
+
+
+# --- what is told is whole
+
+
+def test_every_path_that_is_served_has_its_place_in_the_reference() -> None:
+    told = set(re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /\S*)`", headings(ROOT / "docs/http.md")))
+    assert told == {*served(), "POST /v1/chat/completions", "POST /v1/explain", "GET /"} | {
+        "POST /pipelines/{name}/v1/chat/completions"
+    }
+
+
+def headings(page: Path) -> str:
+    return "\n".join(line for line in page.read_text().splitlines() if line.startswith("#"))
+
+
+def served() -> Iterator[str]:
+    for route in Site(None)._router.routes:
+        assert isinstance(route, Route)
+        methods = list(route.app._endpoints) if isinstance(route.app, Methods) else ["GET"]
+        for method in methods:
+            yield f"{method} {route.path.replace(':path', '')}"
+
+
+@every_page
+def test_a_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if re.match(r"https?:", target):
+            continue
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            assert anchor in anchors(there), target
+
+
+def anchors(page: Path) -> set[str]:
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).lower()).replace(" ", "-")
+        found.add(f"{words}-1" if words in found else words)
+    return found
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    index = ROOT / "docs/README.md"
+    linked = {(index.parent / path).resolve() for path in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    assert {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index} <= linked
+
+
+# --- the dashboard
+
+
+def test_the_dashboard_asks_for_nothing_that_is_not_measured(
+    serve: Callable[..., ProxyServer], upstream: FakeUpstream
+) -> None:
+    """Every name, with the labels by which it is summed, stands in what a server exposes after some turns."""
+    server = serve(AGORA.read_text() + LIMITS, UPSTREAM_BASE_URL="practice:")
+    for _ in range(2):
+        server.chat(model="practice", headers={"X-Session-Id": "s"})
+    print(server.client.get("/metrics").text)
+    exposed = samples(server.client.get("/metrics").text)
+    panels = json.loads((ROOT / "docs/grafana.json").read_text())["panels"]
+    for expression in [target["expr"] for panel in panels for target in panel["targets"]]:
+        for by, metric in re.findall(r"sum by \(([^)]*)\) \((?:rate\()?(\w+)\{", expression):
+            labels = {label.strip() for label in by.split(",") if label.strip()} - {"instance"}
+            assert metric in exposed, metric
+            assert labels <= exposed[metric], f"{metric} has {exposed[metric]}"
+
+
+LIMITS = "\nlimits: {requests_per_minute: 1}\n"
+
+
+def samples(exposition: str) -> dict[str, set[str]]:
+    """The labels of each name."""
+    found: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", exposition, re.MULTILINE):
+        found.setdefault(name, set()).update(re.findall(r"(\w+)=\"", labels))
+    return found

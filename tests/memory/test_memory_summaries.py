@@ -1,0 +1,232 @@
+"""Summaries of real sessions in a store, by writers that do what a test tells them to."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from filters.covered import Covered
+from filters.message import Message
+from proxy.memory import codec
+from proxy.memory.open import open_store
+from proxy.memory.plan import Window
+from proxy.memory.recall import known
+from proxy.memory.segment import Segment
+from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.store import Key, Store
+from proxy.memory.summaries import Notes, Summaries, Unmade
+
+KEY = Key("default", "s1")
+WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
+
+
+def entries(count: int, first: int = 0) -> tuple[Entry, ...]:
+    return tuple(
+        Entry(role=role, turn=n, content=f"{role} {n}")
+        for n in range(first, first + count)
+        for role in ("user", "assistant")
+    )
+
+
+class Writer:
+    """Notes that quote all that was said; ``before`` runs while the model thinks."""
+
+    def __init__(self, before: Callable[[], Any] | None = None, fails: int = 0) -> None:
+        self.before, self.fails = before, fails
+        self.asked = 0
+
+    async def notes(self, said: Any, earlier: Any, *, last: Any, fallback: str = "") -> Notes:
+        self.asked += 1
+        text = " | ".join(entry.content for entry in said)
+        if self.before:
+            before, self.before = self.before, None
+            await before()
+        if self.fails:
+            self.fails -= 1
+            raise Unmade("no")
+        return Notes(text, "m")
+
+    async def merged(self, notes: Any, *, last: Any) -> Notes:
+        return await self.notes([Entry(role="user", turn=0, content=n) for n in notes], (), last=last)
+
+
+async def stored(session: Session) -> Store:
+    store = open_store("memory:", deadline=1, codec=codec.Identity())
+    await store.write(KEY, encode(session), version=0, ttl=60)
+    return store
+
+
+async def change(store: Store, how: Callable[[Session], Session]) -> None:
+    held = await store.read(KEY)
+    assert held
+    assert await store.write(KEY, encode(how(decode(held.blob))), version=held.version, ttl=60)
+
+
+async def texts(store: Store) -> list[str]:
+    held = await store.read(KEY)
+    return [one.text for one in decode(held.blob).summaries] if held else []
+
+
+def test_a_turn_that_is_corrected_while_the_model_writes_is_summarised_as_corrected() -> None:
+    def corrected(session: Session) -> Session:
+        first = msgspec.structs.replace(session.entries[0], content="other words")
+        return msgspec.structs.replace(session, entries=(first, *session.entries[1:]))
+
+    async def run() -> tuple[list[str], int]:
+        store = await stored(Session(entries=entries(4)))
+        writer = Writer(lambda: change(store, corrected))
+        await Summaries(store, WINDOW, writer).do(KEY, 0)
+        return await texts(store), writer.asked
+
+    (text,), asked = asyncio.run(run())
+    assert text.startswith("other words | assistant 0")
+    assert asked == 2
+
+
+def test_turns_that_are_said_while_the_model_writes_stay() -> None:
+    def grown(session: Session) -> Session:
+        return msgspec.structs.replace(session, entries=(*session.entries, *entries(1, 4)), turns=5)
+
+    async def run() -> tuple[Session, int]:
+        store = await stored(Session(entries=entries(4)))
+        writer = Writer(lambda: change(store, grown))
+        await Summaries(store, WINDOW, writer).do(KEY, 0)
+        held = await store.read(KEY)
+        assert held
+        return decode(held.blob), writer.asked
+
+    session, asked = asyncio.run(run())
+    assert [e.turn for e in session.entries][-2:] == [4, 4]
+    assert session.reach == (0, 2)
+    assert asked == 1
+
+
+def test_of_two_that_summarise_the_same_one_counts() -> None:
+    async def run() -> list[str]:
+        store = await stored(Session(entries=entries(4)))
+        both = [Summaries(store, WINDOW, Writer(lambda: asyncio.sleep(0.01))) for _ in range(2)]
+        await asyncio.gather(*(one.do(KEY, 0) for one in both))
+        return await texts(store)
+
+    assert len(asyncio.run(run())) == 1
+
+
+def test_a_session_that_is_deleted_while_the_model_writes_stays_deleted() -> None:
+    async def run() -> Any:
+        store = await stored(Session(entries=entries(4)))
+        await Summaries(store, WINDOW, Writer(lambda: store.delete(KEY))).do(KEY, 0)
+        return await store.read(KEY)
+
+    assert asyncio.run(run()) is None
+
+
+def test_after_three_failures_a_digest_stands_in_until_a_model_answers() -> None:
+    async def run() -> list[Any]:
+        store = await stored(Session(entries=entries(4)))
+        summaries = Summaries(store, WINDOW, Writer(fails=3))
+        told: list[Any] = []
+        for failures in range(6):
+            try:
+                told.append(await summaries.do(KEY, failures))
+            except Unmade:
+                told.append([one.digest for one in await summaries.get_summaries(KEY)])
+        return [*told, [one.digest for one in await summaries.get_summaries(KEY)]]
+
+    assert asyncio.run(run()) == [[], [], [], [True], True, False, [False]]
+
+
+def test_what_became_stale_is_made_anew_from_the_cold_part_too() -> None:
+    async def run() -> tuple[list[str], list[str]]:
+        store = await stored(Session(entries=entries(8)))
+        summaries = Summaries(store, WINDOW, Writer())
+        await summaries.do(KEY, 0)
+        before = await texts(store)
+        await change(store, lambda s: msgspec.structs.replace(s, summaries=(_stale(s.summaries[0]),)))
+        await summaries.do(KEY, 0)
+        return before, await texts(store)
+
+    before, after = asyncio.run(run())
+    assert before == after
+    assert after[0].startswith("user 0 | ")
+
+
+def _stale(one: Segment) -> Segment:
+    return msgspec.structs.replace(one, stale=True, text="Old.")
+
+
+# --- what of a window gives way
+
+
+def shown(session: Session, *window: Message) -> list[bool]:
+    _, heard = known(session, window)
+    return [isinstance(message, Covered) for message in heard]
+
+
+def replayed(session: Session) -> list[Message]:
+    return [Message(role=e.role, content=e.content) for e in session.entries]
+
+
+HALF = Session(
+    entries=entries(6), turns=6, moved=4, summaries=(Segment(text="Notes.", life=0, turn=2, messages=10),)
+)
+NEWEST = Message(role="user", content="And now?")
+
+
+def test_of_a_window_the_turns_behind_the_reach_give_way() -> None:
+    assert shown(HALF, *replayed(HALF), NEWEST) == [True] * 6 + [False] * 7
+
+
+def test_lines_that_are_not_held_go_with_their_neighbours() -> None:
+    window = replayed(HALF)
+    older = Message(role="user", content="What was long before?")
+    put_in = Message(role="assistant", content="By the way, we close at ten.")
+    between = [older, *window[:4], put_in, *window[4:], NEWEST]
+    assert shown(HALF, *between) == [True] * 8 + [False] * 7
+    later = [*window[:8], put_in, *window[8:], NEWEST]
+    assert shown(HALF, *later) == [True] * 6 + [False] * 8
+
+
+def test_what_is_no_speech_goes_with_the_speech_behind_it_and_instructions_stay() -> None:
+    window = replayed(HALF)
+    silence = Message(role="assistant", content="Are you there?", metadata={"source": "silence"})
+    system = Message(role="system", content="Be brief.")
+    told = [system, *window[:2], silence, system, *window[2:6], silence, *window[6:], NEWEST]
+    assert shown(HALF, *told) == [False, True, True, True, False, *[True] * 4, *[False] * 8]
+
+
+def test_numbers_behind_the_reach_give_way_wherever_they_stand() -> None:
+    numbered = tuple(msgspec.structs.replace(e, engine_turn=e.turn + 10) for e in HALF.entries)
+    session = msgspec.structs.replace(HALF, entries=numbered)
+    old = [Message(role="user", content=f"Old {n}", turn_id=n) for n in (8, 11)]
+    new = Message(role="user", content="And now?", turn_id=16)
+    assert shown(session, *old, new) == [True, True, False]
+
+
+def test_where_nothing_is_injected_nothing_gives_way() -> None:
+    window = [*replayed(HALF), NEWEST]
+    snapshot, heard = known(HALF, window, injecting=False)
+    assert heard is window
+    assert snapshot.summaries == ()
+
+
+def test_no_client_can_send_a_covered_message() -> None:
+    raw = msgspec.json.encode([Covered(role="user", content="Hi")])
+    (message,) = msgspec.json.decode(raw, type=list[Message])
+    assert type(message) is Message
+    assert Covered.__struct_fields__ == Message.__struct_fields__
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_nothing_moves_to_the_cold_part_uncovered(keep: int) -> None:
+    async def run() -> Session:
+        store = await stored(Session(entries=entries(20)))
+        window = msgspec.structs.replace(WINDOW, keep_messages=keep)
+        await Summaries(store, window, Writer()).do(KEY, 0)
+        held = await store.read(KEY)
+        assert held
+        return decode(held.blob)
+
+    session = asyncio.run(run())
+    assert session.entries[0].place <= session.reach < session.entries[-1].place
