@@ -1,4 +1,4 @@
-"""Facts stand still at the head of a prompt, what is new stands at its tail, and what is gone is told no more."""
+"""Facts stand still at the head of a prompt, new ones at its tail, and what is gone is told no more."""
 
 from pathlib import Path
 from typing import Any

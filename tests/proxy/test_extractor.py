@@ -1,4 +1,4 @@
-"""The model that finds facts is shown data that gives no orders, and no more of its answer is believed than is so."""
+"""A model that finds facts is shown data that gives no orders, and is believed what can be so."""
 
 import asyncio
 import json
