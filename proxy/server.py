@@ -33,6 +33,7 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
         ws="none",
         lifespan="on",
         access_log=False,
+        proxy_headers=False,  # nobody here asks where a client sits
         log_config=None,
         log_level="warning",
         server_header=False,
