@@ -84,8 +84,8 @@ class Learning:
         new = unheard_of(session, session.entries)
         if not new:
             return False
-        is_over = new[0].life < session.life
-        return is_over or len(new) >= MANY or self._clock() - session.updated >= self._pause
+        is_urgent = new[0].life < session.life or _has_moved(session)
+        return is_urgent or len(new) >= MANY or self._clock() - session.updated >= self._pause
 
     async def do(self, key: Key, failures: int) -> bool:
         """Looks at what is due, or a part of it; whether there was anything.
@@ -119,7 +119,7 @@ class Learning:
 
     async def _entries(self, key: Key, session: Session) -> Sequence[Entry]:
         """All that may not have been looked at."""
-        if session.moved and session.entries[0].place > session.learnt:
+        if _has_moved(session):
             return await all_of(self._store, key, session)
         return session.entries
 
@@ -136,6 +136,11 @@ class Learning:
             blob = encode(msgspec.structs.replace(session, learnt=reach))
             if await self._store.write(key, blob, version=held.version, ttl=self._ttl):
                 return
+
+
+def _has_moved(session: Session) -> bool:
+    """Whether turns may have moved to the cold part before they were looked at."""
+    return session.moved > 0 and session.entries[0].place > session.learnt
 
 
 def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:

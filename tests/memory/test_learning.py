@@ -1,6 +1,5 @@
 """Which turns are looked at for facts, whose they are, and that nothing is looked at twice or lost."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,6 +100,8 @@ MANY_TURNS = [entry(i) for i in range(MANY)]
         (talk(entry(0), updated=980.0), True),
         (talk(entry(0), updated=981.0), False),
         (talk(entry(0), life=1), True),
+        (talk(entry(3), moved=2, learnt=Reach(0, 1)), True),
+        (talk(entry(3), entry(4), moved=2, learnt=Reach(0, 3)), False),
         (talk(entry(0), life=1, learnt=Reach(0, 0)), False),
         (talk(*MANY_TURNS, learnt=Reach(0, 0)), False),
         (talk(*MANY_TURNS, entry(MANY), learnt=Reach(0, 0)), True),
@@ -224,7 +225,7 @@ async def test_a_long_talk_is_looked_at_in_pieces(bench: Bench) -> None:
     said = [entry(i // 2, f"{i} " + "word " * 1500) for i in range(12)]
     await bench.put(talk(*said, updated=0.0))
     while await bench.learning.do(KEY, 0):
-        await asyncio.sleep(0)
+        pass
     pieces = [[int(text.split()[0]) for text in said] for said, _ in bench.finding.asked]
     assert len(pieces) > 1
     assert [number for piece in pieces for number in piece] == list(range(12))

@@ -1,4 +1,4 @@
-"""Facts stand still at the head of a prompt, what is new stands at its tail, and what is gone is told no more."""
+"""Facts stand still at the head of a prompt, new ones at its tail, and what is gone is told no more."""
 
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,9 @@ def sent(message: Message) -> Any:
 
 
 @given(
-    steps=st.lists(st.sampled_from(["learn", "learn", "replace", "remove", "correct", "compact", ""]), max_size=14),
+    steps=st.lists(
+        st.sampled_from(["learn", "learn", "replace", "remove", "correct", "compact", ""]), max_size=14
+    ),
     numbered=st.booleans(),
     size=st.integers(1, 12),
 )

@@ -1,4 +1,4 @@
-"""The model that finds facts is shown data that gives no orders, and no more of its answer is believed than is so."""
+"""A model that finds facts is shown data that gives no orders, and is believed what can be so."""
 
 import asyncio
 import json
@@ -33,13 +33,17 @@ class Model:
         return answer if isinstance(answer, str) else json.dumps(answer)
 
 
-def found(asks: Model, said: Any = SAID, known: Any = KNOWN, *, last: str | None = None, **options: Any) -> Any:
+def found(
+    asks: Model, said: Any = SAID, known: Any = KNOWN, *, last: str | None = None, **options: Any
+) -> Any:
     extractor = Extractor(asks, **{"model": "small", "fallback": "", **options})  # type: ignore[arg-type]
     return asyncio.run(extractor.facts(said, known, last=last))  # type: ignore[arg-type]
 
 
 def test_a_fact_rests_on_turns_and_stands_in_the_place_of_another() -> None:
-    model = Model({"facts": [fact("Lives in Berlin.", 1, replaces="fact_1", category="daily", importance=0.8)]})
+    model = Model(
+        {"facts": [fact("Lives in Berlin.", 1, replaces="fact_1", category="daily", importance=0.8)]}
+    )
     (one,) = found(model)
     assert (one.text, one.evidence, one.replaces) == ("Lives in Berlin.", ("s1/0/1",), "fact_1")
     assert (one.category, one.importance) == ("daily", 0.8)
@@ -79,7 +83,9 @@ def test_an_answer_is_understood_bare_fenced_and_with_words_around_it(answer: st
     assert [one.text for one in found(Model(answer))] == ["Has a dog called Rex."]
 
 
-@pytest.mark.parametrize("answer", ["", "No facts.", "{", "null", "3", '{"facts": {}}', '{"found": []}', "{" * 9999])
+@pytest.mark.parametrize(
+    "answer", ["", "No facts.", "{", "null", "3", '{"facts": {}}', '{"found": []}', "{" * 9999]
+)
 def test_an_answer_that_lists_nothing_is_no_answer(answer: str) -> None:
     with pytest.raises(Unfound):
         found(Model(answer))

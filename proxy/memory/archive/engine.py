@@ -21,6 +21,10 @@ class Engine(Protocol):
         """What comes of steps that change nothing."""
         ...
 
+    async def glance(self, work: Work[T]) -> T:
+        """The same for steps that find a few rows by their keys, on a call."""
+        ...
+
     async def scrub(self) -> None:
         """Nothing that was removed can be read from the database's own files any more."""
         ...

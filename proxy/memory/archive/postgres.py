@@ -38,6 +38,10 @@ class PostgresEngine:
 
         return await self._pool.run(carry_out)
 
+    async def glance(self, work: Work[T]) -> T:
+        """As any reading."""
+        return await self.read(work)
+
     async def scrub(self) -> None:
         """Dead rows go from the tables and from the index; the server's own log is beyond our reach."""
         await self._pool.run(_vacuum)

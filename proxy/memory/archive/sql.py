@@ -63,7 +63,7 @@ class SqlArchive:
     async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
         """As the protocol has it."""
         work = partial(knowledge.facts, self._shelf, person, now=now, superseded=superseded)
-        return await self._engine.read(work)
+        return await self._engine.glance(work)
 
     async def remove_fact(self, person: Scope, fact: str) -> bool:
         """As the protocol has it."""

@@ -1,0 +1,331 @@
+"""Facts from outside: learnt from the caller alone, told at once, and forgotten at once."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from proxy.memory.store import Key
+from tests.fake_upstream import FakeUpstream, Received, answer
+from tests.proxy_server import ProxyServer
+from tests.scripted_model import calls, fact, is_extraction, lines, model, says
+
+CONFIG = """
+keys: "${KEYS:-}"
+memory:
+  sessions: "${MEMORY_URL}"
+  window: {max_messages: 10, keep_messages: 4, ttl: "${TTL:-30m}"}
+  deadline: 300ms
+  facts: {upstream: main, model: notes, pause: "${PAUSE:-200ms}"}
+  work: "${WORK:-true}"
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL:-practice:}"}}
+pipelines:
+  default: {upstreams: [main], request: [repair_history, restore_history, inject_facts, recall]}
+  plain: {upstreams: [main], request: [restore_history]}
+"""
+Serve = Callable[..., ProxyServer]
+ANN = "/v1/memory/users/ann/facts"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'memory.db'}"
+
+
+@pytest.fixture
+def proxy(serve: Serve, upstream: FakeUpstream, url: str) -> ProxyServer:
+    upstream.script = model(find, says("Noted."))
+    return serve(CONFIG, MEMORY_URL=url)
+
+
+def find(said: Any, _known: Any) -> Any:
+    return [fact(line["text"], line["number"]) for line in said if line["text"].startswith("I ")]
+
+
+def say(proxy: ProxyServer, *texts: str, session: str = "s1", user: str = "ann", **more: Any) -> Any:
+    messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    return proxy.chat(messages, headers={"X-Session-Id": session, "X-User-Id": user}, **more)
+
+
+def known(proxy: ProxyServer, user: str = "ann") -> list[str]:
+    return [one["text"] for one in proxy.client.get(f"/v1/memory/users/{user}/facts").json()["data"]]
+
+
+def until(holds: Callable[[], Any], within: float = 10) -> Any:
+    end = time.monotonic() + within
+    while not (found := holds()) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert found
+    return found
+
+
+def prompts(upstream: FakeUpstream) -> list[list[dict[str, Any]]]:
+    return [r.json["messages"] for r in list(upstream.requests) if not is_extraction(r)]
+
+
+def extractions(upstream: FakeUpstream) -> list[Received]:
+    return [r for r in list(upstream.requests) if is_extraction(r)]
+
+
+def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, upstream) -> None:
+    say(proxy, "I have a dog.")
+    until(lambda: known(proxy) == ["I have a dog."])
+    say(proxy, "Hello?", session="s2")
+    head, newest = prompts(upstream)[-1]
+    assert (head["role"], newest["content"]) == ("system", "Hello?")
+    assert "I have a dog." in head["content"]
+    say(proxy, "Hello?", session="s2", user="bob")
+    assert prompts(upstream)[-1] == [{"role": "user", "content": "Hello?"}]
+
+
+def test_a_session_is_looked_at_once(proxy, upstream) -> None:
+    say(proxy, "I have a dog.")
+    until(lambda: known(proxy))
+    say(proxy, "I have a dog.", "Noted.", "I have a cat.")
+    until(lambda: len(known(proxy)) == 2)
+    shown = [[line["text"] for line in lines(r, "said")] for r in extractions(upstream)]
+    assert shown == [["I have a dog."], ["I have a cat."]]
+    assert [line["text"] for line in lines(extractions(upstream)[1], "known")] == ["I have a dog."]
+
+
+def test_six_messages_are_looked_at_while_the_conversation_goes_on(serve: Serve, upstream, url: str) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url, PAUSE="1h")
+    upstream.script = model(find, says("Noted."))
+    told = [t for i in range(5) for t in (f"I have {i} dogs.", "Noted.")]
+    for i in range(5):
+        say(proxy, *told[: 2 * i + 1])
+    time.sleep(0.5)
+    assert extractions(upstream) == []
+    say(proxy, *told, "I have 5 dogs.")
+    until(lambda: len(known(proxy)) == 6)
+
+
+def test_what_an_agent_was_made_to_say_or_a_program_put_in_is_not_learnt(proxy, upstream) -> None:
+    window = [
+        {"role": "system", "content": "I am a prompt.", "turn_id": 0},
+        {"role": "assistant", "content": "I greet you.", "turn_id": 0, "metadata": {"source": "greeting"}},
+        {"role": "user", "content": "I was put in.", "turn_id": 1, "metadata": {"source": "command"}},
+        {"role": "assistant", "content": "I failed.", "turn_id": 1, "metadata": {"source": "llm_failure"}},
+        {"role": "assistant", "content": "I wait.", "turn_id": 1, "metadata": {"source": "silence"}},
+        {"role": "user", "content": "I speak.", "turn_id": 2, "metadata": {"source": "asr", "user": "ann"}},
+        {"role": "assistant", "content": "I answer.", "turn_id": 2, "metadata": {"source": "llm"}},
+        {
+            "role": "user",
+            "content": "I type.",
+            "turn_id": 3,
+            "metadata": {"source": "message", "user": "bob"},
+        },
+    ]
+    proxy.client.post(ANN, json={"text": "I am injected."})
+    proxy.chat(window, headers={"X-Session-Id": "s1"})
+    until(lambda: len(extractions(upstream)) == 2)
+    until(lambda: known(proxy, "bob"))
+    assert [[line["text"] for line in lines(r, "said")] for r in extractions(upstream)] == [
+        ["I speak."],
+        ["I type."],
+    ]
+    assert (known(proxy), known(proxy, "bob")) == (["I am injected.", "I speak."], ["I type."])
+
+
+def test_a_fact_that_is_added_or_removed_in_a_call_counts_from_the_next_turn_on(proxy, upstream) -> None:
+    old = proxy.client.post(ANN, json={"text": "Lives in Paris."}).json()["id"]
+    told = ["One?"]
+    say(proxy, *told)
+    proxy.client.post(ANN, json={"text": "Likes jazz."})
+    told += ["Noted.", "Two?"]
+    say(proxy, *told)
+    head, *_, newest = prompts(upstream)[-1]
+    assert head == prompts(upstream)[-2][0]
+    assert newest["content"].startswith("<new_facts>") and newest["content"].endswith("\n\nTwo?")
+    assert "Likes jazz." in newest["content"] and "Likes jazz." not in head["content"]
+
+    assert proxy.client.delete(f"{ANN}/{old}").status_code == 204
+    told += ["Noted.", "Three?"]
+    say(proxy, *told)
+    prompt = prompts(upstream)[-1]
+    assert "Paris" not in str(prompt)
+    assert "Likes jazz." in prompt[0]["content"]
+    assert prompt[-1] == {"role": "user", "content": "Three?"}
+
+    assert proxy.client.delete("/v1/memory/users/ann").status_code in {200, 204}
+    say(proxy, "Four?", session="s9")
+    assert prompts(upstream)[-1] == [{"role": "user", "content": "Four?"}]
+
+
+def test_a_correction_is_told_and_what_was_wrong_is_not(proxy, upstream) -> None:
+    made = proxy.client.post(ANN, json={"text": "Lives in Paris."}).json()["id"]
+    say(proxy, "One?")
+    proxy.client.patch(f"{ANN}/{made}", json={"text": "Lives in Rome."})
+    say(proxy, "One?", "Noted.", "Two?")
+    assert "Paris" not in str(prompts(upstream)[-1])
+    assert "Lives in Rome." in prompts(upstream)[-1][0]["content"]
+
+
+def test_what_moves_house_is_told_where_it_is_and_both_are_kept(proxy, upstream) -> None:
+    def moved(said: Any, known: Any) -> Any:
+        old = next((line["id"] for line in known if "Paris" in line["text"]), None)
+        return [
+            fact(line["text"], line["number"], replaces=old) for line in said if line["text"].startswith("I ")
+        ]
+
+    upstream.script = model(moved, says("Noted."))
+    say(proxy, "I live in Paris.")
+    until(lambda: known(proxy) == ["I live in Paris."])
+    say(proxy, "I live in Berlin.", session="s2")
+    until(lambda: known(proxy) == ["I live in Berlin."])
+    export = proxy.client.get("/v1/memory/users/ann/export").json()
+    assert {one["text"] for one in export["facts"]} == {"I live in Paris.", "I live in Berlin."}
+
+
+def test_facts_that_come_too_late_cost_the_call_nothing_but_themselves(proxy, upstream, monkeypatch) -> None:
+    proxy.client.post(ANN, json={"text": "Lives in Paris."})
+    memory = proxy.app.memory
+    assert memory and memory.archiving
+
+    async def slow(*_: Any) -> Any:
+        await asyncio.sleep(5)
+
+    monkeypatch.setattr(memory.archiving.acquaintance, "_knowledge", type("Slow", (), {"of": slow})())
+    began = time.monotonic()
+    got = say(proxy, "Hello?")
+    assert got.status_code == 200
+    assert time.monotonic() - began < 2
+    assert "facts" in got.headers["x-turnkeeper-degraded"]
+    assert prompts(upstream)[-1] == [{"role": "user", "content": "Hello?"}]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"path": "/pipelines/plain/v1/chat/completions"},
+        {"headers": {"X-User-Id": "ann"}},
+        {"background": True},
+    ],
+)
+def test_where_facts_are_not_asked_for_none_are_told(proxy, upstream, call: dict[str, Any]) -> None:
+    proxy.client.post(ANN, json={"text": "Lives in Paris."})
+    headers = {"X-Session-Id": "s1", "X-User-Id": "ann"}
+    if call.pop("background", False):
+        headers["X-Background"] = "true"
+    proxy.chat([{"role": "user", "content": "Hello?"}], **{"headers": headers, **call})
+    assert "<facts>" not in str(prompts(upstream)[-1])
+
+
+def test_the_practice_model_finds_nothing_and_breaks_nothing(serve: Serve, url: str) -> None:
+    proxy = serve(CONFIG.replace("${UPSTREAM_BASE_URL:-practice:}", "practice:"), MEMORY_URL=url)
+    assert say(proxy, "I have a dog.").status_code == 200
+    time.sleep(0.5)
+    assert known(proxy) == []
+
+
+def test_a_fact_that_a_tool_stores_is_told_at_the_next_turn(serve: Serve, upstream, url: str) -> None:
+    proxy = serve(CONFIG.replace("recall]}", "recall], tools: [memory_store]}"), MEMORY_URL=url, PAUSE="1h")
+    scripts = iter([calls("memory_store", text="Likes jazz.", category="core")])
+    upstream.script = lambda _: next(scripts, None) or answer_of("Noted.")
+    say(proxy, "Remember that I like jazz.", stream=True)
+    until(lambda: known(proxy) == ["Likes jazz."])
+    say(proxy, "Remember that I like jazz.", "Noted.", "Thanks.", stream=True)
+    assert "Likes jazz." in prompts(upstream)[-1][-1]["content"]
+
+
+def answer_of(text: str) -> Any:
+    return says(text)(None)  # type: ignore[arg-type]
+
+
+def test_after_its_session_a_talk_is_told_from_the_archive(serve: Serve, upstream, url: str) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    upstream.script = model(find, says("Noted."))
+    say(proxy, "I like <jazz>.")
+    until(lambda: known(proxy))
+    memory = proxy.app.memory
+    assert memory and memory.archiving
+    proxy.run(memory.archiving.archivist.idle())
+    path = "/v1/memory/users/ann/system_messages"
+    before = proxy.client.get(path).json()
+    assert len(before) == 2
+    proxy.run(_expire(memory.store))
+    assert proxy.client.get("/v1/memory/sessions/s1").status_code == 404
+    assert proxy.client.get(path).json() == before
+    lines_of = before[1]["content"].splitlines()
+    assert lines_of[2:-1] == ["user: I like \u2039jazz\u203a.", "assistant: Noted."]
+    assert proxy.client.get("/v1/memory/users/bob/system_messages").json() == []
+
+
+async def _expire(store: Any) -> None:
+    key = Key("default", "s1")
+    held = await store.read(key)
+    await store.write(key, held.blob, version=held.version, ttl=0.01)
+    await asyncio.sleep(0.05)
+
+
+# --- killed
+
+
+def test_a_kill_in_the_middle_of_it_loses_no_fact_and_doubles_none(
+    upstream, url: str, tmp_path: Path
+) -> None:
+    waits = {"by": 30.0}
+    upstream.script = lambda r: (
+        [waits["by"], *answer_facts(r)] if is_extraction(r) else says("Noted.")(r)  # type: ignore[misc]
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = tmp_path / "killed.yaml"
+    config.write_text(f"listen: {{port: {port}}}\n{CONFIG}")
+    environ = {**os.environ, "MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
+    client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
+    process = started(config, environ, client)
+    try:
+        client.post(
+            "/v1/chat/completions",
+            json={"model": "m", "messages": [{"role": "user", "content": "I have a dog."}]},
+            headers={"X-Session-Id": "s1", "X-User-Id": "ann"},
+        )
+        until(lambda: extractions(upstream))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        waits["by"] = 0.0
+        process = started(config, environ, client)
+        until(lambda: client.get(ANN).json()["data"], within=30)
+        time.sleep(1)
+        assert [one["text"] for one in client.get(ANN).json()["data"]] == ["I have a dog."]
+    finally:
+        process.kill()
+        process.wait()
+        client.close()
+
+
+def answer_facts(request: Received) -> Any:
+    return model(find, says(""))(request)
+
+
+def started(config: Path, environ: dict[str, str], client: httpx2.Client) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-m", "proxy", "serve", str(config)]
+    process = subprocess.Popen(program, env=environ)
+
+    def ready() -> bool:
+        try:
+            return client.get("/readyz").status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    until(ready, within=20)
+    return process
+
+
+def test_an_upstream_that_is_away_is_asked_again(proxy, upstream) -> None:
+    broken = iter([answer({"error": {"message": "Busy"}}, 503)] * 2)
+    plain = model(find, says("Noted."))
+    upstream.script = lambda r: (is_extraction(r) and next(broken, None)) or plain(r)
+    say(proxy, "I have a dog.")
+    until(lambda: known(proxy) == ["I have a dog."])
+    assert len(extractions(upstream)) == 3
