@@ -85,7 +85,7 @@ _PANELS: Final = (
                 "turnkeeper_breaker_state", "upstream", "model", only='state!="closed"'
             )
         },
-        "1 while a breaker is not closed.",
+        "In how many processes a breaker is not closed.",
     ),
     Panel(
         "First token by model, p90",
