@@ -9,6 +9,8 @@ from proxy.rewriting import Rewriting
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 _DONE = b"data: [DONE]"
+# What has gone out is kept until the turn is recorded.
+_LARGEST_ANSWER = 64_000_000
 
 
 async def pass_on(begun: Begun, answer: Rewriting, reply: Reply) -> None:
@@ -26,7 +28,7 @@ async def pass_on(begun: Begun, answer: Rewriting, reply: Reply) -> None:
 
 
 async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Reply) -> None:
-    response = begun.response
+    response, room = begun.response, _LARGEST_ANSWER
     if not reply.started:
         await reply.start(response.status, [*passed_on(response.headers), *UNBUFFERED])
     last = begun.data
@@ -35,6 +37,8 @@ async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Repl
     read, cut, write, filtered = response.read, framing.feed, reply.write, answer.filtered
     try:
         while data := await read():
+            if (room := room - len(data)) < 0:
+                raise UpstreamBroken("The upstream's answer has more than 64 MB.")
             if whole := cut(data):
                 last = whole
                 await write(answer.feed(whole) if filtered else whole)
