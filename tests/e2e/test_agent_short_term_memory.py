@@ -1,4 +1,4 @@
-"""An agent's short-term memory in Agora's shape: read in a call, shown to the model, carried into the next."""
+"""An agent's short-term memory in Agora's shape: read in a call, shown to the model, told to the next."""
 
 import hashlib
 import hmac
