@@ -1,6 +1,7 @@
 """The voice frameworks' own clients against the real server, each in an environment of its own."""
 
 import os
+import shutil
 import subprocess
 import venv
 from collections.abc import Callable
@@ -33,8 +34,8 @@ def model(request: Received) -> Any:
     return calling("weather", stream=True)
 
 
-def environment(name: str, folder: Path) -> Path:
-    """The Python of an environment that holds what the framework's lock pins."""
+def python_talk(name: str, folder: Path) -> list[Path | str]:
+    """What runs a framework's talk: the Python of an environment that holds what its lock pins."""
     python = folder / "bin" / "python"
     venv.create(folder, with_pip=True)
     lock = CLIENTS / name / "requirements.lock"
@@ -42,21 +43,35 @@ def environment(name: str, folder: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
         pytest.skip(f"{name} cannot be installed here: {done.stderr.strip()[-300:]}")
-    return python
+    return [python, CLIENTS / name / "talk.py"]
+
+
+def node_talk(name: str, folder: Path) -> list[Path | str]:
+    """The same for Node, with what its lock pins and without running anyone's scripts."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("node and npm are not on PATH")
+    shutil.copytree(CLIENTS / name, folder)
+    subprocess.run(["npm", "ci", "--ignore-scripts"], cwd=folder, check=True, timeout=300)
+    return ["node", folder / "talk.mjs"]
 
 
 @pytest.mark.clients
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["livekit", "pipecat"])
+@pytest.mark.parametrize(
+    ("name", "ready"), [("livekit", python_talk), ("pipecat", python_talk), ("aisdk", node_talk)]
+)
 def test_a_framework_takes_three_turns(
-    name: str, serve: Callable[..., ProxyServer], upstream: FakeUpstream, tmp_path: Path
+    name: str,
+    ready: Callable[[str, Path], list[Path | str]],
+    serve: Callable[..., ProxyServer],
+    upstream: FakeUpstream,
+    tmp_path: Path,
 ) -> None:
     """The unmarked interruption is found, the tool's group stays whole, and memory holds what was heard."""
     upstream.script = model
     server = serve(AGORA)
-    python = environment(name, tmp_path / name)
     done = subprocess.run(
-        [python, CLIENTS / name / "talk.py"],
+        ready(name, tmp_path / name),
         env={**os.environ, "TURNKEEPER_URL": server.root},
         capture_output=True,
         text=True,
@@ -64,7 +79,7 @@ def test_a_framework_takes_three_turns(
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert bodies(upstream)[-1][1:] == CONVERSATION
+    assert [said for said in bodies(upstream)[-1] if said[0] != "system"] == CONVERSATION
     assert [entry.text for entry in held(server, "room-1") if entry.role == "user"] == ASKED
     assert "Why did the scarecrow" in [entry.text for entry in held(server, "room-1")]
 
