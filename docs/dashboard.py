@@ -20,8 +20,7 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def _rate(metric: str, *by: str, only: str = "") -> str:
-    chosen = ", ".join(filter(None, [_HERE, only]))
-    return f"sum by ({', '.join(by)}) (rate({metric}{{{chosen}}}[$__rate_interval]))"
+    return f"sum by ({', '.join(by)}) (rate({metric}{{{_chosen(only)}}}[$__rate_interval]))"
 
 
 def _quantile(share: float, metric: str, *by: str) -> str:
@@ -32,8 +31,12 @@ def _quantiles(metric: str) -> dict[str, str]:
     return {f"p{round(share * 100)}": _quantile(share, metric) for share in (0.5, 0.9, 0.99)}
 
 
-def _now(metric: str, *by: str) -> str:
-    return f"sum by ({', '.join(by)}) ({metric}{{{_HERE}}})"
+def _now(metric: str, *by: str, only: str = "") -> str:
+    return f"sum by ({', '.join(by)}) ({metric}{{{_chosen(only)}}})"
+
+
+def _chosen(only: str) -> str:
+    return ", ".join(filter(None, [_HERE, only]))
 
 
 _FIRST: Final = "gen_ai_server_time_to_first_token_seconds"
@@ -60,6 +63,29 @@ _PANELS: Final = (
         "reqps",
         {"{{name}}": _rate("turnkeeper_degraded_turns_total", "name")},
         "What X-Turnkeeper-Degraded named.",
+    ),
+    Panel(
+        "Upstreams that did not begin to answer",
+        "reqps",
+        {"{{upstream}} {{code}}": _rate("turnkeeper_upstream_failures_total", "upstream", "code")},
+    ),
+    Panel(
+        "Second tries, and turns that another upstream answered",
+        "reqps",
+        {
+            "again {{upstream}}": _rate("turnkeeper_retries_total", "upstream"),
+            "instead {{upstream}}": _rate("turnkeeper_fallbacks_total", "upstream"),
+        },
+    ),
+    Panel(
+        "Upstreams passed over",
+        "short",
+        {
+            "{{upstream}} {{model}}": _now(
+                "turnkeeper_breaker_state", "upstream", "model", only='state!="closed"'
+            )
+        },
+        "In how many processes a breaker is not closed.",
     ),
     Panel(
         "First token by model, p90",

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -16,11 +16,12 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from proxy import body, turn
+from proxy.account import Account
 from proxy.audience import Audience
 from proxy.era import Era, Parts
 from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
 from proxy.feed import Feed
-from proxy.flight import InFlight
+from proxy.flight import InFlight, Line
 from proxy.hangup import ClientGone, until_gone
 from proxy.lineage import HEADER as TRACEPARENT
 from proxy.lineage import Lineage
@@ -30,6 +31,7 @@ from proxy.pipeline import Memory, Pipeline
 from proxy.reply import FLOW, Reply
 from proxy.site import Site
 from proxy.standing import Standing
+from proxy.supersession import Asked
 from proxy.traces import Traces
 from proxy.trial import explain
 from proxy.watch import Watch
@@ -102,6 +104,23 @@ class App:
     def memory(self) -> Memory | None:
         """What is remembered with, if anything."""
         return self._era.parts.memory
+
+    def join(self, entered: Callable[[Line, float, Asked], None], told: Callable[[Account], None]) -> None:
+        """From now on there are others, who are told of turns as they begin, answer and end."""
+        self._in_flight.tell = entered
+        self._audience.others = told
+
+    def overtaken(self, line: Line, at: float, asked: Callable[[], Asked]) -> None:
+        """Another process has begun a turn."""
+        self._in_flight.overtaken(line, at, asked)
+
+    def heard(self, account: Account) -> None:
+        """Another process tells of a turn of its own."""
+        self._audience.heard(account)
+
+    def watched_until(self, when: float) -> None:
+        """At another process somebody looks on, until ``when`` by ``time.monotonic``."""
+        self._audience.watched_until = when
 
     def drain(self) -> None:
         """From now on the server says that it is going away."""

@@ -1,10 +1,12 @@
 """Who is told of turns: metrics, the log, the feed, traces; all a moment later, when nobody waits."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from proxy import words
 from proxy.access import told
+from proxy.account import Account
 from proxy.era import Parts
 from proxy.feed import Feed
 from proxy.metrics import Metrics
@@ -16,10 +18,16 @@ _A_MOMENT = 0.05
 
 
 class Audience:
-    """Takes note of turns as they begin to answer and end; ``settle`` tells all that has ended."""
+    """Takes note of turns as they begin to answer and end; ``settle`` tells all that has ended.
+
+    ``others`` are the other processes of a port, where there are any; somebody looks on there until
+    ``watched_until``, by ``time.monotonic``.
+    """
 
     def __init__(self, metrics: Metrics, traces: Traces, parts: Callable[[], Parts]) -> None:
         self.feed = Feed()
+        self.others: Callable[[Account], None] | None = None
+        self.watched_until = 0.0
         self._metrics = metrics
         self._traces = traces
         self._parts = parts
@@ -30,8 +38,8 @@ class Audience:
     def note(self, watch: Watch) -> None:
         """A turn has begun to answer, which those who look on are told at once, or has ended."""
         if watch.outcome is None:
-            if self.feed.watched:
-                self.feed.publish(watch.account())
+            if self.feed.watched or self.watched_until > time.monotonic():
+                self._show(watch.account())
             return
         self._ended.append(watch)
         if self._due is None:
@@ -46,11 +54,22 @@ class Audience:
         for watch in ended:
             self._tell(watch)
 
+    def heard(self, account: Account) -> None:
+        """A turn that another process tells of."""
+        self.feed.publish(account)
+        if account.outcome is not None:
+            self._traces.hour.add(time.time(), account)
+
+    def _show(self, account: Account) -> None:
+        self.feed.publish(account)
+        if self.others:
+            self.others(account)
+
     def _tell(self, watch: Watch) -> None:
         parts, account = self._parts(), watch.account()
         self._metrics.turn(account)
         self._traces.put(account, watch)
-        self.feed.publish(account)
+        self._show(account)
         if watch.lineage and parts.tracing:
             parts.tracing.tell(account, watch.lineage)
         told(account, words.of(watch) if parts.log_content else {})

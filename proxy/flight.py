@@ -1,12 +1,14 @@
 """The turns that are being answered, and what becomes of one whose place a newer one takes."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from proxy.errors import Superseded
 from proxy.memory.store import Key
 from proxy.reply import Reply
-from proxy.supersession import supersedes
+from proxy.supersession import Asked, supersedes
 from proxy.wire import Call
 
 Line = tuple[Key, str]
@@ -14,9 +16,13 @@ Line = tuple[Key, str]
 
 
 class InFlight:
-    """One process's turns by session and pipeline; what has no session is never among them."""
+    """One process's turns by session and pipeline; what has no session is never among them.
+
+    ``tell``, once there are other processes, is told of each turn that enters, a moment later.
+    """
 
     def __init__(self) -> None:
+        self.tell: Callable[[Line, float, Asked], None] | None = None
         self._flights: dict[Line, list[Flight]] = {}
 
     def __len__(self) -> int:
@@ -30,9 +36,19 @@ class InFlight:
         """Takes a turn in; those that it supersedes are cancelled."""
         others = self._flights.setdefault(key, [])
         for other in others:
-            if other.open and supersedes(flight.call, other.call):
+            if other.open and supersedes(flight.asked, other.asked):
                 other.cancel()
         others.append(flight)
+        if self.tell is not None:
+            asyncio.get_running_loop().call_soon(self.tell, key, flight.at, flight.asked)
+
+    def overtaken(self, key: Line, at: float, asked: Callable[[], Asked]) -> None:
+        """A turn has entered elsewhere; what it supersedes of those that entered here before is cancelled."""
+        earlier = [flight for flight in self._flights.get(key, ()) if flight.open and flight.at < at]
+        newer = asked() if earlier else None
+        for flight in earlier:
+            if newer is not None and supersedes(newer, flight.asked):
+                flight.cancel()
 
     def leave(self, key: Line, flight: "Flight") -> None:
         """Lets a turn go."""
@@ -46,7 +62,8 @@ class Flight:
     """One turn, from when it was read until it is answered. Leaving it raises Superseded where it was."""
 
     def __init__(self, among: InFlight, key: Line | None, call: Call, reply: Reply) -> None:
-        self.call = call
+        self.asked = Asked.of(call)
+        self.at = time.time()
         self._among = among
         self._key = key
         self._reply = reply

@@ -6,6 +6,8 @@ import socket
 from proxy.errors import ConfigError
 
 _BACKLOG = 2048
+# What a client does not read waits with the model. Left alone, the kernel takes megabytes, and we as many.
+_ROOM = 128 * 1024
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -25,6 +27,7 @@ def _bound(host: str, port: int) -> list[socket.socket]:
     for family, address in addresses:
         try:
             made.append(socket.create_server(address, family=family, backlog=_BACKLOG))
+            made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)  # each connection inherits it
         except OSError as error:
             # A name may stand for addresses that this machine does not have, such as IPv6's in a container.
             if error.errno != errno.EADDRNOTAVAIL or (address == addresses[-1][1] and not made):

@@ -49,8 +49,7 @@ class Lines(logging.Formatter):
 @contextmanager
 def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") -> Iterator[None]:
     """Everything that is logged goes to ``stream``. Nobody waits: beyond 10,000 lines, new ones are lost."""
-    writer = logging.StreamHandler(stream)
-    writer.setFormatter(Lines() if form == "json" else logging.Formatter(_TEXT))
+    writer = _writer(stream, form)
     handing = _Handing(Queue(_MOST_WAITING))
     listener = _Writing(handing.queue, writer)
     root = logging.getLogger()
@@ -62,6 +61,19 @@ def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") 
     finally:
         root.removeHandler(handing)
         listener.stop()
+
+
+def line_by_line(stream: TextIO, *, form: Format = "text", level: Level = "info") -> logging.Logger:
+    """A logger that writes at once and starts no thread, for a process that is about to fork."""
+    logger = logging.Logger("turnkeeper", level.upper())  # noqa: LOG001 - what is forked must not inherit it
+    logger.addHandler(_writer(stream, form))
+    return logger
+
+
+def _writer(stream: TextIO, form: Format) -> logging.Handler:
+    writer = logging.StreamHandler(stream)
+    writer.setFormatter(Lines() if form == "json" else logging.Formatter(_TEXT))
+    return writer
 
 
 class _Handing(QueueHandler):

@@ -10,6 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from proxy.account import Account
 from proxy.families import Families
 from proxy.standing import BREAKER_STATES, Gauges, Standing
+from proxy.tally import Tally
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MODELS: Final = 50
@@ -20,23 +21,35 @@ class Metrics:
     """One server's numbers, in a registry of its own.
 
     No label is the caller's to choose: of models, which a call may name, the first 50 count under their own
-    names and the rest as ``other``.
+    names and the rest as ``other``. ``shared`` adds up what all processes count, once ``tally.share`` was
+    called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
         self._registry = CollectorRegistry()
         self._families = Families.declare(self._registry)
         self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], Any] = {}
         self._models: set[str] = set()
-        ProcessCollector(registry=self._registry)
+        self._process = ProcessCollector(registry=None if shared else self._registry)
+        self._shared = shared
+        self._tally: Tally | None = None
 
     def gauge(self, standing: Callable[[], Standing]) -> None:
         """Asks for a standing whenever somebody reads."""
-        self._registry.register(Gauges(lambda: self._named(standing())))
+        gauges = Gauges(lambda: self._named(standing()))
+        if self._shared:
+            self._tally = Tally(gauges, self._process)
+        else:
+            self._registry.register(gauges)
 
     def exposition(self) -> bytes:
         """All of it, in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return self._tally.exposition() if self._tally else generate_latest(self._registry)
+
+    def publish(self) -> None:
+        """Shows other processes how this one stands, where there are any."""
+        if self._tally:
+            self._tally.publish()
 
     def turn(self, account: Account) -> None:
         """Counts a turn that has ended."""

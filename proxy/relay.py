@@ -9,6 +9,8 @@ from proxy.rewriting import Rewriting
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 _DONE = b"data: [DONE]"
+# What has gone out is kept until the turn is recorded.
+_LARGEST_ANSWER = 64_000_000
 
 
 async def pass_on(begun: Begun, answer: Rewriting, reply: Reply) -> None:
@@ -55,6 +57,7 @@ class Passage:
         self._answer = answer
         self._reply = reply
         self._last = begun.data
+        self._room = _LARGEST_ANSWER
         self._waiting = False
         self._failure: Exception | None = None
 
@@ -93,6 +96,9 @@ class Passage:
             self._waiting = False
 
     def _shown(self, data: bytes) -> bytes:
+        self._room -= len(data)
+        if self._room < 0:
+            raise UpstreamBroken("The upstream's answer has more than 64 MB.")
         events = self._cut(data)
         if not events:
             return b""

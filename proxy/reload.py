@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from watchfiles import awatch
@@ -34,16 +34,20 @@ class Reload:
             except ConfigError as error:
                 _log.error("The configuration stays as it was:\n%s", error.message)
 
-    async def whenever_it_changes(self) -> None:
+    async def whenever_it_changes(self, tell: Callable[[], None] | None = None) -> None:
         """Reads the file again after every change to it, or to a filter that it names, until cancelled.
 
-        Folders that a later configuration brings in are not watched.
+        With ``tell`` somebody else is told of the change instead. Folders that a later configuration brings
+        in are not watched.
         """
         # Editors put a new file in the old one's place, which only the folder can tell.
         folders = {file.parent for file in self._files()}
         async for changes in awatch(*folders, recursive=False):
             if self._concerns(Path(changed) for _, changed in changes):
-                await self.now()
+                if tell is None:
+                    await self.now()
+                else:
+                    tell()
 
     def _concerns(self, changed: Iterable[Path]) -> bool:
         files = {file.resolve() for file in self._files()}

@@ -5,7 +5,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import FrameType
 
 import uvicorn
@@ -20,6 +20,8 @@ from proxy.reload import Reload
 _COLLECT_AFTER = (50_000, 50, 100)
 _FAREWELL = 5.0
 
+Work = Callable[[], Coroutine[None, None, None]]
+
 
 def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: float = 6.0) -> uvicorn.Config:
     """How uvicorn serves us: its fastest parts, and no log line per request. ``grace`` is in seconds."""
@@ -31,6 +33,7 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
         ws="none",
         lifespan="on",
         access_log=False,
+        proxy_headers=False,  # nobody here asks where a client sits
         log_config=None,
         log_level="warning",
         server_header=False,
@@ -43,11 +46,11 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
 class Server(uvicorn.Server):
     """A uvicorn server that says when it is going away, and reads its configuration again when told to."""
 
-    def __init__(self, config: uvicorn.Config, app: App, reload: Reload, *, watch: bool) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, reload: Reload, beside: Sequence[Work] = ()) -> None:
         super().__init__(config)
         self._app = app
         self._reload = reload
-        self._watch = watch
+        self._beside = beside
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -55,8 +58,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._do, self._reload.now)
-        if self._watch:
-            self._do(self._reload.whenever_it_changes)
+        for work in self._beside:
+            self._do(work)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends what runs beside the calls, then serving itself."""
@@ -75,7 +78,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.05)
         self.config.timeout_graceful_shutdown = max(0.0, grace - (clock() - began))  # type: ignore[assignment]
 
-    def _do(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+    def _do(self, work: Work) -> None:
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -86,8 +89,14 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(app: App, reload: Reload, settings: Settings, sockets: list[socket.socket], *, watch: bool) -> None:
-    """Serves until SIGTERM or SIGINT, and then returns; ``watch`` follows changes of the configuration."""
+def serve(
+    app: App,
+    reload: Reload,
+    settings: Settings,
+    sockets: list[socket.socket],
+    beside: Sequence[Work] = (),
+) -> None:
+    """Serves until SIGTERM or SIGINT, and then returns; what is done ``beside`` ends with it."""
     # uvicorn raises the signal again when it is done; having ended well is no failure.
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: None)
@@ -96,4 +105,4 @@ def serve(app: App, reload: Reload, settings: Settings, sockets: list[socket.soc
     gc.set_threshold(*_COLLECT_AFTER)
     config = uvicorn_config(app, grace=settings.listen.grace)
     with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
-        Server(config, app, reload, watch=watch).run(sockets)
+        Server(config, app, reload, beside).run(sockets)

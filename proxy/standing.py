@@ -45,7 +45,9 @@ class Gauges(Collector):
 
 def _breakers(states: Mapping[tuple[str, str], str]) -> Metric:
     family = GaugeMetricFamily(
-        "turnkeeper_breaker_state", "1 for the state that it is in", labels=("upstream", "model", "state")
+        "turnkeeper_breaker_state",
+        "Processes in which it is in this state",
+        labels=("upstream", "model", "state"),
     )
     for (upstream, model), state in states.items():
         for each in BREAKER_STATES:

@@ -1,6 +1,9 @@
 """When a newer call takes an older one's place: both ask for an answer to one turn."""
 
 from collections.abc import Sequence
+from typing import Self
+
+import msgspec
 
 from filters.message import Message
 from proxy.memory.wording import goes_on, same
@@ -11,15 +14,26 @@ _INSTRUCTIONS = frozenset({"system", "developer"})
 _LONGEST_SPOKEN = 20_000
 
 
-def supersedes(newer: Call, older: Call) -> bool:
+class Asked(msgspec.Struct, frozen=True):
+    """What a call shows of the turn that it asks for."""
+
+    number: int | None
+    messages: Sequence[Message]
+
+    @classmethod
+    def of(cls, call: Call) -> Self:
+        """What a call shows."""
+        return cls(number(call), call.messages)
+
+
+def supersedes(newer: Asked, older: Asked) -> bool:
     """Whether ``newer`` asks for an answer to the turn of ``older``, and shows it otherwise than that did.
 
     Engines' turn numbers decide where both have one; else the newest words of the user do, which go on from
     the older's after an equal history.
     """
-    one, other = number(newer), number(older)
-    if one is not None and other is not None:
-        return one == other and newer.messages != older.messages
+    if newer.number is not None and older.number is not None:
+        return newer.number == older.number and newer.messages != older.messages
     return _goes_on(newer.messages, older.messages)
 
 

@@ -12,8 +12,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from proxy.configuration.load import faults
-
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("proxy/**/*.py"), *ROOT.glob("filters/**/*.py")])
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -194,22 +192,6 @@ def files_of_the_project() -> list[Path]:
 # --- what the pages say is so
 
 FENCED = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-
-
-def configurations() -> Iterator[object]:
-    for page in PAGES:
-        for fence in FENCED.finditer(page.read_text()):
-            if fence[2] in {"yaml", "yml"} and re.search(
-                r"^\s*(pipelines|upstreams):", fence[3], re.MULTILINE
-            ):
-                line = page.read_text().count("\n", 0, fence.start()) + 1
-                yield pytest.param(fence[3], id=f"{named(page)}:{line}")
-
-
-@pytest.mark.parametrize("text", list(configurations()))
-def test_a_configuration_in_the_pages_loads(text: str, tmp_path: Path):
-    (tmp_path / "page.yaml").write_text(text)
-    assert faults(tmp_path / "page.yaml", {}) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from proxy.quota import Quota
 
 
-def app(settings: Settings, environ: Mapping[str, str] = os.environ) -> App:
+def app(
+    settings: Settings, environ: Mapping[str, str] = os.environ, *, metrics: Metrics | None = None
+) -> App:
     """The application that a configuration describes; ``environ`` says which proxies lead to the models."""
-    metrics, traces = Metrics(), Traces()
+    metrics, traces = metrics or Metrics(), Traces()
     return App(parts(settings, environ, metrics, traces), metrics, traces)
 
 

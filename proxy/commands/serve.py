@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
-from proxy import assembly, server
+from proxy import assembly, fleet, server
 from proxy.commands.terminal import Config, told
 from proxy.configuration.load import load
 from proxy.configuration.settings import Memory, Settings
+from proxy.fleet import Fleet
 from proxy.listening import listen
 from proxy.reload import Reload
 from proxy.version import VERSION
@@ -17,15 +18,20 @@ def serve(
     config: Config = Path("config/agora.yaml"),
     *,
     reload: Annotated[bool, typer.Option("--reload", help="Follow changes of the file.")] = False,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="How many processes serve it as one.")] = 1,
 ) -> None:
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     with told():
         settings = load(config, os.environ)
+        fleet.fit(settings, workers)
         app = assembly.app(settings, os.environ)
         sockets = listen(settings.listen.host, settings.listen.port)
     typer.echo(_greeting(settings, sockets[0].getsockname()[1]))
+    if workers > 1:
+        well = Fleet(config, settings, os.environ, workers).serve(sockets, watch=reload)
+        raise typer.Exit(0 if well else 1)
     again = Reload(app, settings, config, os.environ)
-    server.serve(app, again, settings, sockets, watch=reload)
+    server.serve(app, again, settings, sockets, [again.whenever_it_changes] if reload else [])
 
 
 def _greeting(settings: Settings, port: int) -> str:

@@ -9,7 +9,7 @@ from proxy.http1.decoding import Decoder, decoder_of
 from proxy.http1.envelope import Headers
 
 # More than this waiting to be read, and the line stops until all of it has been.
-UNREAD = 1 << 20
+UNREAD = 1 << 17
 # uvloop counts time in milliseconds: a timer may ring this much early.
 _TICK = 0.001
 

@@ -18,6 +18,7 @@ from proxy.site import Site
 from tests.conftest import AGORA
 from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named
 from tests.fake_upstream import FakeUpstream
+from tests.fake_upstream import answer as status
 from tests.proxy_server import ProxyServer
 
 LANGUAGES = {"sh", "python", "yaml", "json", "toml", "text", "diff"}
@@ -72,7 +73,7 @@ def test_a_piece_of_python_is_python(block: Block) -> None:
 
 
 @pytest.fixture
-def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> Iterator[tuple[Place, ProxyServer]]:
+def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> tuple[Place, ProxyServer]:
     folder = tmp_path / "place"
     folder.mkdir()
     server = serve(
@@ -81,7 +82,7 @@ def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> Iterator[tuple[P
         MEMORY_URL=f"sqlite:{folder / 'turnkeeper.db'}",
         AGORA_WEBHOOK_SECRET=SECRET,
     )
-    yield Place(folder, server.root, {"AGORA_WEBHOOK_SECRET": SECRET}), server
+    return Place(folder, server.root, {"AGORA_WEBHOOK_SECRET": SECRET}), server
 
 
 def settle(server: ProxyServer) -> None:
@@ -178,11 +179,11 @@ def test_the_dashboard_asks_for_nothing_that_is_not_measured(
     serve: Callable[..., ProxyServer], upstream: FakeUpstream
 ) -> None:
     """Every name, with the labels by which it is summed, stands in what a server exposes after some turns."""
-    server = serve(AGORA.read_text() + LIMITS, UPSTREAM_BASE_URL="practice:")
-    for _ in range(2):
-        server.chat(model="practice", headers={"X-Session-Id": "s"})
-    print(server.client.get("/metrics").text)
-    exposed = samples(server.client.get("/metrics").text)
+    server = serve(EVENTFUL)
+    upstream.script = lambda request: status(b"{}", 500)
+    for stream in (True, False, False):  # the last is one too many
+        server.chat([QUESTION, ANSWER, QUESTION], stream=stream, headers={"X-Session-Id": "s"})
+    exposed = exposed_once(server, "turnkeeper_refused_requests_total")
     panels = json.loads((ROOT / "docs/grafana.json").read_text())["panels"]
     for expression in [target["expr"] for panel in panels for target in panel["targets"]]:
         for by, metric in re.findall(r"sum by \(([^)]*)\) \((?:rate\()?(\w+)\{", expression):
@@ -191,7 +192,25 @@ def test_the_dashboard_asks_for_nothing_that_is_not_measured(
             assert labels <= exposed[metric], f"{metric} has {exposed[metric]}"
 
 
-LIMITS = "\nlimits: {requests_per_minute: 1}\n"
+QUESTION = {"role": "user", "content": "Hi"}
+ANSWER = {"role": "assistant", "content": "Hello."}
+EVENTFUL = """
+memory: {sessions: "memory:"}
+limits: {requests_per_minute: 2}
+upstreams:
+  main: {base_url: "${UPSTREAM_BASE_URL}"}
+  reserve: {base_url: "practice:"}
+pipelines:
+  default: {upstreams: [main, reserve], request: [repair_history, trim_history: {max_messages: 1}]}
+"""
+
+
+def exposed_once(server: ProxyServer, name: str) -> dict[str, set[str]]:
+    """The samples once there is one of this name: turns are counted a moment after they end."""
+    end = time.monotonic() + 5
+    while name not in (found := samples(server.client.get("/metrics").text)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
 
 
 def samples(exposition: str) -> dict[str, set[str]]:

@@ -90,7 +90,7 @@ def test_a_late_answer_is_preceded_by_a_filler(serve: Serve, upstream: FakeUpstr
     with proxy.client.stream("POST", "/v1/chat/completions", json=call) as got:
         pieces = got.iter_raw()
         first = next(pieces)
-        assert 0.15 < time.monotonic() - started < 0.45
+        assert 0.15 < time.monotonic() - started < 2
         assert words(first) == "One moment. "
         assert b"".join(pieces) == body
 

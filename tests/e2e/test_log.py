@@ -118,4 +118,4 @@ def test_a_reader_who_stalls_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
         began = time.perf_counter()
         for _ in range(1000):
             log.info("line")
-        assert time.perf_counter() - began < 0.5
+        assert time.perf_counter() - began < 2

@@ -38,7 +38,7 @@ from tests.proxy_server import ProxyServer
 from tests.relay import Relay
 from tests.remembering import CONFIG, Serve, call, held, texts, user
 
-QUICK = 0.5
+QUICK = 1.5
 """Seconds that a call has while memory fails: its deadline of 50 ms, and what a busy machine adds."""
 BACK = 10.0
 """Seconds after which all is well again; pauses grow to two."""

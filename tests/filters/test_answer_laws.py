@@ -200,10 +200,10 @@ def test_what_is_held_back_is_bounded(step, begun):
 )
 def test_a_long_answer_costs_what_its_length_says(step, unit):
     text = unit * (60_000 // len(unit))
-    started = time.perf_counter()
+    started = time.thread_time()
     said(step, [text], CONTEXT)
     said(step, text[:6000], CONTEXT)
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
 
 
 @given(text=texts)

@@ -212,6 +212,6 @@ def test_a_long_conversation_costs_what_its_length_says(step):
         {"role": "assistant", "content": "A", "metadata": {"interrupted": True, "original": "A b"}},
     ]
     told = messages_of(group) * 4000
-    started = time.perf_counter()
+    started = time.thread_time()
     step.apply(told, CONTEXT)
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2

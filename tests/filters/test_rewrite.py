@@ -81,6 +81,6 @@ def test_half_a_character_is_no_fault():
 
 
 def test_a_pattern_that_backtracks_elsewhere_does_not_here():
-    started = time.perf_counter()
+    started = time.thread_time()
     rewritten("a" * 10_000, ("(a*)*b", ""))
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1

@@ -172,6 +172,6 @@ def test_plain_words_wait_for_no_more_than_the_last_one():
 )
 def test_a_text_made_to_be_slow_is_not(again):
     text = again * (100_000 // len(again))
-    started = time.perf_counter()
+    started = time.thread_time()
     ALL.find(text)
-    assert time.perf_counter() - started < 3
+    assert time.thread_time() - started < 3

@@ -1,0 +1,132 @@
+"""Several processes at one port, and the one that starts them, ends them and starts them again."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+SIGNALS: Final = frozenset(
+    sign
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD", "SIGALRM")
+    if (sign := getattr(signal, name, None)) is not None
+)
+"""What the first process waits for; those that it starts are born with all of it held back."""
+
+_YOUNG: Final = 5.0
+_LONGEST_PAUSE: Final = 10.0
+
+
+class Crew:
+    """``size`` processes, each of which calls ``work`` with its place and ends when that returns.
+
+    ``again`` is called on SIGHUP, and the others get the signal where it says so. ``ended`` is told of each
+    process that is no more, and ``lost`` of its place and pid where that was not wanted; it is replaced, at
+    once or, where it did not live for long, after a pause. After SIGTERM or SIGINT all have ``within``
+    seconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - all that a first process does is told to it
+        self,
+        size: int,
+        work: Callable[[int], None],
+        *,
+        again: Callable[[], bool],
+        ended: Callable[[int], None],
+        lost: Callable[[int, int], None],
+        within: float,
+    ) -> None:
+        self._work = work
+        self._again = again
+        self._tell_ended = ended
+        self._tell_lost = lost
+        self._within = within
+        self._places: dict[int, tuple[int, float]] = {}
+        self._missing = dict.fromkeys(range(size), 0.0)
+        self._pauses = dict.fromkeys(range(size), 0.0)
+        self._stopping = False
+        self.lifeline, self._held = os.pipe()
+
+    def run(self) -> bool:
+        """Returns when all have ended; whether all ended well."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        well = True
+        self._fill()
+        while self._places or not self._stopping:
+            sign = signal.sigwait(SIGNALS)
+            if sign in {signal.SIGTERM, signal.SIGINT}:
+                self._stop()
+            elif sign == signal.SIGHUP and not self._stopping and self._again():
+                self._send(signal.SIGHUP)
+            elif sign == signal.SIGALRM and self._stopping:
+                self._send(signal.SIGKILL)
+            well = self._reap() and well
+            self._fill()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return well
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            signal.setitimer(signal.ITIMER_REAL, self._within, 1.0)
+        self._send(signal.SIGTERM)
+
+    def _send(self, sign: int) -> None:
+        for pid in self._places:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+
+    def _reap(self) -> bool:
+        """Takes note of all that have ended; whether those that were to end did so well."""
+        well = True
+        while pid := _ended():
+            place, since = self._places.pop(pid[0])
+            self._tell_ended(pid[0])
+            if self._stopping:
+                well = well and pid[1] == 0
+                continue
+            self._tell_lost(place, pid[0])
+            young = time.monotonic() - since < _YOUNG
+            self._pauses[place] = min(2 * self._pauses[place] or 1.0, _LONGEST_PAUSE) if young else 0.0
+            self._missing[place] = time.monotonic() + self._pauses[place]
+        return well
+
+    def _fill(self) -> None:
+        """Starts what is missing and due, and sees to it that somebody looks again."""
+        if self._stopping:
+            return
+        now = time.monotonic()
+        for place, due in list(self._missing.items()):
+            if due <= now:
+                del self._missing[place]
+                self._places[self._start(place)] = place, now
+        if self._missing:
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, min(self._missing.values()) - now))
+
+    def _start(self, place: int) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            os.close(self._held)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._work(place)
+            code = 0
+        except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as if it were the first
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def _ended() -> tuple[int, int] | None:
+    with contextlib.suppress(ChildProcessError):
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        return (pid, status) if pid else None
+    return None

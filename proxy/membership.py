@@ -1,0 +1,59 @@
+"""One process among several: what it tells the others, and what it does when they tell it something."""
+
+import asyncio
+import os
+import signal
+import time
+from typing import Final
+
+import msgspec
+
+from proxy.app import App
+from proxy.crew import SIGNALS
+from proxy.flight import Line
+from proxy.neighbours import Entered, Looking, Neighbours, Note, Turned
+from proxy.supersession import Asked
+
+_EVERY: Final = 1.0
+_LOOKING_FOR: Final = 3.0
+
+
+class Membership:
+    """An application's part in a crew. It ends with the first process, whose end ``lifeline`` tells."""
+
+    def __init__(self, app: App, neighbours: Neighbours, lifeline: int) -> None:
+        self._app = app
+        self._neighbours = neighbours
+        self._lifeline = lifeline
+        self._encoder = msgspec.msgpack.Encoder()
+        self._asked = msgspec.msgpack.Decoder(Asked)
+
+    async def keep(self) -> None:
+        """Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        loop.add_reader(self._lifeline, self._orphaned)
+        self._neighbours.listen(self._hear)
+        self._app.join(self._entered, lambda account: self._neighbours.tell(Turned(account)))
+        while True:
+            self._app.metrics.publish()
+            if self._app.feed.watched:
+                self._neighbours.tell(Looking())
+            await asyncio.sleep(_EVERY)
+
+    def _orphaned(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._lifeline)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _entered(self, line: Line, at: float, asked: Asked) -> None:
+        key, pipeline = line
+        self._neighbours.tell(Entered(key, pipeline, at, msgspec.Raw(self._encoder.encode(asked))))
+
+    def _hear(self, note: Note) -> None:
+        if isinstance(note, Turned):
+            self._app.heard(note.account)
+        elif isinstance(note, Looking):
+            self._app.watched_until(time.monotonic() + _LOOKING_FOR)
+        else:
+            line = note.key, note.pipeline
+            self._app.overtaken(line, note.at, lambda: self._asked.decode(note.asked))

@@ -1,0 +1,81 @@
+"""What the processes of one port tell each other."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from proxy.account import Account
+from proxy.memory.store import Key
+
+_LARGEST: Final = 200_000
+_AT_ONCE: Final = 100
+
+
+class Turned(msgspec.Struct, frozen=True, tag="turned"):
+    """A turn began to answer, or has ended."""
+
+    account: Account
+
+
+class Looking(msgspec.Struct, frozen=True, tag="looking"):
+    """Somebody looks on, for a few seconds more."""
+
+
+class Entered(msgspec.Struct, frozen=True, tag="entered"):
+    """A turn of a session and a pipeline has begun, ``at`` seconds since 1970; ``asked`` is what it shows."""
+
+    key: Key
+    pipeline: str
+    at: float
+    asked: msgspec.Raw
+
+
+Note = Turned | Looking | Entered
+Inbox = tuple[socket.socket, socket.socket]
+"""The end that its owner reads, and the one that everybody writes to."""
+
+
+def inboxes(count: int) -> list[Inbox]:
+    """One for each process, made before there are several."""
+    return [_inbox() for _ in range(count)]
+
+
+class Neighbours:
+    """The other processes. What they have no room for is lost, and nobody waits."""
+
+    def __init__(self, among: Sequence[Inbox], own: int) -> None:
+        self._own = among[own][0]
+        self._others = [inbox[1] for place, inbox in enumerate(among) if place != own]
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Note)
+
+    def tell(self, note: Note) -> None:
+        """Tells all others."""
+        said = self._encoder.encode(note)
+        for other in self._others:
+            with contextlib.suppress(OSError):
+                other.send(said)
+
+    def listen(self, hear: Callable[[Note], None]) -> None:
+        """From now on ``hear`` is called with what the others tell."""
+        asyncio.get_running_loop().add_reader(self._own, self._read, hear)
+
+    def _read(self, hear: Callable[[Note], None]) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_AT_ONCE):
+                hear(self._decoder.decode(self._own.recv(_LARGEST)))
+
+
+def _inbox() -> Inbox:
+    try:
+        made = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:  # macOS has none of these
+        made = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for end in made:
+        end.setblocking(False)  # noqa: FBT003
+    made[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _LARGEST)
+    return made

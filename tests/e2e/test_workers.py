@@ -1,0 +1,210 @@
+"""Several processes at one port behave as one."""
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.fake_upstream import (
+    DONE,
+    END,
+    HANG,
+    HEAD,
+    ROLE,
+    FakeUpstream,
+    Received,
+    Step,
+    by_default,
+    chunk,
+    delta,
+)
+from tests.memory.redis_server import RedisServer, single
+from tests.serving_process import ServingProcess, until
+
+CONFIG = """
+listen: {port: "${PORT}", grace: 3s}
+memory: {sessions: "${MEMORY_URL}", deadline: 1s}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", model: one}}
+pipelines: {default: {upstreams: [main], request: [restore_history]}}
+"""
+CALLS = range(24)
+Start = Callable[..., ServingProcess]
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with single(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def start(tmp_path: Path, upstream: FakeUpstream, redis: RedisServer) -> Iterator[Start]:
+    """Two processes at one port, on Redis."""
+    started: list[ServingProcess] = []
+
+    def begin(config: str = CONFIG) -> ServingProcess:
+        environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": f"{redis.url}?prefix={tmp_path.name}:"}
+        started.append(ServingProcess(tmp_path, config, "--workers", "2", **environ).__enter__())
+        assert until(lambda: len(started[-1].members) == 2)
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.__exit__()
+
+
+def all_of(calls: Iterable[Callable[[], httpx2.Response]]) -> list[httpx2.Response]:
+    with ThreadPoolExecutor(64) as pool:
+        return [each.result() for each in [pool.submit(call) for call in calls]]
+
+
+def value(serving: ServingProcess, name: str, /, **labels: str) -> float:
+    families = text_string_to_metric_families(serving.client.get("/metrics").text)
+    samples = (sample for family in families for sample in family.samples if sample.name == name)
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def users(requests: list[Received]) -> list[list[str]]:
+    return [[m["content"] for m in each.json["messages"] if m["role"] == "user"] for each in requests]
+
+
+def test_a_session_goes_on_whoever_answers(start: Start, upstream: FakeUpstream) -> None:
+    serving = start()
+    for turn in range(1, 9):
+        message = {"role": "user", "content": f"Turn {turn}", "turn_id": turn}
+        body = {"messages": [message], "turn_id": turn}
+        sent = httpx2.post(
+            f"{serving.root}/v1/chat/completions", json=body, headers={"X-Session-Id": "s"}, timeout=10
+        )
+        assert sent.status_code == 200
+        assert until(lambda: value(serving, "turnkeeper_memory_queue_turns") == 0)
+        time.sleep(0.05)
+    assert users(upstream.requests)[-1] == [f"Turn {turn}" for turn in range(1, 9)]
+
+
+def test_numbers_are_of_all(start: Start) -> None:
+    serving = start()
+    assert {each.status_code for each in all_of([serving.chat for _ in CALLS])} == {200}
+    wanted = float(len(CALLS))
+    assert until(lambda: value(serving, "turnkeeper_turns_total", outcome="done") == wanted, 3)
+    for _ in range(5):  # whoever is asked says the same
+        told = httpx2.get(f"{serving.root}/metrics").text
+        assert f'turnkeeper_turns_total{{outcome="done",pipeline="default",status="200"}} {wanted}' in told
+    assert len(set(re.findall(r'process_open_fds{pid="(\d+)"}', told))) == 2
+    assert "turnkeeper_info{" in told
+
+
+def test_limits_are_of_all(start: Start) -> None:
+    serving = start(CONFIG + "limits: {requests_per_minute: 10}\n")
+    answers = all_of([serving.chat for _ in CALLS])
+    assert sorted({each.status_code for each in answers}) == [200, 429]
+    assert sum(each.status_code == 200 for each in answers) == 10
+
+
+def test_a_newer_request_takes_an_older_ones_place_whoever_answers(
+    start: Start, upstream: FakeUpstream
+) -> None:
+    """Of so many pairs some meet in one process and some do not."""
+
+    def script(request: Received) -> Iterable[Step]:
+        return [HEAD, HANG] if request.json["messages"][-1]["content"] == "Tell" else by_default(request)
+
+    upstream.script = script
+    serving = start()
+    time.sleep(0.5)
+    with ThreadPoolExecutor(64) as pool:
+        older = [pool.submit(serving.chat, "Tell", f"s{each}", stream=True) for each in CALLS]
+        assert until(lambda: len(upstream.requests) == len(CALLS))
+        newer = [pool.submit(serving.chat, "Tell me a joke", f"s{each}", stream=True) for each in CALLS]
+        assert [each.result().status_code for each in newer] == [200] * len(CALLS)
+        assert [each.result().status_code for each in older] == [409] * len(CALLS)
+
+
+def test_whoever_looks_on_sees_all_turns(start: Start) -> None:
+    serving = start()
+    seen: list[str] = []
+
+    def look_on() -> None:
+        with httpx2.stream("GET", f"{serving.root}/v1/turns", timeout=10) as got:
+            told = (line[6:] for line in got.iter_lines() if line.startswith("data: "))
+            seen.extend(json.loads(line)["session"] for line in told)
+
+    threading.Thread(target=look_on, daemon=True).start()
+    all_of([lambda each=each: serving.chat("Hi", f"s{each}") for each in CALLS])
+    assert until(lambda: set(seen) == {f"s{each}" for each in CALLS}, 5), seen
+
+
+def test_one_that_dies_is_started_again(start: Start) -> None:
+    serving = start()
+    before = serving.members
+    os.kill(before[0], signal.SIGKILL)
+    assert until(lambda: len(serving.members) == 2 and before[0] not in serving.members)
+    assert before[1] in serving.members
+    assert {each.status_code for each in all_of([serving.chat for _ in CALLS])} == {200}
+    assert f"(pid {before[0]}) has ended; it is started again" in serving.log
+
+
+def test_what_a_dead_one_counted_stays_counted(start: Start) -> None:
+    serving = start()
+    all_of([serving.chat for _ in CALLS])
+    assert until(lambda: value(serving, "turnkeeper_turns_total") == len(CALLS), 3)
+    os.kill(serving.members[0], signal.SIGKILL)
+    assert until(lambda: len(serving.members) == 2)
+    time.sleep(1)
+    assert value(serving, "turnkeeper_turns_total") == len(CALLS)
+
+
+def test_all_read_a_new_configuration_and_none_a_bad_one(start: Start, upstream: FakeUpstream) -> None:
+    serving = start()
+    serving.path.write_text(CONFIG.replace("model: one", "model: two"))
+    serving.hang_up()
+    assert until(lambda: serving.log.count("was read again") == 2)
+    all_of([serving.chat for _ in CALLS])
+    assert {each.json["model"] for each in upstream.requests} == {"two"}
+    serving.path.write_text(CONFIG.replace("upstreams:", "upstreamz:"))
+    serving.hang_up()
+    assert until(lambda: "stays as it was" in serving.log)
+    time.sleep(0.2)
+    assert serving.log.count("stays as it was") == 1
+    assert {each.status_code for each in all_of([serving.chat for _ in CALLS])} == {200}
+    assert {each.json["model"] for each in upstream.requests} == {"two"}
+
+
+def test_a_clean_end_lets_streams_end_and_writes_all(
+    start: Start, upstream: FakeUpstream, redis: RedisServer
+) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 0.7, chunk(DONE), END)
+    serving = start()
+    with ThreadPoolExecutor(64) as pool:
+        answers = [pool.submit(serving.chat, "Hi", f"end{each}", stream=True) for each in CALLS]
+        assert until(lambda: len(upstream.requests) == len(CALLS))
+        time.sleep(0.2)
+        assert serving.stop() == 0
+        assert all(each.result().content.endswith(DONE) for each in answers)
+    held = {key.decode() for key in redis.ask("KEYS", "*:end*:hot") or []}
+    assert len(held) == len(CALLS), serving.log
+
+
+def test_without_the_first_process_the_others_end(start: Start) -> None:
+    serving = start()
+    members = serving.members
+    serving.process.kill()
+    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in members))
+
+
+def test_a_store_of_one_process_is_refused(tmp_path: Path) -> None:
+    config = CONFIG.replace("${MEMORY_URL}", "memory:").replace("${UPSTREAM_BASE_URL}", "practice:")
+    serving = ServingProcess(tmp_path, config, "--workers", "2")
+    with pytest.raises(AssertionError, match="which each process would have for itself"):
+        serving.__enter__()
+    assert serving.process.wait(5) == 1
+    serving.__exit__()

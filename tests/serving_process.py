@@ -1,0 +1,106 @@
+"""``turnkeeper serve`` as a process of its own, and what the kernel knows of it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+
+
+class ServingProcess:
+    """Serves a configuration, whose ``listen.port`` is ``${PORT}``, until it is left.
+
+    ``said`` is the file with all that it wrote. With ``options`` for several processes the first one's pid
+    is ``pid``, and those that serve are ``members``.
+    """
+
+    def __init__(self, folder: Path, config: str, *options: str, **environ: str) -> None:
+        self.path = folder / "served.yaml"
+        self.path.write_text(config)
+        self.said = folder / "served.log"
+        self._options = options
+        self._environ = environ
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        with self.said.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "proxy", "serve", str(self.path), *self._options],
+                env={**os.environ, "PORT": str(self.port), **self._environ},
+                stdout=out,
+                stderr=out,
+            )
+        self.client = httpx2.Client(base_url=self.root, timeout=10)
+        assert until(lambda: self.is_up() or self.process.poll() is not None)
+        assert self.is_up(), self.log
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(15)
+            finally:
+                self.process.kill()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return self.said.read_text(errors="replace")
+
+    def is_up(self) -> bool:
+        try:
+            return self.client.get("/readyz").status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    def chat(self, text: str = "Hi", session: str | None = None, **fields: Any) -> httpx2.Response:
+        """A turn over a connection of its own."""
+        named = {"X-Session-Id": session} if session else {}
+        body = {"model": "fake", "messages": [{"role": "user", "content": text}], **fields}
+        return httpx2.post(f"{self.root}/v1/chat/completions", json=body, headers=named, timeout=10)
+
+    def hang_up(self) -> None:
+        self.process.send_signal(signal.SIGHUP)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.terminate()
+        return self.process.wait(20)
+
+    @property
+    def members(self) -> list[int]:
+        """The pids of the processes that this one has started."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(pid) for pid in children.read_text().split()]
+
+    def open_files(self) -> int:
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def megabytes(self) -> float:
+        """What it holds in memory."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    """Whether it comes true in time."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
