@@ -142,7 +142,8 @@ class HeldSessions:
             session = decode(held.blob)
             cold = [entry for entry in await self._cold(key, session) if entry.user != person.person]
             kept = tuple(entry for entry in session.entries if entry.user != person.person)
-            blob = encode(msgspec.structs.replace(session, entries=kept, moved=len(cold)))
+            told = None if session.told and session.told.person == person.person else session.told
+            blob = encode(msgspec.structs.replace(session, entries=kept, moved=len(cold), told=told))
             moved = [msgspec.msgpack.encode(entry) for entry in cold]
             if await self._store.replace(key, blob, version=held.version, ttl=self._ttl, cold=moved):
                 return

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from filters.group import call_id
 from filters.message import Content, Message
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
@@ -102,6 +103,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def reach(self) -> Reach:
         """The last turn that a summary covers."""
         return self.summaries[-1].reach if self.summaries else START
+
+
+def calls(entry: Entry, wanted: object) -> bool:
+    """Whether an entry makes the call with this id."""
+    return any(call_id(call) == wanted for call in entry.tool_calls or ())
 
 
 def message_of(entry: Entry) -> Message:

@@ -28,7 +28,7 @@ def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
         compacted: object = [(segment.reach, segment.text) for segment in session.summaries]
     else:
         compacted = session.moved
-    return _digest((life, compacted))
+    return blake2b(repr((life, compacted)).encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
 
 
 def telling(  # noqa: PLR0913 - who is told of, when, and how much
@@ -36,14 +36,14 @@ def telling(  # noqa: PLR0913 - who is told of, when, and how much
 ) -> Telling:
     """What to tell at an epoch, where ``before`` is what the session was told last.
 
-    As long as all of that is known as it was, it stands still, and what else is known now goes to the tail.
-    What was removed, corrected, replaced or has expired is never told again: all is put together anew.
+    As long as all of that is known it stands still, and what else is known now goes to the tail. Once some of
+    it was removed, replaced or has expired, all is put together anew; a correction stands in its place.
     """
     by_id = {fact.id: fact for fact in known}
     if before is None or (before.person, before.epoch) != (person, at):
         return _anew(at, person, known, limit=limit, now=now)
     head = tuple(by_id[name] for name in before.facts if name in by_id)
-    if len(head) < len(before.facts) or _seal(head) != before.seal:
+    if len(head) < len(before.facts):
         return _anew(at, person, known, limit=limit, now=now)
     settled = {*before.facts, *before.others}
     later = [fact for fact in known if fact.id not in settled]
@@ -57,17 +57,8 @@ def _anew(at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: flo
     told = Told(
         person=person,
         epoch=at,
-        seal=_seal(head),
         at=now,
         facts=tuple(fact.id for fact in head),
         others=tuple(fact.id for fact in known if fact.id not in chosen),
     )
     return Telling(told, head, ())
-
-
-def _seal(facts: Sequence[Fact]) -> bytes:
-    return _digest([(fact.id, fact.text) for fact in facts])
-
-
-def _digest(value: object) -> bytes:
-    return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()

@@ -201,3 +201,29 @@ def test_a_record_keeps_what_was_told_last_and_a_failed_turn_keeps_nothing() -> 
 def test_a_session_knows_how_the_engine_calls_its_person() -> None:
     session = after(Session(), said(1.0, None))
     assert (session.user, session.alias) == ("ann", "1001")
+
+
+def line(role: str, text: str, turn: int) -> Message:
+    return Message(role=role, content=text, turn_id=turn, timestamp=1000 + turn)
+
+
+def test_a_new_life_is_told_anew_from_its_first_turn_on_and_then_stands_still() -> None:
+    session = Session()
+    windows = [
+        [line("user", "Hello there, it is Ann.", 1)],
+        [
+            line("user", "Hello there, it is Ann.", 1),
+            line("assistant", "Hello", 1),
+            line("user", "How are you?", 2),
+        ],
+        [msgspec.structs.replace(line("user", "Me once more, good evening.", 1), timestamp=9001)],
+    ]
+    again = [*windows[2], line("assistant", "Hello", 1), line("user", "And good night.", 2)]
+    epochs = []
+    for at, window in enumerate([*windows, again]):
+        epochs.append(known(session, window).epoch)
+        told = Told(person="ann", epoch=epochs[-1], at=float(at))
+        said = Said(key=Key("t", "s"), window=window, answer=stream_of("Hello"), at=float(at), told=told)
+        session = after(session, said)
+    assert session.life == 1
+    assert epochs[0] == epochs[1] != epochs[2] == epochs[3]

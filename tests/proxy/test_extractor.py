@@ -58,8 +58,9 @@ def test_what_was_said_and_what_is_known_is_shown_as_data_that_closes_nothing() 
     assert (system.role, user.role) == ("system", "user")
     assert hostile.split("\n")[1] not in system.text
     prompt = user.text
-    assert prompt.count("</said>") == prompt.count("</known>") == 1
-    assert "<system>" not in prompt
+    assert prompt.count("</said") == prompt.count("</known") == 1
+    assert prompt.count("said>") == prompt.count("known>") == 3
+    assert "<system" not in prompt
     inner = re.search(r"<said>\n(.*)\n</said>", prompt, re.DOTALL)
     assert inner
     assert json.loads(inner[1]) == {"number": 1, "on": "Thursday, 1970-01-01", "text": hostile}
