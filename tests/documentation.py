@@ -204,29 +204,30 @@ class Place:
         return self._run(["sh", "-ec", text], block)
 
     def _run(self, command: list[str], block: Block) -> str:
-        done = subprocess.run(
+        process = self._started(command, stderr=subprocess.PIPE)
+        try:
+            said, wrong = process.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what a block leaves behind goes with it
+        refused = '"error"' in said and process.returncode == 22
+        assert process.returncode == 0 or refused, f"{block.place}: {said[-3000:]}{wrong[-3000:]}"
+        return said
+
+    def _started(self, command: list[str], *, stderr: int) -> subprocess.Popen[str]:
+        """A process with a group of its own, so that what it starts can be ended with it."""
+        return subprocess.Popen(
             command,
             cwd=self.folder,
             env=self._environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        refused = '"error"' in done.stdout and done.returncode == 22
-        assert done.returncode == 0 or refused, f"{block.place}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
-        return done.stdout
-
-    def _serve(self, text: str, block: Block) -> None:
-        process = subprocess.Popen(
-            ["sh", "-ec", text],
-            cwd=self.folder,
-            env=self._environ,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         )
+
+    def _serve(self, text: str, block: Block) -> None:
+        process = self._started(["sh", "-ec", text], stderr=subprocess.STDOUT)
         said = ""
         try:
             said = _until_greeted(process)
