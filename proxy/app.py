@@ -7,31 +7,29 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from proxy import body, turn
-from proxy.account import Account
 from proxy.audience import Audience
 from proxy.era import Era, Parts
-from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, RequestError, ShuttingDown, TurnkeeperError
+from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, ShuttingDown, TurnkeeperError
 from proxy.feed import Feed
-from proxy.flight import InFlight, Line
+from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
 from proxy.lineage import HEADER as TRACEPARENT
 from proxy.lineage import Lineage
 from proxy.metrics import Metrics
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
+from proxy.query import query_of
 from proxy.reply import FLOW, Reply
 from proxy.site import Site
 from proxy.standing import Standing
-from proxy.supersession import Asked
 from proxy.traces import Traces
 from proxy.trial import explain
 from proxy.watch import Watch
@@ -42,18 +40,20 @@ if TYPE_CHECKING:
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN = "/v1/explain"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-_MOST_PARAMETERS = 100
 _log = logging.getLogger("turnkeeper")
 
 
 class App:
-    """Turnkeeper as an ASGI application. Its ``phase`` is starting, ready or draining."""
+    """Turnkeeper as an ASGI application. Its ``phase`` is starting, ready or draining.
+
+    Other processes of the same port are told of turns, and tell of theirs, at ``in_flight`` and ``audience``.
+    """
 
     def __init__(self, parts: Parts, metrics: Metrics, traces: Traces) -> None:
         self._era = Era(parts)
         self._site = Site(self)
         self._page = Door(self)
-        self._in_flight = InFlight()
+        self.in_flight = InFlight()
         self._ending: dict[asyncio.Task[None], Era] = {}
         self._lost = 0
         self._turns = 0
@@ -62,7 +62,7 @@ class App:
         self.phase = "starting"
         self._metrics = metrics
         self.traces = traces
-        self._audience = Audience(metrics, traces, lambda: self._era.parts)
+        self.audience = Audience(metrics, traces, lambda: self._era.parts)
         metrics.gauge(self.standing)
         traces.keep(parts.keeping)
 
@@ -87,13 +87,13 @@ class App:
     @property
     def metrics(self) -> Metrics:
         """The server's numbers, of all turns that have ended by now."""
-        self._audience.settle()
+        self.audience.settle()
         return self._metrics
 
     @property
     def feed(self) -> Feed:
         """Turns as they happen."""
-        return self._audience.feed
+        return self.audience.feed
 
     @property
     def parts(self) -> Parts:
@@ -104,23 +104,6 @@ class App:
     def memory(self) -> Memory | None:
         """What is remembered with, if anything."""
         return self._era.parts.memory
-
-    def join(self, entered: Callable[[Line, float, Asked], None], told: Callable[[Account], None]) -> None:
-        """From now on there are others, who are told of turns as they begin, answer and end."""
-        self._in_flight.tell = entered
-        self._audience.others = told
-
-    def overtaken(self, line: Line, at: float, asked: Callable[[], Asked]) -> None:
-        """Another process has begun a turn."""
-        self._in_flight.overtaken(line, at, asked)
-
-    def heard(self, account: Account) -> None:
-        """Another process tells of a turn of its own."""
-        self._audience.heard(account)
-
-    def watched_until(self, when: float) -> None:
-        """At another process somebody looks on, until ``when`` by ``time.monotonic``."""
-        self._audience.watched_until = when
 
     def drain(self) -> None:
         """From now on the server says that it is going away."""
@@ -140,14 +123,14 @@ class App:
         self._begin()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self._audience.settle()
+        self.audience.settle()
         await asyncio.gather(self._era.end(), *self._ending)
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         mark = f"{self._mark}{next(self._count):x}"
-        watch = Watch(_request_id(headers, mark), self._audience.note, f"turn_{mark}")
+        watch = Watch(_request_id(headers, mark), self.audience.note, f"turn_{mark}")
         flow = scope.get("extensions", {}).get(FLOW)
         reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, flow)
         try:
@@ -188,7 +171,7 @@ class App:
             return
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{path} takes POST.", allow="POST")
-        query = _query(scope)
+        query = query_of(scope["query_string"])
         pipeline = _pipeline(parts, (chat["pipeline"] if chat else query.get("pipeline")) or "default")
         if chat:
             reply.watch.turn_of(tenant, pipeline.name)
@@ -208,7 +191,7 @@ class App:
         self._turns += 1
         try:
             async with admitted:
-                await turn.take(request, pipeline, reply, self._in_flight)
+                await turn.take(request, pipeline, reply, self.in_flight)
         finally:
             self._turns -= 1
 
@@ -255,13 +238,3 @@ def _explained(request: turn.Request, pipeline: Pipeline) -> bytes:
 def _request_id(headers: Mapping[str, str], mark: str) -> str:
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else f"req_{mark}"
-
-
-def _query(scope: Scope) -> dict[str, str]:
-    if not scope["query_string"]:
-        return {}
-    try:
-        pairs = parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=_MOST_PARAMETERS)
-    except ValueError:
-        raise RequestError(f"The query has more than {_MOST_PARAMETERS} parameters.") from None
-    return dict(reversed(pairs))

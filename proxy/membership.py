@@ -34,7 +34,8 @@ class Membership:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         loop.add_reader(self._lifeline, self._orphaned)
         self._neighbours.listen(self._hear)
-        self._app.join(self._entered, lambda account: self._neighbours.tell(Turned(account)))
+        self._app.in_flight.tell = self._entered
+        self._app.audience.others = lambda account: self._neighbours.tell(Turned(account))
         while True:
             self._app.metrics.publish()
             if self._app.feed.watched:
@@ -51,9 +52,9 @@ class Membership:
 
     def _hear(self, note: Note) -> None:
         if isinstance(note, Turned):
-            self._app.heard(note.account)
+            self._app.audience.heard(note.account)
         elif isinstance(note, Looking):
-            self._app.watched_until(time.monotonic() + _LOOKING_FOR)
+            self._app.audience.watched_until = time.monotonic() + _LOOKING_FOR
         else:
             line = note.key, note.pipeline
-            self._app.overtaken(line, note.at, lambda: self._asked.decode(note.asked))
+            self._app.in_flight.overtaken(line, note.at, lambda: self._asked.decode(note.asked))

@@ -157,7 +157,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-        return {**head, "system_fingerprint": None, "choices": choices}
+        return {**head, "system_fingerprint": "practice", "choices": choices}
 
 
 def _expect(method: str, allowed: str) -> None:

@@ -1,6 +1,8 @@
 """What is held and was not heard, or was taken back: a window that spans its place does not show it."""
 
+from proxy.memory.line import number_of
 from proxy.memory.replay import Replay, last_user
+from proxy.memory.session import Entry
 from proxy.memory.wording import goes_on
 
 
@@ -19,9 +21,19 @@ def gone(replay: Replay) -> set[int]:
 
 
 def _withdrawn(replay: Replay, absent: list[int], matched: set[int]) -> set[int]:
-    """The user's words inside the window's span; engines may count roles apart, so each role has its own."""
+    """The user's words inside the window's span; engines may count roles apart, so each role has its own.
+
+    Calls alone take nothing back: without turn numbers, another turn may have made the same.
+    """
+    numbered = any(number_of(message) is not None for message in replay.spoken)
+    if not numbered and all(_calls(replay.held[h]) for h in matched):
+        return set()
     first = min((h for h in matched if replay.held[h].role == "user"), default=max(matched))
     return {h for h in absent if h > first and replay.held[h].role == "user"}
+
+
+def _calls(entry: Entry) -> bool:
+    return bool(entry.tool_calls) or entry.role == "tool"
 
 
 def _unheard(replay: Replay, absent: list[int], matched: set[int], users: set[int]) -> set[int]:
@@ -37,7 +49,8 @@ def _unheard(replay: Replay, absent: list[int], matched: set[int], users: set[in
         unsaid = replay.revised is not None and entry.pending and h > replay.revised
         taken_back = 0 <= newest < h and any(user > h for user in users)
         shown = h > min(matched) and h < passed and (entry.broken or replay.answering)
-        if unsaid or taken_back or _turn(replay, h) in turns or (entry.pending and shown):
+        reply = entry.pending and last_user(replay.held, h) in users
+        if unsaid or taken_back or reply or _turn(replay, h) in turns or (entry.pending and shown):
             lost.add(h)
     return lost
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from proxy.memory.line import CUT, Key, Line, kinship, says_again
+from proxy.memory.line import CUT, NEW, Key, Line, kinship, says_again
+from proxy.memory.results import paired
 from proxy.memory.wording import same
 
-NEW: Final = -1
 AGAIN: Final = -2
 
 # What it costs to pass over a line: one that is replayed, one that is held, and both behind the last match,
@@ -24,12 +24,15 @@ def align(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     """For each line of the window its place in ``held``; ``NEW``, or ``AGAIN`` for a second copy.
 
     Lines that occur once on both sides and are equal to the letter are fixed points; what stands between
-    two of them is matched by likeness in order, and what is left then by likeness out of order.
+    two of them is matched by likeness in order, and what is left then by likeness out of order. Results of
+    tools go with their calls.
     """
-    once = [w for w in range(len(window)) if not _echoes(window, w)]
-    places = [AGAIN] * len(window)
-    for w, place in zip(once, _aligned(held, [window[w] for w in once]), strict=True):
-        places[w] = place
+    places = [AGAIN if _echoes(window, w) else NEW for w in range(len(window))]
+    once = [w for w, line in enumerate(window) if line.lane != "tool" and places[w] == NEW]
+    own = [h for h, line in enumerate(held) if line.lane != "tool"]
+    for w, place in zip(once, _aligned([held[h] for h in own], [window[w] for w in once]), strict=True):
+        places[w] = own[place] if place >= 0 else NEW
+    paired(places, held, window)
     repeated(places, held, window)
     return places
 
@@ -61,7 +64,7 @@ def _fixed_points(held: Sequence[Line], window: Sequence[Line]) -> list[tuple[in
 def _singles(lines: Sequence[Line]) -> dict[Key, int]:
     keys = [line.key for line in lines]
     count = Counter(keys)
-    return {key: i for i, key in enumerate(keys) if count[key] == 1 and key[0] not in {"call", "tool"}}
+    return {key: i for i, key in enumerate(keys) if count[key] == 1 and key[0] != "call"}
 
 
 def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -146,18 +149,15 @@ def _swapped(places: list[int], held: Sequence[Line], window: Sequence[Line]) ->
     left = set(range(len(held))).difference(places)
     for w, place in enumerate(places):
         if place == NEW and left:
-            near = [h for h in _near(places, w) if h in left and _movable(held, window[w], h, places[w - 1])]
+            near = [h for h in _near(places, w) if h in left and _movable(held[h], window[w])]
             if near:
                 places[w] = near[0]
                 left.discard(near[0])
 
 
-def _movable(held: Sequence[Line], line: Line, h: int, before: int) -> bool:
-    """Whether ``line`` can be the one at ``h``; call ids are counted anew, so results keep to their group."""
-    if line.lane == "call" or kinship(line, held[h]) < CUT:
-        return False
-    between = range(min(h, before) + 1, max(h, before))
-    return line.lane != "tool" or all(held[i].lane == "tool" for i in between)
+def _movable(held: Line, line: Line) -> bool:
+    """Whether ``line`` can be the held one elsewhere; call ids are counted anew, so calls stay in order."""
+    return line.lane != "call" and kinship(line, held) >= CUT
 
 
 def _near(places: list[int], w: int) -> range:

@@ -1,6 +1,8 @@
 """One line of the talk, replayed or held, as it is compared."""
 
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from filters.group import call_id
 from filters.message import Message
@@ -8,9 +10,13 @@ from filters.unheard import bare
 from proxy.memory.session import Entry
 from proxy.memory.wording import alike, goes_on, jumbled, same
 
+NEW: Final = -1
+"""The place of a line that is not held."""
+
 # How sure it is that two lines are one. Below KIN only the place can tell.
 EQUAL, WORDS, CUT, KIN = 30, 25, 20, 12
 
+Called = tuple[str | None, str, str]
 Key = tuple[str, str, tuple[object, ...]]
 
 
@@ -19,6 +25,7 @@ class Line:
 
     __slots__ = (
         "_letters",
+        "called",
         "calls",
         "generated",
         "ids",
@@ -33,7 +40,8 @@ class Line:
     def __init__(self, said: Message | Entry) -> None:
         calls = said.tool_calls or ()
         self.ids = (*map(call_id, calls), said.tool_call_id or "")
-        self.calls: tuple[object, ...] = (*map(called, calls), said.tool_call_id or "")
+        self.called = tuple(map(called, calls))
+        self.calls: tuple[object, ...] = (*self.called, said.tool_call_id or "")
         self._letters: dict[str, str] = {}
         self.lane = "call" if calls and said.role == "assistant" else said.role
         self.text = said.text
@@ -55,7 +63,7 @@ class Line:
         return (self.lane, "" if self.lane == "call" else self.text, self.calls)
 
 
-def called(call: dict[str, Any]) -> tuple[object, ...]:
+def called(call: dict[str, Any]) -> Called:
     """What is called: id, name and arguments."""
     function = call.get("function")
     named = function if isinstance(function, dict) else {}
@@ -91,7 +99,21 @@ def says_again(text: str, held: Line) -> bool:
 def _of_calls(replayed: Line, held: Line) -> int:
     if replayed.calls == held.calls:
         return EQUAL
-    return WORDS if replayed.ids == held.ids and None not in held.ids else 0
+    pairs = zip(replayed.called, held.called, strict=False)
+    agree = replayed.ids == held.ids and None not in held.ids and all(_same_call(*pair) for pair in pairs)
+    return WORDS if agree else 0
+
+
+def _same_call(one: Called, other: Called) -> bool:
+    return one[:2] == other[:2] and _arguments(one[2]) == _arguments(other[2])
+
+
+def _arguments(text: str) -> object:
+    """Arguments as values, since engines may write them anew; what is no JSON as it stands."""
+    try:
+        return msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return text
 
 
 def _of_answers(replayed: Line, held: Line) -> int:

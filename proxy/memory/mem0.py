@@ -79,7 +79,7 @@ class Mem0:
 
     def _close(self) -> None:
         # The library leaves this open, and with it the lock of a store that is a folder.
-        client = getattr(self._memory.vector_store, "client", None)
+        client: Any = getattr(self._memory.vector_store, "client", None)
         if hasattr(client, "close"):
             client.close()
         self._memory.close()

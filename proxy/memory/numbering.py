@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from proxy.memory.alignment import NEW, repeated
-from proxy.memory.line import CUT, Line, kinship
+from proxy.memory.alignment import repeated
+from proxy.memory.line import CUT, KIN, NEW, Line, kinship
 
 Lane = tuple[int, str, object]
 Fit = Callable[[Line, Line], bool]
@@ -25,7 +25,8 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
                 [h for h in known.get(lane, []) if h not in places],
             )
             for w, h in _pairs(held, window, free, sure, cut=lane[0] == opening):
-                places[w] = h
+                if sure is _SURE or _in_order(places, window, w, h):
+                    places[w] = h
         _unnumbered(places, held, window)
     repeated(places, held, window)
     return places
@@ -76,8 +77,14 @@ def _pairs(
     return pairs
 
 
+def _in_order(places: Sequence[int], window: Sequence[Line], w: int, h: int) -> bool:
+    """Whether the pair stands alike, before or behind, to all words of the user that are matched."""
+    users = ((i, place) for i, place in enumerate(places) if place >= 0 and window[i].lane == "user")
+    return all((i < w) == (place < h) for i, place in users)
+
+
 def _equal(replayed: Line, held: Line) -> bool:
-    return replayed.text == held.text and replayed.time in {held.time, None}
+    return replayed.key == held.key and replayed.time in {held.time, None}
 
 
 def _timely(replayed: Line, held: Line) -> bool:
@@ -102,15 +109,26 @@ def _unnumbered(places: list[int], held: Sequence[Line], window: Sequence[Line])
     left = set(range(len(held))).difference(places)
     for w, line in enumerate(window):
         if places[w] == NEW and line.number is None:
-            near = max((h for h in places[:w] if h >= 0), default=0)
-            fitting = (h for h in left if _fits(line, held[h]) and (h >= near or line.lane == "assistant"))
+            near, around = _neighbour(places, w, len(held))
+            reach = left if line.lane == "assistant" else left.intersection(around)
+            fitting = (h for h in reach if _fits(line, held[h], beside=h in around and abs(h - near) == 1))
             h = min(fitting, key=lambda h: (abs(h - near), h), default=None)
             if h is not None:
                 places[w] = h
                 left.discard(h)
 
 
-def _fits(replayed: Line, held: Line) -> bool:
+def _neighbour(places: Sequence[int], w: int, count: int) -> tuple[int, range]:
+    """The place of the last line before this one, and all behind it; or of the next, and all before it."""
+    near = max((h for h in places[:w] if h >= 0), default=NEW)
+    if near != NEW:
+        return near, range(near, count)
+    near = next((h for h in places[w:] if h >= 0), count)
+    return near, range(near)
+
+
+def _fits(replayed: Line, held: Line, *, beside: bool) -> bool:
     if replayed.key == held.key:
         return held.number is None or held.lane != "user"
-    return held.lane == "assistant" and kinship(replayed, held) >= CUT
+    sure = KIN if beside and _possible(replayed, held) else CUT
+    return held.lane == "assistant" and kinship(replayed, held) >= sure

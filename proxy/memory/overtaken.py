@@ -3,8 +3,8 @@
 import msgspec
 
 from filters.message import Message
-from proxy.memory.alignment import NEW
 from proxy.memory.heard import entry_of, renewed
+from proxy.memory.line import NEW
 from proxy.memory.newest import Newest
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session

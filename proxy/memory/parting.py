@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from filters.group import call_id, call_ids
+from filters.group import call_ids
 from filters.message import Message
 from proxy.memory.replay import Replay
-from proxy.memory.session import Entry
+from proxy.memory.session import calls
 
 
 def parted(replay: Replay) -> dict[int, int]:
@@ -17,7 +17,8 @@ def parted(replay: Replay) -> dict[int, int]:
     for i, (message, place) in enumerate(zip(replay.spoken, replay.places, strict=True)):
         called.update(call_ids(message))
         if message.role == "tool" and place >= 0 and message.tool_call_id not in called:
-            found |= {i: place} if _is_called(replay.held[:place], message.tool_call_id) else {}
+            asked = any(calls(entry, message.tool_call_id) for entry in replay.held[:place])
+            found |= {i: place} if asked else {}
     return found
 
 
@@ -25,7 +26,3 @@ def without(window: Sequence[Message], replay: Replay, parted: dict[int, int]) -
     """The window less some lines of its speech."""
     lost = {id(replay.spoken[i]) for i in parted}
     return [message for message in window if id(message) not in lost]
-
-
-def _is_called(held: Sequence[Entry], wanted: object) -> bool:
-    return any(call_id(call) == wanted for entry in held for call in entry.tool_calls or ())

@@ -8,8 +8,8 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory import life, numbering
-from proxy.memory.alignment import NEW, align
-from proxy.memory.line import Line, kinship, number_of
+from proxy.memory.alignment import align
+from proxy.memory.line import NEW, Line, kinship, number_of
 from proxy.memory.newest import Newest
 from proxy.memory.session import Entry, Session
 from proxy.memory.speech import answers, speech
@@ -90,9 +90,10 @@ def of_life(held: Session) -> Sequence[Entry]:
     return tuple(entry for entry in entries if entry.life == held.life)
 
 
-def last_user(entries: Sequence[Entry]) -> int | None:
-    """Where the newest words of the user are held."""
-    return next((i for i in range(len(entries) - 1, -1, -1) if entries[i].role == "user"), None)
+def last_user(entries: Sequence[Entry], before: int | None = None) -> int | None:
+    """Where the newest words of the user are held, of all or of those ``before`` a position."""
+    end = len(entries) if before is None else before
+    return next((i for i in range(end - 1, -1, -1) if entries[i].role == "user"), None)
 
 
 def _straight(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool) -> list[int] | None:
@@ -159,9 +160,19 @@ def _beginning(
             entries, spoken, _alone(entries, spoken[0]), len(entries), anew=False, answering=answering
         )
     replay = _aligned(entries, spoken, answering=answering)
+    if _former_calls(replay):
+        places = [NEW] * len(spoken)
+        return msgspec.structs.replace(replay, places=places)
     if not life.starts_over(entries, spoken, replay.places, newest):
         return replay
     return Replay((), spoken, align((), [*map(Line, spoken)]), 0, anew=True, answering=answering)
+
+
+def _former_calls(replay: Replay) -> bool:
+    """Whether a window of calls alone seems to show those of a former turn: the last words made the same."""
+    calls = all(message.tool_calls or message.role == "tool" for message in replay.spoken)
+    last = last_user(replay.held)
+    return calls and last is not None and max(replay.places, default=NEW) < last
 
 
 def _aligned(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:

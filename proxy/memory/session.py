@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from filters.group import call_id
 from filters.message import Content, Message
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
@@ -75,7 +76,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     for the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns
     that no summary covers had to be left out. ``learnt`` is the last turn that was looked at for facts, and
     ``told`` which facts the prompts begin with; ``alias`` is what the engine calls ``user``, where that is
-    another name. ``scale`` is how many tokens the model counts for each that is estimated, 0 where it has not
+    another name; ``shared`` is whether others have spoken whom nothing tells from ``user``. ``scale`` is how many tokens the model counts for each that is estimated, 0 where it has not
     said.
     """
 
@@ -96,12 +97,18 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     learnt: Reach = START
     told: Told | None = None
     alias: str | None = None
+    shared: bool = False
     scale: float = 0.0
 
     @property
     def reach(self) -> Reach:
         """The last turn that a summary covers."""
         return self.summaries[-1].reach if self.summaries else START
+
+
+def calls(entry: Entry, wanted: object) -> bool:
+    """Whether an entry makes the call with this id."""
+    return any(call_id(call) == wanted for call in entry.tool_calls or ())
 
 
 def message_of(entry: Entry) -> Message:

@@ -11,7 +11,7 @@ from proxy.memory.line import CUT, Line, kinship
 from proxy.memory.newest import Newest
 from proxy.memory.question import question_before, turn_of
 from proxy.memory.replay import Replay
-from proxy.memory.session import Entry, Session, remembering
+from proxy.memory.session import Entry, Session, calls, remembering
 from proxy.memory.wording import goes_on
 
 
@@ -104,9 +104,18 @@ class _Loom:
 
     def _add(self, message: Message, *, last: bool) -> None:
         entry = self._unheard(message) or entry_of(message, life=self._life, turn=0, now=self.now)
+        if entry.tool_call_id is not None:
+            self._confirm(entry.tool_call_id)
         turn = self._turn(entry, last=last)
         self.turns = max(self.turns, turn + 1)
         self.entries.append(msgspec.structs.replace(entry, turn=turn))
+
+    def _confirm(self, answered: str) -> None:
+        """A call that a result came back for was carried out, though no window may show it."""
+        calling = (i for i in range(len(self.entries) - 1, -1, -1) if calls(self.entries[i], answered))
+        place = next(calling, None)
+        if place is not None and self.entries[place].pending:
+            self.entries[place] = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
 
     def _unheard(self, message: Message) -> Entry | None:
         """An answer that no window showed before, as this one does."""

@@ -158,6 +158,12 @@ def test_a_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(there), target
 
 
+@every_page
+def test_a_file_that_a_page_names_is_there(page: Path) -> None:
+    told = re.findall(r"`((?:proxy|filters|config|tests|docs|examples)/[\w./-]+)`", page.read_text())
+    assert [path for path in told if not (ROOT / path).exists()] == []
+
+
 def anchors(page: Path) -> set[str]:
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE):

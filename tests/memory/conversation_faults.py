@@ -25,6 +25,8 @@ Kept out, since nobody could tell the truth from what is replayed:
 - early words where the window shows no history: the engine may just keep none;
 - a new life whose first words are the former's, or without turn numbers;
 - calls of one turn that bear the same ids;
+- without turn numbers, words withdrawn where a window shows nothing but calls before them: another turn may
+  have made the same;
 - an order that is swapped in the first window that anybody sees.
 """
 
@@ -144,7 +146,7 @@ class Talk(Engine):
         other = f"Gone{len(self.requests)} for good"
         begun = sum(x.life == self.life for x in self.lines)
         words = self.draw(st.sampled_from([early, other])) if begun and self.size != 1 else early
-        if words == text:
+        if words == text or not self.shows_talk():
             return
         user = self.user(words)
         self.lines.append(user)
@@ -154,6 +156,12 @@ class Talk(Engine):
         self.take_back(user, *self.lines[-1:] if self.lines[-1] is answer else [])
         if self.numbered and begun > 2 and self.chance(2):
             self.number += 1
+
+    def shows_talk(self) -> bool:
+        """Whether a window that ends with the next words shows, before them, more than calls."""
+        before = [line for line in self.lines if line.life == self.life][-(self.size or 0) :][1:]
+        talk = any(line.role != "tool" and line.spoken for line in before)
+        return self.numbered or self.size in {None, 1} or talk
 
     def plain(self, user: Line) -> None:
         self.request(self.answer())

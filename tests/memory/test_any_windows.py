@@ -11,7 +11,7 @@ from proxy.memory.session import Session, decode, encode
 from tests.memory.call import calling, message, messages, result
 
 NORMAL = pytest.param(200, id="200 calls")
-LONG = pytest.param(2000, id="2000 calls", marks=pytest.mark.long)
+LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])
 TEXTS = st.sampled_from(["Hi", "Hi there", "Yes", "No", "", "Hello there. Yes.", "a b c d", "a b"])
 
 

@@ -59,8 +59,11 @@ def said(draw, turn):
 @pytest.mark.parametrize("numbered", [True, False], ids=["numbered", "unnumbered"])
 @pytest.mark.parametrize("examples", [NORMAL, LONG])
 def test_every_turn_is_held_once_in_the_session_or_in_its_cold_part(examples, numbered, size):
+    most = 45 if examples == 25 else 14
+    bounds = [(60, 20)] * (most > 30) + [(12, 4), (6, 3)]
+
     @settings(max_examples=examples)
-    @given(st.data(), st.sampled_from([(60, 20), (12, 4), (6, 3)]), st.integers(10, 45))
+    @given(st.data(), st.sampled_from(bounds), st.integers(10, most))
     def check(data, bounds, turns):
         call, history = Long(*bounds), []
         for turn in range(turns):

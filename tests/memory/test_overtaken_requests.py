@@ -14,7 +14,7 @@ from proxy.memory.session import Session
 from tests.memory.call import message
 
 NORMAL = pytest.param(100, id="100 calls")
-LONG = pytest.param(2000, id="2000 calls", marks=pytest.mark.long)
+LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])
 ANSWER = "Well{0}, the{0} red{0} house{0} stands{0} by{0} the{0} lake{0}"
 
 

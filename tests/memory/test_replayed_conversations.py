@@ -11,7 +11,7 @@ from tests.memory.conversation_faults import talks
 from tests.memory.truth import Request, held
 
 NORMAL = pytest.param(100, id="100 calls")
-LONG = pytest.param(2000, id="2000 calls", marks=pytest.mark.long)
+LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])
 
 
 def every_call(check, examples):
