@@ -32,7 +32,7 @@ test: .venv/.test.ok ## Run the tests (ARGS=… goes to pytest, JOBS=… at once
 test-long: .venv/.test.ok ## Run the tests that take minutes, too
 	$(python) -m pytest -m "not clients" $(ARGS)
 
-test-clients: .venv/.test.ok ## Run Node's SDK and the voice frameworks' own clients against the server
+test-clients: .venv/.test.ok ## Run Node's SDK and the voice frameworks' own clients against the server, and the server on Mem0
 	$(python) -m pytest -m clients $(ARGS)
 
 check: .venv/.test.ok ## Lint, format, types, imports

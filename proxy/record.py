@@ -224,10 +224,12 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
 
 def _knowing(session: Session, said: Said) -> Session:
     """The session with who speaks, and what a model was told of them; the newest request's word counts."""
+    spoken = next((message.user for message in reversed(said.window) if message.role == "user"), None)
     if session.user is None and said.user:
-        spoken = next((message.user for message in reversed(said.window) if message.role == "user"), None)
         alias = spoken if spoken != said.user else None
         session = msgspec.structs.replace(session, user=said.user, alias=alias)
+    elif said.user not in {None, session.user} and spoken in {None, session.alias} and not session.shared:
+        session = msgspec.structs.replace(session, shared=True)
     if said.told is None or (session.told and said.told.at <= session.told.at):
         return session
     return msgspec.structs.replace(session, told=said.told)
