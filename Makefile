@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-long test-clients check bench docs lock
+.PHONY: help install run test test-long test-clients check bench soak docs lock
 
 CONFIG ?= config/agora.yaml
 ARGS ?=
@@ -32,7 +32,7 @@ test: .venv/.test.ok ## Run the tests (ARGS=… goes to pytest, JOBS=… at once
 test-long: .venv/.test.ok ## Run the tests that take minutes, too
 	$(python) -m pytest -m "not clients" $(ARGS)
 
-test-clients: .venv/.test.ok ## Run Node's SDK and the voice frameworks' own clients against the server
+test-clients: .venv/.test.ok ## Run Node's SDK and the voice frameworks' own clients against the server, and the server on Mem0
 	$(python) -m pytest -m clients $(ARGS)
 
 check: .venv/.test.ok ## Lint, format, types, imports
@@ -43,6 +43,9 @@ check: .venv/.test.ok ## Lint, format, types, imports
 
 bench: .venv/.test.ok ## Measure what the proxy adds, beside its peers (ARGS="--peers nginx,smg")
 	$(python) -m bench.proxy $(ARGS)
+
+soak: .venv/.test.ok ## Hold mixed load for half an hour (ARGS="--minutes 5 --callers 50")
+	$(python) -m bench.soak $(ARGS)
 
 docs: .venv/.test.ok ## Write docs/filters.md and the schemas anew
 	$(python) -m docs.make

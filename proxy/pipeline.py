@@ -16,6 +16,7 @@ from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.knowledge import Knowledge
+from proxy.memory.mem0 import Mem0
 from proxy.memory.people import People
 from proxy.memory.store import Key, Store
 from proxy.memory.summaries import Summaries
@@ -59,6 +60,7 @@ class Archiving(msgspec.Struct, frozen=True):
     recollection: Recollection
     knowledge: Knowledge
     acquaintance: Acquaintance
+    mem0: Mem0 | None = None
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -92,6 +94,8 @@ class Memory(msgspec.Struct, frozen=True):
         if self.archiving:
             await self.archiving.archivist.aclose()
             await self.archiving.archive.aclose()
+            if self.archiving.mem0:
+                await self.archiving.mem0.aclose()
         await self.episodes.aclose()
         await self.store.aclose()
 

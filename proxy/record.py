@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,7 +15,7 @@ from proxy.memory.plan import Window
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Deleted, Key, Store, StoreError
+from proxy.memory.store import APART, Deleted, Key, Store, StoreError
 from proxy.memory.told import Told
 from proxy.transcript import transcript
 from proxy.usage import usage_of
@@ -154,7 +155,9 @@ class Recorder:
     async def _attempt(self, said: Said) -> bool:
         return await self._changed(
             said.key,
-            lambda session: self._asking(after(session, said, reasoning=self._reasoning), said),
+            lambda held: self._asking(
+                after(settled(held, time.time()), said, reasoning=self._reasoning), said
+            ),
             at=said.at,
         )
 
@@ -190,6 +193,14 @@ class Recorder:
             told(key, session)
 
 
+def settled(session: Session, now: float) -> Session:
+    """The same, unless its newest request lies ahead: after a clock was set back, whatever comes is newer."""
+    newest = session.newest
+    if newest is None or newest.at <= now + APART:
+        return session
+    return msgspec.structs.replace(session, newest=msgspec.structs.replace(newest, at=0.0))
+
+
 def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     """What is held after a turn; the same turn again changes nothing, and a failed one neither.
 
@@ -213,10 +224,12 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
 
 def _knowing(session: Session, said: Said) -> Session:
     """The session with who speaks, and what a model was told of them; the newest request's word counts."""
+    spoken = next((message.user for message in reversed(said.window) if message.role == "user"), None)
     if session.user is None and said.user:
-        spoken = next((message.user for message in reversed(said.window) if message.role == "user"), None)
         alias = spoken if spoken != said.user else None
         session = msgspec.structs.replace(session, user=said.user, alias=alias)
+    elif said.user not in {None, session.user} and spoken in {None, session.alias} and not session.shared:
+        session = msgspec.structs.replace(session, shared=True)
     if said.told is None or (session.told and said.told.at <= session.told.at):
         return session
     return msgspec.structs.replace(session, told=said.told)

@@ -7,6 +7,7 @@ from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings
+from proxy.errors import ConfigError
 from proxy.extractor import Extractor
 from proxy.inquiry import Inquiry
 from proxy.memory.acquaintance import Acquaintance
@@ -18,9 +19,10 @@ from proxy.memory.episodes.open import open_episodes
 from proxy.memory.guard import Guard
 from proxy.memory.knowledge import MOST, Knowledge
 from proxy.memory.learning import Learning
+from proxy.memory.mem0 import Mem0, open_mem0
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_store
-from proxy.memory.people import Archived, HeldSessions, People
+from proxy.memory.people import Archived, HeldSessions, Holding, People
 from proxy.memory.plan import Window
 from proxy.memory.sealing import codec_of
 from proxy.memory.store import Store
@@ -68,7 +70,7 @@ def memory_of(
     works += _learning(own, opened, archiving, targets)
     worker = Worker(opened, works, tenants(settings))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
-    holdings = (Archived(archiving.archive),) if archiving else ()
+    holdings = _holdings(archiving)
     memory = Memory(
         store,
         Recorder(store, window, listeners, reasoning=own.reasoning),
@@ -79,6 +81,13 @@ def memory_of(
         archiving.knowledge.lines if archiving else None,
     )
     return memory, worker
+
+
+def _holdings(archiving: Archiving | None) -> Iterator[Holding]:
+    if archiving:
+        yield Archived(archiving.archive)
+        if archiving.mem0:
+            yield archiving.mem0
 
 
 def _listeners(settings: MemorySettings, archiving: Archiving | None, worker: Worker) -> Iterator[Listener]:
@@ -140,6 +149,17 @@ def _archiving(
     archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
     recollection = Recollection(archive, deadline=settings.deadline)
     most = settings.facts.max if settings.facts else MOST
-    knowledge = Knowledge(archive, most=most, talk=settings.window.ttl)
+    mem0 = _mem0(settings)
+    knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl)
     acquaintance = Acquaintance(knowledge, deadline=settings.deadline)
-    return Archiving(archive, archivist, recollection, knowledge, acquaintance)
+    return Archiving(archive, archivist, recollection, knowledge, acquaintance, mem0)
+
+
+def _mem0(settings: MemorySettings) -> Mem0 | None:
+    """Raises ConfigError where the library does not take its options."""
+    if settings.facts is None or settings.facts.store != "mem0":
+        return None
+    try:
+        return open_mem0(settings.facts.mem0)
+    except ValueError as error:
+        raise ConfigError(f"memory.facts: {error}") from None

@@ -5,12 +5,12 @@ import math
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from filters.unheard import bare
-from proxy.memory.archive.archive import Archive, Category, Fact
+from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.store import Key
 
@@ -29,23 +29,37 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
     importance: float = 0.5
 
 
+class Shelf(Protocol):
+    """Where facts are kept, the archive or another place; every method may raise StoreError."""
+
+    async def add_fact(self, person: Scope, fact: Fact) -> None:
+        """Adds a fact, or puts it in the place of the one with its id; the one it replaces is superseded."""
+        ...
+
+    async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
+        """What is known of a person and has not expired, the oldest first."""
+        ...
+
+    async def remove_fact(self, person: Scope, fact: str) -> bool:
+        """Removes a fact; whether there was one."""
+        ...
+
+
 class Knowledge:
-    """Facts about persons in an archive.
+    """Facts about persons, in one place.
 
     At most ``most`` are known of each: the least important go first. Of the category ``daily`` they last for
     ``daily`` seconds, of the category ``conversation`` for ``talk`` seconds.
     """
 
-    def __init__(
-        self, archive: Archive, *, most: int = MOST, daily: float = DAY, talk: float = 1800.0
-    ) -> None:
-        self._archive = archive
+    def __init__(self, shelf: Shelf, *, most: int = MOST, daily: float = DAY, talk: float = 1800.0) -> None:
+        self._shelf = shelf
         self._most = most
         self._lasting = {"core": math.inf, "daily": daily, "conversation": talk}
 
     async def of(self, person: Scope) -> list[Fact]:
         """What is known now, the oldest first. Raises StoreError, as all methods do."""
-        return await self._archive.facts(person, now=time.time())
+        return await self._shelf.facts(person, now=time.time())
 
     async def lines(self, user: Key) -> Sequence[str]:
         """The same as text, a line each."""
@@ -79,23 +93,23 @@ class Knowledge:
             expires=None if lasting == math.inf else now + lasting,
             importance=learnt.importance,
         )
-        await self._archive.add_fact(person, fact)
+        await self._shelf.add_fact(person, fact)
         left = [one for one in known if one.id != fact.replaces]
         await self._let_go(person, left, len(left) + 1 - self._most)
         return fact
 
     async def correct(self, person: Scope, fact: Fact) -> None:
         """Puts a fact in the place of the one with its id."""
-        await self._archive.add_fact(person, fact)
+        await self._shelf.add_fact(person, fact)
 
     async def drop(self, person: Scope, fact: str) -> bool:
         """Removes a fact; whether there was one."""
-        return await self._archive.remove_fact(person, fact)
+        return await self._shelf.remove_fact(person, fact)
 
     async def _let_go(self, person: Scope, known: Sequence[Fact], count: int) -> None:
         if count > 0:
             for fact in sorted(known, key=lambda one: (one.importance, one.created))[:count]:
-                await self._archive.remove_fact(person, fact.id)
+                await self._shelf.remove_fact(person, fact.id)
 
 
 def _id(person: Scope, key: str | None, text: str) -> str:

@@ -157,8 +157,10 @@ def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def speaker(session: Session, entry: Entry) -> str | None:
-    """Who said it: whom the message names, else the session's person."""
-    return session.user if entry.user in {None, session.alias} else entry.user
+    """Who said it: whom the message names, else the session's person; nobody, where that may be another."""
+    if entry.user not in {None, session.alias}:
+        return entry.user
+    return None if session.shared else session.user
 
 
 def heard(key: Key, entry: Entry) -> Heard:

@@ -76,8 +76,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     for the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns
     that no summary covers had to be left out. ``learnt`` is the last turn that was looked at for facts, and
     ``told`` which facts the prompts begin with; ``alias`` is what the engine calls ``user``, where that is
-    another name. ``scale`` is how many tokens the model counts for each that is estimated, 0 where it has not
-    said.
+    another name; ``shared`` is whether others have spoken whom nothing tells from ``user``. ``scale`` is how
+    many tokens the model counts for each that is estimated, 0 where it has not said.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -97,6 +97,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     learnt: Reach = START
     told: Told | None = None
     alias: str | None = None
+    shared: bool = False
     scale: float = 0.0
 
     @property

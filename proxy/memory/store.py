@@ -46,6 +46,11 @@ DELETION_KEPT: Final = 900.0
 """For how many seconds at least a deletion is remembered."""
 
 
+APART: Final = 5.0
+"""How far clocks may be apart, in seconds. What is further ahead than this was written before a clock was set
+back, and says nothing about what came first."""
+
+
 LEISURE: Final = 5.0
 """Seconds that ``replace``, ``cold``, ``delete`` and ``list`` may take: no call waits for them."""
 

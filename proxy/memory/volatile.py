@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from proxy.memory.store import DELETION_KEPT, Deleted, Held, Key, Listed, Store
+from proxy.memory.store import APART, DELETION_KEPT, Deleted, Held, Key, Listed, Store
 
 _SWEEP_EVERY = 60.0
 
@@ -51,7 +51,7 @@ class VolatileStore:
     ) -> bool:
         """As the protocol has it, and what has expired goes, now and then."""
         self._sweep()
-        if self._deleted.get(key, -math.inf) >= at:
+        if at <= self._deleted.get(key, -math.inf) <= time.time() + APART:
             raise Deleted("the session was deleted")
         kept = self._kept(key)
         if version != (kept.held.version if kept else 0):

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -13,6 +15,13 @@ def run(*arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_is_lost_and_little_grows_in_a_few_seconds_of_mixed_load(workers):
+    options = ["--minutes", "0.1", "--callers", "20", "--grown", "0.4", "--workers", str(workers)]
+    told = run("bench.soak", *options)
+    assert "lost: 0" in told
 
 
 def test_the_proxy_is_measured_at_each_level_with_and_without_memory():

@@ -106,6 +106,8 @@ MANY_TURNS = [entry(i) for i in range(MANY)]
         (talk(*MANY_TURNS, learnt=Reach(0, 0)), False),
         (talk(*MANY_TURNS, entry(MANY), learnt=Reach(0, 0)), True),
         (talk(entry(0), user=None, updated=0.0), False),
+        (talk(entry(0), shared=True, updated=0.0), False),
+        (talk(entry(0, user="ann"), shared=True, updated=0.0), True),
         (talk(entry(0, user="bob"), user=None, updated=0.0), True),
         *(
             (talk(entry(0, **other), updated=0.0), False)

@@ -200,7 +200,20 @@ def test_a_record_keeps_what_was_told_last_and_a_failed_turn_keeps_nothing() -> 
 
 def test_a_session_knows_how_the_engine_calls_its_person() -> None:
     session = after(Session(), said(1.0, None))
-    assert (session.user, session.alias) == ("ann", "1001")
+    assert (session.user, session.alias, session.shared) == ("ann", "1001", False)
+
+
+@pytest.mark.parametrize(
+    ("named", "is_shared"), [("1001", True), (None, True), ("1002", False), ("bob", False)]
+)
+def test_a_session_knows_that_another_speaks_under_its_persons_name(
+    named: str | None, is_shared: bool
+) -> None:
+    session = after(Session(), said(1.0, None))
+    marks = {"metadata": {"user": named}} if named else {}
+    window = [Message(role="user", content="Me again", **marks)]
+    other = Said(key=Key("t", "s"), user="bob", window=window, answer=stream_of("Hello"), at=2.0)
+    assert after(session, other).shared is is_shared
 
 
 def line(role: str, text: str, turn: int) -> Message:

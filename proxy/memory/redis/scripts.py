@@ -37,14 +37,16 @@ MORE, WHOLE = "more", "whole"
 # session.
 SWAP = Script("""
 local deleted = redis.call('HGET', KEYS[1], 'deleted')
-if deleted and tonumber(deleted) >= tonumber(ARGV[6]) then return -1 end
+if deleted and tonumber(deleted) >= tonumber(ARGV[6]) and tonumber(deleted) <= tonumber(ARGV[7]) then
+  return -1
+end
 local held = redis.call('HGET', KEYS[1], 'version') or '0'
 if held ~= ARGV[1] then return 0 end
 local now = redis.call('TIME')
 redis.call('HSET', KEYS[1], 'version', ARGV[2], 'blob', ARGV[4], 'size', #ARGV[4],
            'updated', string.format('%d.%06d', now[1], now[2]))
 if held == '0' or ARGV[5] == 'whole' then redis.call('DEL', KEYS[2]) end
-for first = 7, #ARGV, 1000 do
+for first = 8, #ARGV, 1000 do
   redis.call('RPUSH', KEYS[2], unpack(ARGV, first, math.min(first + 999, #ARGV)))
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])

@@ -13,7 +13,7 @@ from proxy.memory.redis.link import Link
 from proxy.memory.redis.listing import page
 from proxy.memory.redis.names import Names, member
 from proxy.memory.redis.scripts import ENTER, LEAVE, MORE, REFUSED, REMOVE, SWAP, WHOLE, Argument, Client
-from proxy.memory.store import DELETION_KEPT, Deleted, Held, Key, Listed, StoreError
+from proxy.memory.store import APART, DELETION_KEPT, Deleted, Held, Key, Listed, StoreError
 
 _LONGEST = 100 * 365 * 86400.0
 _TRIAL = 1000
@@ -52,13 +52,13 @@ class RedisStore:
 
         A write whose answer came too late may have been made, or be made within twelve deadlines.
         """
-        return await self._swap(self._link, key, version, _milliseconds(ttl), blob, MORE, _written(at), *cold)
+        return await self._swap(self._link, key, version, _milliseconds(ttl), blob, MORE, *_since(at), *cold)
 
     async def replace(
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
     ) -> bool:
         """Replaces both parts if ``version`` is still held; else as ``write``."""
-        whole: tuple[Argument, ...] = blob, WHOLE, _written(math.inf), *cold
+        whole: tuple[Argument, ...] = blob, WHOLE, *_since(math.inf), *cold
         return await self._swap(self._leisurely, key, version, _milliseconds(ttl), *whole)
 
     async def _swap(self, link: Link, key: Key, version: int, lasting: int, *what: Argument) -> bool:
@@ -109,7 +109,7 @@ class RedisStore:
     async def ping(self) -> None:
         """Returns if a turn could be written: one is, for a second, by the script that writes all of them."""
         pair = self._names.trial(f"trial-{secrets.token_hex(8)}")
-        await self._link.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE, _written(math.inf)))
+        await self._link.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE, *_since(math.inf)))
 
     async def aclose(self) -> None:
         """Ends what is under way and closes all connections."""
@@ -127,6 +127,11 @@ def _held(version: bytes | None, blob: bytes | None) -> Held | None:
 def _another() -> int:
     """A version that no state of any session had; counted ones come again after an expiry or a failover."""
     return secrets.randbits(62) + 1
+
+
+def _since(at: float) -> tuple[str, str]:
+    """Between which two times a deletion would forbid what arrived ``at`` one."""
+    return _written(at), _written(time.time() + APART)
 
 
 def _written(at: float) -> str:

@@ -25,7 +25,7 @@ from proxy.memory.sql.statement import (
     whose,
 )
 from proxy.memory.sql.writer import PATIENCE, Work, Writer
-from proxy.memory.store import LEISURE, Deleted, Held, Key, Listed, Store, StoreError
+from proxy.memory.store import APART, LEISURE, Deleted, Held, Key, Listed, Store, StoreError
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -136,7 +136,7 @@ class SqliteStore:
         self, key: Key, work: change.Swap, arguments: dict[str, Any], cold: Sequence[bytes]
     ) -> bool:
         version, deleted = await self._state(key)
-        if deleted >= arguments["at"]:
+        if arguments["at"] <= deleted <= arguments["now"] + APART:
             raise Deleted("The session was deleted.")
         if version != arguments["version"]:
             return False

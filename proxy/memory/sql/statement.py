@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.memory.store import DELETION_KEPT, Key
+from proxy.memory.store import APART, DELETION_KEPT, Key
 
 Arguments = Mapping[str, object]
 
@@ -59,15 +59,15 @@ STATE: Final = Statement(
 )
 REPLACE: Final = Statement(
     "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires = :expires,"
-    f" cold = cold + :count WHERE {_UNCHANGED} AND deleted < :at"
+    f" cold = cold + :count WHERE {_UNCHANGED} AND (deleted < :at OR deleted - {APART} > :now)"
 )
 CREATE: Final = Statement(
     "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold)"
     " VALUES (:tenant, :session, :blob, :fresh, :now, :expires, :count)"
     " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = excluded.version,"
     " updated = excluded.updated, expires = excluded.expires, cold = excluded.cold"
-    " WHERE turnkeeper_sessions.expires <= :now AND turnkeeper_sessions.deleted < :at"
-    " AND turnkeeper_sessions.cold = 0"
+    " WHERE turnkeeper_sessions.expires <= :now AND turnkeeper_sessions.cold = 0"
+    f" AND (turnkeeper_sessions.deleted < :at OR turnkeeper_sessions.deleted - {APART} > :now)"
 )
 APPEND: Final = Statement(
     "INSERT INTO turnkeeper_cold (session_id, position, blob)"
@@ -78,7 +78,9 @@ EMPTY: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_UNCHA
 CLEAR: Final = Statement(
     f"DELETE FROM turnkeeper_cold WHERE session_id IN (SELECT id FROM turnkeeper_sessions WHERE {_UNCHANGED})"
 )
-REFUSED: Final = Statement(f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at")
+REFUSED: Final = Statement(
+    f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at AND deleted - {APART} <= :now"
+)
 # These two take away what an expired session has left, but for when it was deleted before that.
 EXPIRE: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_THIS} AND expires <= :now")
 EXPIRE_COLD: Final = Statement(
