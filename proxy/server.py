@@ -46,8 +46,16 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
 class Server(uvicorn.Server):
     """A uvicorn server that says when it is going away, and reads its configuration again when told to."""
 
-    def __init__(self, config: uvicorn.Config, app: App, reload: Reload, beside: Sequence[Work] = ()) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: App,
+        reload: Reload,
+        beside: Sequence[Work] = (),
+        early: Sequence[int] = (),
+    ) -> None:
         super().__init__(config)
+        self._early = early
         self._app = app
         self._reload = reload
         self._beside = beside
@@ -60,6 +68,8 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._do, self._reload.now)
         for work in self._beside:
             self._do(work)
+        for sign in self._early[:1]:  # one that came before there was a loop to end
+            asyncio.get_running_loop().call_soon(self.handle_exit, sign, None)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends what runs beside the calls, then serving itself."""
@@ -98,11 +108,12 @@ def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, and then returns; what is done ``beside`` ends with it."""
     # uvicorn raises the signal again when it is done; having ended well is no failure.
+    early: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, lambda *_: None)
+        signal.signal(sign, lambda number, _: early.append(number))
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
     config = uvicorn_config(app, grace=settings.listen.grace)
     with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
-        Server(config, app, reload, beside).run(sockets)
+        Server(config, app, reload, beside, early).run(sockets)

@@ -95,3 +95,19 @@ def test_a_stream_that_outlasts_the_server_ends_with_an_error_event(
         "code": "shutting_down",
     }
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_a_signal_right_behind_the_greeting_is_not_lost(tmp_path: Path, pause: float) -> None:
+    """A supervisor may change its mind before there is a loop to end."""
+    (tmp_path / "config.yaml").write_text(CONFIG + "listen: {port: 0}\n")
+    command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout
+        process.stdout.readline()
+        time.sleep(pause)
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(20) in {0, -signal.SIGTERM}
+        finally:
+            process.kill()
