@@ -46,7 +46,8 @@ _log = logging.getLogger("turnkeeper")
 class App:
     """Turnkeeper as an ASGI application. Its ``phase`` is starting, ready or draining.
 
-    Other processes of the same port are told of turns, and tell of theirs, at ``in_flight`` and ``audience``.
+    Other processes of the same port are told of turns, and tell of theirs, at ``in_flight`` and ``audience``;
+    ``place`` says which of them this is.
     """
 
     def __init__(self, parts: Parts, metrics: Metrics, traces: Traces) -> None:
@@ -60,6 +61,7 @@ class App:
         # To draw each id by itself costs a turn more than to filter it.
         self._mark, self._count = secrets.token_hex(8), itertools.count(0x1000)
         self.phase = "starting"
+        self.place = ""
         self._metrics = metrics
         self.traces = traces
         self.audience = Audience(metrics, traces, lambda: self._era.parts)

@@ -7,6 +7,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +56,8 @@ class Fleet:
             self._log.warning(
                 "Without Redis each of %d processes counts 'limits' for itself.", len(self._among)
             )
+        # All processes have one secret for the page's forms; and what is imported here is theirs together.
+        import_module("proxy.page.house")
         with tempfile.TemporaryDirectory(prefix="turnkeeper-") as folder:
             tally.share(folder)
             gc.collect()

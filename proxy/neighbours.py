@@ -34,7 +34,15 @@ class Entered(msgspec.Struct, frozen=True, tag="entered"):
     asked: msgspec.Raw
 
 
-Note = Turned | Looking | Entered
+class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):
+    """Nothing may be kept any more of a tenant's session, or of one of its persons."""
+
+    tenant: str
+    session: str | None
+    user: str | None
+
+
+Note = Turned | Looking | Entered | Forgotten
 Inbox = tuple[socket.socket, socket.socket]
 """The end that its owner reads, and the one that everybody writes to."""
 
@@ -48,6 +56,7 @@ class Neighbours:
     """The other processes. What they have no room for is lost, and nobody waits."""
 
     def __init__(self, among: Sequence[Inbox], own: int) -> None:
+        self.place = f"process {own + 1} of {len(among)}, with the turns that it has answered"
         self._own = among[own][0]
         self._others = [inbox[1] for place, inbox in enumerate(among) if place != own]
         self._encoder = msgspec.msgpack.Encoder()

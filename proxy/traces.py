@@ -33,6 +33,7 @@ class Traces:
 
     def __init__(self) -> None:
         self.hour = Hour()
+        self.others: Callable[[str, str | None, str | None], None] | None = None
         self.keeping = Keeping()
         self._numbers = itertools.count(1)
         self._ring: deque[Trace] = deque()
@@ -102,7 +103,13 @@ class Traces:
         return (same[place + 1] if place + 1 < len(same) else None), (same[place - 1] if place else None)
 
     def forget(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
-        """Lets go of all turns of a session, or of a person."""
+        """Lets go of all turns of a session, or of a person; here, and in other processes."""
+        self.let_go(tenant, session=session, user=user)
+        if self.others:
+            self.others(tenant, session, user)
+
+    def let_go(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
+        """The same, here alone."""
         for trace in list(self.newest(tenant)):
             if trace.account.session == session if user is None else trace.concerns(user):
                 self._ring.remove(trace)

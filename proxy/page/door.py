@@ -34,6 +34,7 @@ class Server(Protocol):
     """What the page needs to know of the server around it."""
 
     phase: str
+    place: str
 
     @property
     def feed(self) -> Feed:

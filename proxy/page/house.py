@@ -27,7 +27,7 @@ class House:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._paper = Paper()
+        self._paper = Paper(server.place)
         # What is looked at must not cost a call its time: one thing at a time, however many people look.
         self._turnstile = Turnstile(_PATIENCE)
         rooms = (entrance, live, conversations, turns, playground, people, health)

@@ -32,9 +32,12 @@ _MILLISECOND, _SECOND = 0.001, 1.0
 
 
 class Paper:
-    """All templates and assets. A text that a template is given stays a text."""
+    """All templates and assets. A text that a template is given stays a text.
 
-    def __init__(self) -> None:
+    ``place`` says at the foot of each page which of several processes this is.
+    """
+
+    def __init__(self, place: str = "") -> None:
         folder = files(_PACKAGE) / "assets"
         self._assets = {name: (folder / name).read_bytes() for name in _ASSETS}
         self._environment = Environment(
@@ -46,7 +49,7 @@ class Paper:
         )
         own = {"took": took, "iso": iso, "clock": clock, "step": step, "tojson_text": as_json}
         self._environment.filters |= own
-        self._environment.globals |= {"asset": self._address, "version": VERSION}
+        self._environment.globals |= {"asset": self._address, "version": VERSION, "place": place}
 
     def text(self, template: str, **values: Any) -> str:
         """A template filled in."""

@@ -143,6 +143,32 @@ def test_whoever_looks_on_sees_all_turns(start: Start) -> None:
     assert until(lambda: set(seen) == {f"s{each}" for each in CALLS}, 5), seen
 
 
+def pages(serving: ServingProcess, path: str, count: int = 12) -> list[httpx2.Response]:
+    """A page over as many connections, as one visitor."""
+    first = httpx2.get(f"{serving.root}{path}", timeout=10)
+    visit = first.headers["set-cookie"].partition(";")[0]
+    return all_of(
+        [lambda: httpx2.get(f"{serving.root}{path}", headers={"cookie": visit}, timeout=10)] * count
+    )
+
+
+def test_the_page_is_one_whoever_shows_it(start: Start) -> None:
+    shown = [page.text for page in pages(start(), "/playground")]
+    assert len({token for page in shown for token in re.findall('name="token" value="(.+?)"', page)}) == 1
+    assert {place for page in shown for place in re.findall(r"process \d of 2", page)} == {
+        "process 1 of 2",
+        "process 2 of 2",
+    }
+
+
+def test_what_is_deleted_is_gone_from_all(start: Start) -> None:
+    serving = start()
+    assert {each.status_code for each in all_of([lambda: serving.chat("Hi", "s-gone")] * 12)} <= {200, 409}
+    assert until(lambda: all("s-gone" in page.text for page in pages(serving, "/")))
+    assert serving.client.delete("/v1/memory/sessions/s-gone").status_code in {200, 204}
+    assert until(lambda: not any("s-gone" in page.text for page in pages(serving, "/")), 5)
+
+
 def test_one_that_dies_is_started_again(start: Start) -> None:
     serving = start()
     before = serving.members
