@@ -11,7 +11,7 @@ from filters.message import Message
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
-from proxy.memory.reconcile import asked, reconcile
+from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Deleted, Key, Store, StoreError
@@ -198,9 +198,9 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
         return session
     if session.user is None and said.user:
         session = msgspec.structs.replace(session, user=said.user)
-    known = reconcile(session, said.window, now=said.at)
+    known, turn = taken(session, said.window, now=said.at)
     answer = Answer(
-        turn=asked(known, said.window),
+        turn=turn,
         text=told.text,
         tool_calls=told.tool_calls,
         reasoning=told.reasoning if reasoning else None,
