@@ -12,7 +12,7 @@ from filters.message import Message
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
-from proxy.memory.reconcile import asked, reconcile
+from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import APART, Deleted, Key, Store, StoreError
@@ -210,9 +210,9 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     if not told.reached:
         return session
     session = _knowing(session, said)
-    known = reconcile(session, said.window, now=said.at)
+    known, turn = taken(session, said.window, now=said.at)
     answer = Answer(
-        turn=asked(known, said.window),
+        turn=turn,
         text=told.text,
         tool_calls=told.tool_calls,
         reasoning=told.reasoning if reasoning else None,

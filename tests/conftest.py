@@ -3,13 +3,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer
 
 # A machine that does other things as well may be slow: that is no fault of a law.
-settings.register_profile("turnkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# What a counterexample could do without is not worth minutes.
+settings.register_profile(
+    "turnkeeper",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+)
 settings.load_profile("turnkeeper")
 
 # A test's memory is its own, and gone with it.

@@ -112,7 +112,7 @@ def _follows(entries: Sequence[Entry], question: int) -> range:
 
 
 def _with(held: Session, entries: tuple[Entry, ...], replaced: Sequence[Entry], *, now: float) -> Session:
-    if _but_for_time(entries) == _but_for_time(held.entries):
+    if len(entries) == len(held.entries) and all(map(_same_but_for_time, entries, held.entries)):
         return held
     session = msgspec.structs.replace(
         held, entries=entries, newest=_shifted(held, entries), updated=max(now, held.updated)
@@ -145,5 +145,5 @@ def _said(answer: Answer, question: Entry, now: float) -> Entry:
     )
 
 
-def _but_for_time(entries: Sequence[Entry]) -> list[Entry]:
-    return [msgspec.structs.replace(entry, recorded=0.0) for entry in entries]
+def _same_but_for_time(one: Entry, other: Entry) -> bool:
+    return one is other or msgspec.structs.replace(one, recorded=other.recorded) == other

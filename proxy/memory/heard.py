@@ -47,14 +47,19 @@ def _as_held(entry: Entry, message: Message) -> bool:
     """Whether the window shows just what is held: most lines of most windows, told at a glance."""
     if entry.content != message.content or entry.pending or entry.broken or message.tool_calls:
         return False
-    told = message.metadata or _UNTOLD
     return (
-        message.turn_id in (entry.engine_turn, None, UNSET)
-        and message.timestamp in (entry.timestamp, None, UNSET)
-        and message.name in (entry.name, None, UNSET)
-        and told.get("source") in (entry.source, None)
+        (message.turn_id == entry.engine_turn or message.turn_id in _UNGIVEN)
+        and (message.timestamp == entry.timestamp or message.timestamp in _UNGIVEN)
+        and (message.name == entry.name or message.name in _UNGIVEN)
+        and (not message.metadata or _told_as_held(entry, message.metadata))
+    )
+
+
+def _told_as_held(entry: Entry, told: dict[str, Any]) -> bool:
+    return (
+        told.get("source") in (entry.source, None)
         and told.get("user") in (entry.user, None)
-        and (not message.interrupted or _cut_as_held(entry, told))
+        and (told.get("interrupted") is not True or _cut_as_held(entry, told))
     )
 
 
@@ -109,7 +114,7 @@ def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
     return {"content": _given(message.content), **marks}
 
 
-_UNTOLD: dict[str, Any] = {}
+_UNGIVEN = (UNSET, None)
 _WHOLE: dict[str, Any] = {"interrupted": False, "interrupt_timestamp": None, "original": None}
 
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import msgspec
 
 from filters.message import Message
-from proxy.memory.speech import answers, speech
+from proxy.memory.speech import Speech
 
 _BYTES = 8
 _KNOWN = 4
+_KEYS = (b"silent", b"answering")
 
 
 class Turn(NamedTuple):
@@ -57,10 +58,15 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(self, overtaken=overtaken)
 
 
-def seal(window: Sequence[Message]) -> bytes:
+def seal(speech: Speech) -> bytes:
     """Eight bytes that are the same for the same speech, and hardly for other speech."""
-    said = [
-        (m.role, m.content, m.name, m.tool_calls, m.tool_call_id, m.turn_id, m.timestamp, m.metadata)
-        for m in speech(window)
-    ]
-    return blake2b(repr((answers(window), said)).encode("utf-8", "replace"), digest_size=_BYTES).digest()
+    lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in speech.lines]
+    return blake2b(_written(lines), digest_size=_BYTES, key=_KEYS[speech.answering]).digest()
+
+
+def _written(lines: Sequence[Message]) -> bytes:
+    try:
+        return msgspec.msgpack.encode(lines)
+    except (OverflowError, UnicodeEncodeError):
+        # Numbers of more than 64 bits and halves of characters.
+        return repr(lines).encode("utf-8", "replace")

@@ -18,8 +18,10 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     places = [NEW] * len(window)
     known, shown = _lanes(held), _lanes(window)
     opening = next(iter(shown))[0] if shown else None
+    # Where the user's words stand tells where the others can.
+    lanes = sorted(shown.items(), key=lambda item: item[0][1] != "user")
     for sure in _SURE, _LIKELY:
-        for lane, ws in shown.items():
+        for lane, ws in lanes:
             free = (
                 [w for w in ws if places[w] == NEW],
                 [h for h in known.get(lane, []) if h not in places],

@@ -1,6 +1,7 @@
 """The words that are to be answered, among all that is held."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 from proxy.memory.newest import Turn
 from proxy.memory.session import Entry
@@ -8,8 +9,9 @@ from proxy.memory.session import Entry
 
 def position_of(entries: Sequence[Entry], turn: Turn) -> int | None:
     """Where these words stand; ``None`` where they are no longer held."""
-    users = [i for i, entry in enumerate(entries) if _asks(entry, turn.life, turn.turn)]
-    return users[turn.question] if len(users) >= -turn.question else None
+    places = range(len(entries) - 1, -1, -1)
+    users = (i for i in places if _asks(entries[i], turn.life, turn.turn))
+    return next(islice(users, -turn.question - 1, None), None)
 
 
 def turn_of(entries: Sequence[Entry], position: int) -> Turn:

@@ -10,9 +10,10 @@ from proxy.memory.heard import renewed
 from proxy.memory.newest import Turn, seal
 from proxy.memory.overtaken import overtaken
 from proxy.memory.question import question_before, turn_of
-from proxy.memory.replay import Replay, last_user, read
+from proxy.memory.replay import Replay, beside, last_user, read
 from proxy.memory.segment import START, Reach
 from proxy.memory.session import Entry, Session, message_of
+from proxy.memory.speech import Speech, spoken
 from proxy.memory.weaving import woven
 
 
@@ -22,15 +23,28 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     ``now`` is when the request arrived, in seconds since 1970: one that a newer request has overtaken takes
     nothing back. System messages, silence prompts and the like are passed over.
     """
-    newest, sealed = held.newest, seal(window)
+    said = spoken(window)
+    return _reconciled(held, said, seal(said), now)
+
+
+def taken(held: Session, window: Sequence[Message], *, now: float) -> tuple[Session, Turn | None]:
+    """What ``reconcile`` makes of a request, and what ``asked`` tells of it then."""
+    said = spoken(window)
+    sealed = seal(said)
+    session = _reconciled(held, said, sealed, now)
+    return session, _asked_by(session, said, sealed)
+
+
+def _reconciled(held: Session, said: Speech, sealed: bytes, now: float) -> Session:
+    newest = held.newest
     if newest and newest.knows(sealed):
         return held
     late = newest is not None and now < newest.at
-    replay = read(held, window, overtaken=late)
+    replay = beside(held, said, overtaken=late)
     if not replay.spoken or replay.stale:
         return held
     if newest and late:
-        return _overtaken(overtaken(held, replay, newest, now=now), window, sealed)
+        return _overtaken(overtaken(held, replay, newest, now=now), said, sealed)
     session = woven(held, replay, gone(replay), now=now, seal=sealed)
     return msgspec.structs.replace(
         session,
@@ -41,8 +55,8 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     )
 
 
-def _overtaken(session: Session, window: Sequence[Message], sealed: bytes) -> Session:
-    newest = session.newest and session.newest.overtaking(sealed, _asked(session, window))
+def _overtaken(session: Session, said: Speech, sealed: bytes) -> Session:
+    newest = session.newest and session.newest.overtaking(sealed, _asked(session, said))
     return msgspec.structs.replace(session, newest=newest)
 
 
@@ -53,14 +67,18 @@ def _began(session: Session) -> int | float | None:
 
 def asked(held: Session, window: Sequence[Message]) -> Turn | None:
     """The words that ``window`` asks to be answered, once it is held; ``None`` when they are superseded."""
-    sealed = seal(window)
+    said = spoken(window)
+    return _asked_by(held, said, seal(said))
+
+
+def _asked_by(held: Session, said: Speech, sealed: bytes) -> Turn | None:
     if held.newest and held.newest.knows(sealed):
         return held.newest.asked_by(sealed)
-    return _asked(held, window)
+    return _asked(held, said)
 
 
-def _asked(held: Session, window: Sequence[Message]) -> Turn | None:
-    replay = read(held, window, overtaken=True)
+def _asked(held: Session, said: Speech) -> Turn | None:
+    replay = beside(held, said, overtaken=True)
     if replay.anew or replay.stale or replay.revised is not None:
         return None
     if replay.asked is None:

@@ -12,7 +12,8 @@ from proxy.memory.alignment import align
 from proxy.memory.line import NEW, Line, kinship, number_of
 from proxy.memory.newest import Newest
 from proxy.memory.session import Entry, Session
-from proxy.memory.speech import answers, speech
+from proxy.memory.speech import Speech
+from proxy.memory.speech import spoken as spoken_in
 from proxy.memory.wording import goes_on, same
 
 
@@ -63,13 +64,18 @@ class Replay(msgspec.Struct, frozen=True):
         return not later and goes_on(self.held[last].text, self.spoken[asked].text)
 
 
-def read(held: Session, window: Sequence[Message], *, overtaken: bool = False) -> Replay:
-    """The window, laid beside what is held of the life that it belongs to.
+def read(held: Session, window: Sequence[Message]) -> Replay:
+    """The window, laid beside what is held of the life that it belongs to."""
+    return beside(held, spoken_in(window))
+
+
+def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
+    """A window's speech, laid beside what is held.
 
     One that a newer request has overtaken begins no life, and may show older lines alone.
     """
-    entries, spoken = of_life(held), _by_number(speech(window))
-    answering = answers(window)
+    entries, spoken = of_life(held), _by_number(speech.lines)
+    answering = speech.answering
     run = _straight(entries, spoken, moved=held.moved > 0)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
@@ -188,7 +194,10 @@ def _alone(entries: Sequence[Entry], words: Message) -> list[int]:
 
 def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:
     """The lines in the order of their turns; a line without a number stays behind the line before it."""
-    numbers = numbering.filled([number_of(message) for message in spoken])
+    given = [number_of(message) for message in spoken]
+    if not any(given):
+        return spoken
+    numbers = numbering.filled(given)
     if all(before <= after for before, after in pairwise(numbers)):
         return spoken
     return [spoken[i] for i in sorted(range(len(spoken)), key=numbers.__getitem__)]

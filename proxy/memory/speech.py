@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from filters.message import Message
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
@@ -12,6 +14,21 @@ _CONTROL = frozenset({"<continue>"})
 # Hume ends the user's words with what the voice sounded like: {slightly doubtful, very slightly calm}.
 _EXPRESSION = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairly |a bit )+[\w-]+"
 _TAIL = re.compile(rf"\{{{_EXPRESSION}(?:, {_EXPRESSION})*\}}")
+
+
+class Speech(msgspec.Struct, frozen=True):
+    """What was spoken, typed, called or returned by a tool, in a window's order.
+
+    ``answering`` is whether the window shows what the assistant said at all, if without words.
+    """
+
+    lines: Sequence[Message]
+    answering: bool
+
+
+def spoken(window: Sequence[Message]) -> Speech:
+    """The speech of a window."""
+    return Speech(speech(window), answers(window))
 
 
 def speech(window: Sequence[Message]) -> list[Message]:
@@ -35,9 +52,16 @@ def is_speech(message: Message) -> bool:
         return False
     content = message.content
     if isinstance(content, str):
-        words = content.strip()
-        return bool(words) and words not in _CONTROL and not (role == "user" and _TAIL.fullmatch(words))
+        return _is_said(content.strip(), role)
     return bool(content) and (bool(message.text.strip()) or _more_than_text(message))
+
+
+def _is_said(words: str, role: str) -> bool:
+    if not words:
+        return False
+    if words[0] == "{":
+        return not (role == "user" and _TAIL.fullmatch(words))
+    return words[0] != "<" or words not in _CONTROL
 
 
 def _more_than_text(message: Message) -> bool:

@@ -1,13 +1,14 @@
 """A session woven anew from what is held and what a window shows."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
 from filters.message import Message
 from proxy.memory.alignment import AGAIN
 from proxy.memory.heard import entry_of, renewed
-from proxy.memory.line import CUT, Line, kinship
+from proxy.memory.line import CUT, NEW, Line, kinship
 from proxy.memory.newest import Newest
 from proxy.memory.question import question_before, turn_of
 from proxy.memory.replay import Replay
@@ -19,7 +20,8 @@ def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: by
     """The session with the window's lines in their places, and without those that are ``gone``."""
     life = held.life + replay.anew
     loom = _Loom(held, replay, gone, life=life, now=now)
-    for position in _order(replay):
+    loom.take_run()
+    for position in loom.order:
         loom.take(position)
     loom.pass_to(len(replay.held))
     before = len(held.entries) - len(replay.held)
@@ -37,13 +39,15 @@ def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: by
 
 def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
     replay = loom.replay
-    places = {id(entry): i for i, entry in enumerate(entries)}
-    shown = [places[id(entry)] for entry in loom.shown.values() if id(entry) in places]
-    first = min(shown, default=len(entries))
+    found = (_place(entries, entry) for entry in loom.shown.values())
+    first = next((place for place in found if place is not None), len(entries))
     if replay.asked is None:
-        asked = question_before(entries, max(shown, default=-1))
+        shown = {id(entry) for entry in loom.shown.values()}
+        last = next((i for i in range(len(entries) - 1, -1, -1) if id(entries[i]) in shown), -1)
+        asked = question_before(entries, last)
     else:
-        asked = places.get(id(loom.shown.get(replay.asked)))
+        asked = _place(entries[::-1], loom.shown.get(replay.asked))
+        asked = None if asked is None else len(entries) - 1 - asked
     return Newest(
         at=loom.now,
         seal=seal,
@@ -53,6 +57,11 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
         whole=first <= len(loom.held.entries) - len(replay.held),
         asked=None if asked is None else turn_of(entries, asked),
     )
+
+
+def _place(entries: Sequence[Entry], entry: Entry | None) -> int | None:
+    """Where this very entry stands."""
+    return next((i for i, other in enumerate(entries) if other is entry), None)
 
 
 class _Loom:
@@ -68,8 +77,22 @@ class _Loom:
         self._gone, self._life = gone, life
         self._moved = bool(held.moved) and not replay.anew
         self._done = 0
-        self._following = _following(replay)
         self._revised = replay.revised
+        self._run = _run(replay)
+        self.order = _order(replay, self._run)
+        self._following = _following(replay, self.order)
+
+    def take_run(self) -> None:
+        """Lays down the window's first lines, as far as they are held in one row."""
+        if not self._run:
+            return
+        first, end = self.replay.places[0], self.replay.places[0] + self._run
+        self.pass_to(first)
+        row = zip(self.replay.held[first:end], self.replay.spoken, strict=False)
+        shown = [renewed(entry, message) for entry, message in row]
+        self.shown |= enumerate(shown)
+        self.entries += shown
+        self._done = end
 
     def take(self, position: int) -> None:
         """Lays down a line of the window, and before it what is held before it."""
@@ -136,30 +159,40 @@ class _Loom:
         return self.turns if last and entry.role == "user" and not numbered else before.turn
 
 
-def _following(replay: Replay) -> dict[int, int]:
+def _run(replay: Replay) -> int:
+    """How many of the window's first lines are held in one row, and unrevised, before all its others."""
+    places, revised = replay.places, replay.revised
+    first = places[0] if places else NEW
+    if first < 0:
+        return 0
+    count = next((i for i, place in enumerate(places) if place != first + i or place == revised), len(places))
+    return 0 if any(0 <= place < first + count for place in places[count:]) else count
+
+
+def _following(replay: Replay, order: Sequence[int]) -> dict[int, int]:
     """For each line of the window, where in ``held`` the next line stands that the window shows."""
     following, found = replay.end, {}
-    for position in reversed(_order(replay)):
+    for position in reversed(order):
         found[position] = following
         following = replay.places[position] if replay.places[position] >= 0 else following
     return found
 
 
-def _order(replay: Replay) -> list[int]:
-    """The window's lines in the order in which they were said, as far as what is held tells it.
+def _order(replay: Replay, start: int) -> list[int]:
+    """The window's lines from ``start`` on, in the order in which they were said, as what is held tells it.
 
     Words of the user that stand between a question and its answer were said when the answer was.
     """
-    keys: list[tuple[int, bool]] = []
-    before = -1
-    for message, place in zip(replay.spoken, replay.places, strict=True):
+    keys: dict[int, tuple[int, bool]] = {}
+    before = replay.places[start - 1] if start else -1
+    for position in range(start, len(replay.places)):
+        place = replay.places[position]
         if place >= 0:
             before = max(before, place)
-        elif message.role == "user":
+        elif replay.spoken[position].role == "user":
             before = _turn_end(replay, before)
-        keys.append((before, True) if place < 0 else (place, False))
-    positions = [i for i, place in enumerate(replay.places) if place != AGAIN]
-    return sorted(positions, key=keys.__getitem__)
+        keys[position] = (before, True) if place < 0 else (place, False)
+    return sorted((i for i in keys if replay.places[i] != AGAIN), key=keys.__getitem__)
 
 
 def _turn_end(replay: Replay, place: int) -> int:
@@ -170,16 +203,13 @@ def _turn_end(replay: Replay, place: int) -> int:
     return max(h for h in replay.matched if replay.held[h].turn == turn)
 
 
-def _unglued(entries: Sequence[Entry]) -> list[Entry]:
+def _unglued(entries: list[Entry]) -> list[Entry]:
     """Unanswered words that the next words repeat and go on from count once, under the newer turn."""
-    return [
-        entry
-        for entry, after in zip(entries, [*entries[1:], None], strict=True)
-        if not (after and _goes_on(after, entry))
-    ]
+    glued = {i for i, (entry, after) in enumerate(pairwise(entries)) if _goes_on(after, entry)}
+    return [entry for i, entry in enumerate(entries) if i not in glued] if glued else entries
 
 
 def _goes_on(later: Entry, earlier: Entry) -> bool:
-    if not earlier.role == later.role == "user" or (earlier.user and later.user != earlier.user):
+    if earlier.role != "user" or later.role != "user" or (earlier.user and later.user != earlier.user):
         return False
     return goes_on(later.text, earlier.text)

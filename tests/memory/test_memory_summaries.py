@@ -160,7 +160,7 @@ def _stale(one: Segment) -> Segment:
 
 
 def shown(session: Session, *window: Message) -> list[bool]:
-    _, heard = known(session, window)
+    _, heard, _ = known(session, window)
     return [isinstance(message, Covered) for message in heard]
 
 
@@ -206,7 +206,7 @@ def test_numbers_behind_the_reach_give_way_wherever_they_stand() -> None:
 
 def test_where_nothing_is_injected_nothing_gives_way() -> None:
     window = [*replayed(HALF), NEWEST]
-    snapshot, heard = known(HALF, window, injecting=False)
+    snapshot, heard, _ = known(HALF, window, injecting=False)
     assert heard is window
     assert snapshot.summaries == ()
 
