@@ -19,7 +19,7 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_nothing_is_lost_and_little_grows_in_a_few_seconds_of_mixed_load(workers):
-    options = ["--minutes", "0.1", "--callers", "20", "--grown", "0.4", "--workers", str(workers)]
+    options = ["--minutes", "0.06", "--callers", "20", "--grown", "0.4", "--workers", str(workers)]
     told = run("bench.soak", *options)
     assert "lost: 0" in told
 
