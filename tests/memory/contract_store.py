@@ -12,6 +12,9 @@ from proxy.memory.store import Deleted, Held, Key, Store, StoreError
 from tests.memory.conftest import FORGETFUL, SEALED, Open
 
 pytestmark = pytest.mark.anyio
+LENIENT = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+FEW = settings(max_examples=15, suppress_health_check=LENIENT)
+MANY = settings(max_examples=500, suppress_health_check=LENIENT)
 KEY = Key("acme", "call-1")
 # What breaks quoting, globbing, joining, sorting, C strings and encoders.
 HOSTILE = [
@@ -435,9 +438,24 @@ async def test_of_a_deletion_and_a_late_turn_the_deletion_wins(reopen: Open, dri
         assert await one.read(key) is None
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(steps=st.lists(st.sampled_from(["delete", "write", "late", "replace"]), max_size=8))
+STEPS = st.lists(st.sampled_from(["delete", "write", "late", "replace"]), max_size=8)
+
+
+@FEW
+@given(steps=STEPS)
 async def test_no_turn_comes_back_after_a_deletion(store: Store, steps: list[str]):
+    await nothing_comes_back(store, steps)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@MANY
+@given(steps=STEPS)
+async def test_no_turn_comes_back_after_a_deletion_at_length(store: Store, steps: list[str]):
+    await nothing_comes_back(store, steps)
+
+
+async def nothing_comes_back(store, steps):
     key = Key("acme", uuid.uuid4().hex)
     start, held, gone = time.time(), False, False
     await asyncio.sleep(0.001)
@@ -490,12 +508,24 @@ async def test_ids_sort_by_code_points(store: Store):
 # --- tenants
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(
-    tenants=st.lists(IDS, min_size=2, max_size=2, unique=True),
-    ids=st.lists(IDS, min_size=2, max_size=2, unique=True),
-)
+TWO = st.lists(IDS, min_size=2, max_size=2, unique=True)
+
+
+@FEW
+@given(tenants=TWO, ids=TWO)
 async def test_no_id_reaches_another_tenant_or_session(store: Store, tenants: list[str], ids: list[str]):
+    await each_stays_apart(store, tenants, ids)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@MANY
+@given(tenants=TWO, ids=TWO)
+async def test_no_id_reaches_another_at_length(store: Store, tenants: list[str], ids: list[str]):
+    await each_stays_apart(store, tenants, ids)
+
+
+async def each_stays_apart(store, tenants, ids):
     keys = [Key(tenant, name) for tenant in tenants for name in ids]
     await asyncio.gather(*[put(store, key, repr(key).encode(), cold=(repr(key).encode(),)) for key in keys])
     for key in keys:

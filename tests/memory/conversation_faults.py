@@ -114,8 +114,9 @@ class Talk(Engine):
         self.joined = True
 
     def remembered(self, line: Line) -> str:
-        """What window and memory make of a line; without history nobody tells how much was heard."""
-        return line.text if self.size == 1 and not line.told else line.spoken
+        """What window and memory make of a line: what no window shows is held as it was generated."""
+        untold = not line.told and (self.size == 1 or bool(line.spoken))
+        return line.text if untold else line.spoken
 
     def gold(self) -> list[tuple[Any, ...]]:
         return [x.held for x in self.lines if not (x.unheard or (x.foreign and not x.told))]
