@@ -94,7 +94,8 @@ def _timely(replayed: Line, held: Line) -> bool:
 
 
 def _akin(replayed: Line, held: Line) -> bool:
-    return kinship(replayed, held) > 0
+    """Of a line whose number is but its neighbour's, a likeness to another turn's words tells little."""
+    return kinship(replayed, held) >= (CUT if replayed.number is None else 1)
 
 
 def _possible(replayed: Line, held: Line) -> bool:
