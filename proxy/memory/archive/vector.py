@@ -3,7 +3,7 @@
 import math
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import mul
 from typing import Final
 
@@ -14,8 +14,8 @@ MOST: Final = 8192
 """How many numbers a vector has at the most."""
 
 
-def _sum_of_products(one: Iterable[float], other: Iterable[float]) -> float:
-    return sum(map(mul, one, other))
+def _sum_of_products(one: Vector, other: Sequence[float]) -> float:
+    return sum(map(mul, one, other), 0.0)
 
 
 # Since Python 3.12 there is one in C.
