@@ -17,9 +17,9 @@ from proxy.memory.session import Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key, StoreError
 
-_LOOKED_THROUGH: Final = 5000
+_LOOKED_THROUGH: Final = 2000
 """Of one owner, the newest."""
-_COMPARED: Final = 64
+_COMPARED: Final = 48
 """Those whose signs are most alike are compared number by number."""
 
 
