@@ -39,11 +39,11 @@ def routes() -> list[Route]:
 
 
 async def _found(request: Request) -> Response:
-    archive = _archiving(request).archive
+    finder = _archiving(request).finder
     asked = rest.checked(Asked, await rest.content(request))
     person = Scope(request.scope["tenant"], identifier(asked.user) or "")
     query = Query(text=asked.query, now=time.time(), limit=asked.limit)
-    return rest.answer({"results": await archive.search(person, query)})
+    return rest.answer({"results": await finder.search(person, query)})
 
 
 async def _exported(request: Request) -> Response:

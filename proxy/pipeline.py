@@ -13,6 +13,7 @@ from proxy.lately import Lately
 from proxy.memory.acquaintance import Acquaintance
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
+from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.knowledge import Knowledge
@@ -56,6 +57,7 @@ class Archiving(msgspec.Struct, frozen=True):
     """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls."""
 
     archive: Archive
+    finder: Finder
     archivist: Archivist
     recollection: Recollection
     knowledge: Knowledge

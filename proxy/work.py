@@ -43,13 +43,24 @@ class Work(Protocol):
         ...
 
 
-class Worker:
-    """Does all kinds of work on the sessions of some tenants while it runs."""
+class Chore(Protocol):
+    """Work that finds by itself what is due."""
 
-    def __init__(self, store: Store, works: Sequence[Work], tenants: Sequence[str]) -> None:
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        ...
+
+
+class Worker:
+    """Does all kinds of work on the sessions of some tenants while it runs, and ``chores`` beside it."""
+
+    def __init__(
+        self, store: Store, works: Sequence[Work], tenants: Sequence[str], chores: Sequence[Chore] = ()
+    ) -> None:
         self._store = store
         self._works = works
         self._tenants = tenants
+        self._chores = chores
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._running = False
@@ -64,16 +75,17 @@ class Worker:
     async def run(self, *, every: float = EVERY) -> None:
         """Works until it is cancelled; looks through the store at once and then every few seconds."""
         self._running = True
+        chores = [asyncio.create_task(chore.run()) for chore in self._chores]
         try:
-            while self._works:
-                done = await self._look_through()
+            while self._works or chores:
+                done = not self._works or await self._look_through()
                 await asyncio.sleep(every if done else min(every, ALONE_EVERY))
         finally:
             self._running = False
-            await self._stop()
+            await self._stop(chores)
 
-    async def _stop(self) -> None:
-        tasks = list(self._tasks.values())
+    async def _stop(self, chores: Sequence[asyncio.Task[None]]) -> None:
+        tasks = [*self._tasks.values(), *chores]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from proxy.assembly.recall import finder_of
 from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
@@ -12,6 +13,7 @@ from proxy.extractor import Extractor
 from proxy.inquiry import Inquiry
 from proxy.memory.acquaintance import Acquaintance
 from proxy.memory.archive.archivist import Archivist
+from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Codec
@@ -33,7 +35,7 @@ from proxy.practice import Practice
 from proxy.record import Listener, Recorder
 from proxy.summariser import Summariser
 from proxy.traces import KeptTurns, Traces
-from proxy.work import Work, Worker
+from proxy.work import Chore, Work, Worker
 
 
 def remembered(settings: Settings) -> Memory | None:
@@ -65,10 +67,10 @@ def memory_of(
     store = Metered(Guard(opened, patience=deadline / 4), meter)
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
-    archiving = _archiving(own, store, codec, tenants(settings))
+    archiving = _archiving(own, store, codec, tenants(settings), targets)
     works: list[Work] = [summaries] if own.summaries else []
     works += _learning(own, opened, archiving, targets)
-    worker = Worker(opened, works, tenants(settings))
+    worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
     holdings = _holdings(archiving)
     memory = Memory(
@@ -96,6 +98,12 @@ def _listeners(settings: MemorySettings, archiving: Archiving | None, worker: Wo
     yield worker.nudge
     if settings.facts:
         yield Pause(worker.nudge, after=settings.facts.pause).told
+
+
+def _chores(store: Store, archiving: Archiving | None) -> Iterator[Chore]:
+    embedder = archiving.finder.embedder if archiving else None
+    if archiving and embedder:
+        yield Embedding(store, archiving.archive, embedder)
 
 
 def _learning(
@@ -140,19 +148,24 @@ def _file(url: str) -> Path | None:
 
 
 def _archiving(
-    settings: MemorySettings, store: Store, codec: Codec, tenants: tuple[str, ...]
+    settings: MemorySettings,
+    store: Store,
+    codec: Codec,
+    tenants: tuple[str, ...],
+    targets: Mapping[str, Target],
 ) -> Archiving | None:
     url = settings.archive_url
     if not url:
         return None
     archive = open_archive(url, codec=codec)
     archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
-    recollection = Recollection(archive, deadline=settings.deadline)
+    finder = finder_of(archive, settings.recall, targets)
+    recollection = Recollection(finder, deadline=settings.deadline)
     most = settings.facts.max if settings.facts else MOST
     mem0 = _mem0(settings)
     knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl)
     acquaintance = Acquaintance(knowledge, deadline=settings.deadline)
-    return Archiving(archive, archivist, recollection, knowledge, acquaintance, mem0)
+    return Archiving(archive, finder, archivist, recollection, knowledge, acquaintance, mem0)
 
 
 def _mem0(settings: MemorySettings) -> Mem0 | None:

@@ -12,7 +12,16 @@ from filters.inject_summaries import InjectSummaries
 from proxy.configuration import sequence
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
-from proxy.configuration.settings import Pipeline, Settings, Upstream
+from proxy.configuration.settings import (
+    Embeddings,
+    Facts,
+    Memory,
+    Pipeline,
+    Rerank,
+    Settings,
+    Summaries,
+    Upstream,
+)
 from proxy.loopback import is_loopback_name
 
 
@@ -75,8 +84,14 @@ UPSTREAM_RULES: Final = (
 
 def _unused(settings: Settings) -> Iterator[Finding]:
     used = {name for pipeline in settings.pipelines.values() for name in pipeline.upstreams}
+    if settings.memory:
+        used |= {aid.upstream for aid in _aids(settings.memory) if aid}
     for name in settings.upstreams.keys() - used:
         yield Finding(("upstreams", name), "no pipeline uses this upstream; name it in one, or take it out")
+
+
+def _aids(memory: Memory) -> tuple[Summaries | Facts | Embeddings | Rerank | None, ...]:
+    return memory.summaries, memory.facts, memory.recall.embeddings, memory.recall.rerank
 
 
 def _unseen(settings: Settings) -> Iterator[Finding]:

@@ -38,6 +38,9 @@ def test_it_is_without_fault_and_needs_no_environment():
         ("Limits", WRITTEN["limits"]),
         ("Window", WRITTEN["memory"]["window"]),
         ("Summaries", WRITTEN["memory"]["summaries"]),
+        ("RecallAids", WRITTEN["memory"]["recall"]),
+        ("Embeddings", WRITTEN["memory"]["recall"]["embeddings"]),
+        ("Rerank", WRITTEN["memory"]["recall"]["rerank"]),
         ("Traces", WRITTEN["traces"]),
         ("Webhooks", WRITTEN["webhooks"]),
         ("AgoraWebhook", WRITTEN["webhooks"]["agora"]),
@@ -73,6 +76,9 @@ def test_no_section_is_forgotten():
         "AgoraWebhook",
         "Archive",
         "Facts",
+        "RecallAids",
+        "Embeddings",
+        "Rerank",
     }
     assert set(of_model(Settings)["$defs"]) == known
 

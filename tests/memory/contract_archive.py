@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Chunk, Fact, Query
+from proxy.memory.archive.archive import Archive, Chunk, Fact, Meaning, Query
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.steps import Steps, first
 from proxy.memory.codec import Identity
 from proxy.memory.encryption import Encryption
 from proxy.memory.session import Entry, Session
+from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key
+from tests.meanings import vector
 from tests.memory.conftest import postgresql, sqlite
 
 pytestmark = pytest.mark.anyio
@@ -334,3 +338,112 @@ async def test_many_at_once_write_and_read(archive: Archive):
     )
     assert len(await archive.turns(ANN)) == 20
     await archive.ping()
+
+
+# --- what is meant
+
+
+def meant(text: str, model: str = "m", weight: float = 0.4) -> Meaning:
+    return Meaning(model=model, vector=vector(text), weight=weight, least=0.3)
+
+
+async def embed(archive: Archive, model: str = "m") -> list[str]:
+    """Adds all vectors that are lacking; of which texts."""
+    made: list[str] = []
+    while due := await archive.unmeant(model, limit=3):
+        await archive.add_vectors(model, [(one, vector(one.text or "")) for one in due])
+        made += [one.text or "" for one in due]
+    return sorted(made)
+
+
+async def alike(archive: Archive, text: str, person: Scope = ANN, model: str = "m") -> list[str]:
+    query = Query(text=text, now=NOW, meaning=meant(text, model))
+    return [one.text for one in await archive.search(person, query)]
+
+
+async def test_each_text_wants_a_vector_once_and_again_when_it_is_corrected(archive: Archive):
+    held = session("My puppy is small.", "Lovely.", "I moved.")
+    await archive.keep(KEY, held, mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Likes tea.", created=NOW))
+    await archive.add_document("acme", "a.md", [Chunk(title="Pets", text="No hound.")], at=NOW)
+    whole = ["I moved.", "Likes tea.", "Lovely.", "My puppy is small.", "Pets\nNo hound."]
+    assert await embed(archive) == whole
+    assert await embed(archive) == []
+    corrected = msgspec.structs.replace(held.entries[0], content="My tea is small.")
+    await archive.keep(KEY, msgspec.structs.replace(held, entries=(corrected, *held.entries[1:])), mark=NOW)
+    assert "My tea is small." not in await alike(archive, "hound")
+    assert await embed(archive) == ["My tea is small."]
+    assert await embed(archive, "other") == sorted([*whole[:3], "My tea is small.", whole[4]])
+
+
+async def test_a_vector_of_what_was_corrected_meanwhile_is_not_added(archive: Archive):
+    held = session("My puppy is small.")
+    await archive.keep(KEY, held, mark=NOW)
+    (late,) = await archive.unmeant("m", limit=9)
+    corrected = msgspec.structs.replace(held.entries[0], content="My tea is small.")
+    await archive.keep(KEY, msgspec.structs.replace(held, entries=(corrected,)), mark=NOW)
+    await archive.add_vectors("m", [(late, vector("puppy"))])
+    assert await alike(archive, "hound") == []
+    assert await embed(archive) == ["My tea is small."]
+
+
+async def test_what_means_the_same_is_found_and_goes_before_a_word_in_passing(archive: Archive):
+    await archive.keep(KEY, session("My puppy sleeps.", "Lovely.", "The weather, animal and all."), mark=NOW)
+    assert await asked(archive, "Which hound?") == []
+    assert await alike(archive, "Which hound?") == []  # there is no vector yet
+    await embed(archive)
+    assert (await alike(archive, "Which hound?"))[0] == "My puppy sleeps."
+    assert await alike(archive, "Which physician?") == []
+    assert await alike(archive, "Which hound?", model="other") == []
+
+
+async def test_meaning_adds_to_words(archive: Archive):
+    await archive.keep(KEY, session("The dog and the cat.", "-", "-", "-", "My cat is small."), mark=NOW)
+    await embed(archive)
+    by_words = await archive.search(ANN, Query(text="cat", now=NOW))
+    both = await archive.search(ANN, Query(text="cat", now=NOW, meaning=meant("dog", weight=0.5)))
+    assert {one.text for one in both} == {one.text for one in by_words}
+    assert both[0].text == "The dog and the cat."
+    assert max(one.score for one in both) > max(one.score for one in by_words) + 0.3
+
+
+async def test_nobody_finds_what_means_the_same_and_is_anothers(archive: Archive):
+    await archive.keep(KEY, session("My puppy sleeps."), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Has a puppy.", created=NOW))
+    await archive.add_document("acme", "a.md", [Chunk(title="", text="A puppy is welcome.")], at=NOW)
+    await embed(archive)
+    assert len(await alike(archive, "hound")) == 3
+    assert await alike(archive, "hound", BOB) == ["A puppy is welcome."]
+    for nobody in (Scope("acme"), Scope("other", "ann"), Scope("", "ann")):
+        assert await alike(archive, "hound", nobody) == []
+
+
+async def test_vectors_go_with_what_they_belong_to(archive: Archive):
+    await archive.keep(KEY, session("My puppy sleeps."), mark=NOW)
+    await archive.keep(Key("acme", "bobs"), session("My puppy is Max.", user="bob"), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Has a puppy.", created=NOW))
+    await archive.add_document("acme", "a.md", [Chunk(title="", text="A puppy is welcome.")], at=NOW)
+    await embed(archive)
+    assert await vectors_left(archive) == 4
+    await archive.forget(ANN, at=NOW)
+    await archive.scrub()
+    assert await vectors_left(archive) == 2
+    assert await archive.remove_document("acme", "a.md")
+    await archive.forget_session(Key("acme", "bobs"), at=NOW)
+    assert await vectors_left(archive) == 0
+
+
+async def test_a_text_without_a_vector_is_not_asked_for_again(archive: Archive):
+    await archive.keep(KEY, session("My puppy sleeps."), mark=NOW)
+    (one,) = await archive.unmeant("m", limit=9)
+    await archive.add_vectors("m", [(one, None)])
+    assert await archive.unmeant("m", limit=9) == []
+    assert await alike(archive, "puppy") == ["My puppy sleeps."]
+
+
+async def vectors_left(archive: Archive) -> int:
+    def count() -> Steps[int]:
+        return (yield from first(Statement("SELECT COUNT(*) FROM turnkeeper_vectors"), {}))
+
+    assert isinstance(archive, SqlArchive)
+    return await archive._engine.read(count)

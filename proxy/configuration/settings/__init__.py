@@ -8,6 +8,7 @@ from proxy.configuration.settings.log import Log
 from proxy.configuration.settings.memory import Archive, Memory, Window
 from proxy.configuration.settings.opentelemetry import OpenTelemetry
 from proxy.configuration.settings.pipeline import Pipeline
+from proxy.configuration.settings.recall import Embeddings, RecallAids, Rerank
 from proxy.configuration.settings.summaries import Summaries
 from proxy.configuration.settings.traces import Traces
 from proxy.configuration.settings.upstream import Upstream
@@ -17,6 +18,7 @@ from proxy.configuration.settings.whole import Settings
 __all__ = [
     "AgoraWebhook",
     "Archive",
+    "Embeddings",
     "Facts",
     "Identity",
     "Limits",
@@ -25,6 +27,8 @@ __all__ = [
     "Memory",
     "OpenTelemetry",
     "Pipeline",
+    "RecallAids",
+    "Rerank",
     "Settings",
     "Summaries",
     "Traces",

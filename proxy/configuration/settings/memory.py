@@ -8,6 +8,7 @@ from filters import quantity
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
 from proxy.configuration.settings.facts import Facts
+from proxy.configuration.settings.recall import RecallAids
 from proxy.configuration.settings.summaries import Summaries
 from proxy.configuration.value import (
     Duration,
@@ -66,6 +67,8 @@ class Memory(Part):
     """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
     archive: Archive = Archive()
     """Where every turn is kept as it was heard, beyond its session."""
+    recall: RecallAids = RecallAids()
+    """Models that help recall; without them it goes by words alone."""
     reasoning: bool = False
     """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
 

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.vector import Vector
 from proxy.memory.session import Entry, Session
 from proxy.memory.store import Key
 
@@ -64,12 +65,35 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: float | None = None
 
 
+class Meaning(msgspec.Struct, frozen=True, kw_only=True):
+    """What a question means to a ``model``: a vector of length 1.
+
+    What is as alike as ``least`` (a cosine) gains nothing, what means the same gains ``weight``.
+    """
+
+    model: str
+    vector: Vector
+    weight: float
+    least: float
+
+
+class Unmeant(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that has no vector yet; ``None`` where it cannot be read. ``terms`` change with the text."""
+
+    passage: int
+    owner: Scope
+    terms: str
+    text: str | None
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked, at ``now`` in seconds since 1970, and how many answers are wanted."""
 
     text: str
     now: float
     limit: int = 10
+    meaning: Meaning | None = None
+    """What the text means, where that is known."""
 
 
 class Archive(Protocol):
@@ -97,6 +121,14 @@ class Archive(Protocol):
 
     async def search(self, person: Scope, query: Query) -> list[Found]:
         """The person's turns and facts, and the tenant's documents, best first."""
+        ...
+
+    async def unmeant(self, model: str, *, limit: int) -> list[Unmeant]:
+        """A few of the texts, of anybody, of which no vector by this model was added."""
+        ...
+
+    async def add_vectors(self, model: str, vectors: Sequence[tuple[Unmeant, Vector | None]]) -> None:
+        """Adds vectors of length 1 for texts that are still the same; ``None`` for one that has none."""
         ...
 
     async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:

@@ -19,6 +19,10 @@ class Dialect(msgspec.Struct, frozen=True):
     """An owner's passages that hold a word, the likeliest first."""
     near: Statement
     """Passages that stand beside those of ``:ids``, and these themselves."""
+    these: Statement
+    """An owner's passages among those of ``:ids``."""
+    vectors: Statement
+    """The vectors of an owner's passages among those of ``:ids``."""
     texts: dict[int, Statement]
     """By kind, what is read of the items of ``:ids``."""
 
@@ -49,7 +53,12 @@ def _dialect(any_of: Callable[[Iterable[str]], str], match: str, ids: str) -> Di
         f" WHERE h.kind = 1 AND p.kind = 1 AND h.owner = :owner AND h.id IN ({ids})"
     )
     texts = {kind: Statement(text.replace("{ids}", ids)) for kind, text in _TEXTS.items()}
-    return Dialect(any_of, Statement(match), Statement(near), texts)
+    these = f"SELECT {PASSAGE} FROM turnkeeper_passages p WHERE p.owner = :owner AND p.id IN ({ids})"
+    vectors = (
+        "SELECT passage, blob FROM turnkeeper_vectors"
+        f" WHERE owner = :owner AND model = :model AND passage IN ({ids})"
+    )
+    return Dialect(any_of, Statement(match), Statement(near), Statement(these), Statement(vectors), texts)
 
 
 def _phrases(terms: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 # Nobody waits for it on a call but whoever searches, and leaves at the deadline.
 _TIMEOUT: Final = 5.0
 _CONNECTIONS: Final = 4
-_TABLES: Final = ("sessions", "cold", "turns", "passages", "facts", "talks", "people")
+_TABLES: Final = ("sessions", "cold", "turns", "passages", "vectors", "facts", "talks", "people")
 
 
 class PostgresEngine:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from filters.remembered import Remembered
-from proxy.memory.archive.archive import Archive, Found, Query
+from proxy.memory.archive.archive import Found, Query
+from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.store import StoreError
 
@@ -21,8 +22,8 @@ class Recollection:
     An archive that was too slow three times in a row is left alone for half a second.
     """
 
-    def __init__(self, archive: Archive, *, deadline: float) -> None:
-        self._archive = archive
+    def __init__(self, finder: Finder, *, deadline: float) -> None:
+        self._finder = finder
         self._deadline = deadline
         self._shut_until = 0.0
         self._slow = 0
@@ -35,7 +36,7 @@ class Recollection:
         query = Query(text=text, now=now, limit=3 * limit + _SPARE)
         try:
             async with asyncio.timeout(self._deadline):
-                found = await self._archive.search(person, query)
+                found = await self._finder.search(person, query, within=self._deadline)
         except TimeoutError:
             self._slow += 1
             if self._slow >= _SLOW:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from proxy.memory.archive.archive import Chunk, Fact, Found, Query
+from proxy.memory.archive.archive import Chunk, Fact, Found, Meaning, Query
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.meanings import alike
 from proxy.memory.archive.moments import Span, spans
-from proxy.memory.archive.ranking import Passage, Question, Ranked, ranked, worths
+from proxy.memory.archive.ranking import Passage, Question, Ranked, Worths, ranked, worths
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
 from proxy.memory.archive.words import DOCUMENT, DURING, FACT, OWNED, TURN
@@ -34,26 +35,40 @@ def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
     found: list[Ranked] = []
     for scope in (person, Scope(person.tenant)):
         question = Question(shelf.lexicon.asked(scope, stems), times if scope.person else (), query.now)
-        found += yield from _owned(shelf, scope, question)
+        found += yield from _owned(shelf, scope, question, query.meaning)
     best = sorted(((worth * _WORTH[one.kind], one) for worth, one in found), key=lambda pair: -pair[0])
     read = yield from _read(shelf, person, best[: 2 * query.limit], query.now)
     return list(read)[: query.limit]
 
 
-def _owned(shelf: Shelf, scope: Scope, question: Question) -> Steps[list[Ranked]]:
+def _owned(shelf: Shelf, scope: Scope, question: Question, meaning: Meaning | None) -> Steps[list[Ranked]]:
     owner = yield from owner_of(scope)
-    if owner is None or not (question.groups or question.spans):
+    if owner is None or not (question.groups or question.spans or meaning):
         return []
     passages = yield from _candidates(shelf, owner, question)
-    if not passages:
-        return []
     size = yield from first(OWNED, {"owner": owner})
     own = worths(question, passages.values(), size)
-    if scope.person:
-        best = sorted(own, key=own.__getitem__, reverse=True)[:_WITH_NEIGHBOURS]
-        rows = yield from asked(shelf.dialect.near, {"owner": owner, "ids": listed(best)})
+    if meaning:
+        passages |= yield from _meant(shelf, scope, owner, meaning, own)
+    if scope.person and passages:
+        rows = yield from asked(shelf.dialect.near, {"owner": owner, "ids": listed(_best(own))})
         passages |= _by_id(rows)
     return ranked(question, passages.values(), own)
+
+
+def _meant(
+    shelf: Shelf, scope: Scope, owner: int, meaning: Meaning, own: Worths
+) -> Steps[dict[int, Passage]]:
+    """Passages that are alike in meaning, which adds to what they are worth by their own words."""
+    found = yield from alike(shelf, scope, owner, meaning, _best(own))
+    for passage, worth in found.items():
+        own[passage] = own.get(passage, 0.0) + worth
+    rows = yield from asked(shelf.dialect.these, {"owner": owner, "ids": listed(found)})
+    return _by_id(rows)
+
+
+def _best(own: Worths) -> list[int]:
+    return sorted(own, key=own.__getitem__, reverse=True)[:_WITH_NEIGHBOURS]
 
 
 def _candidates(shelf: Shelf, owner: int, question: Question) -> Steps[dict[int, Passage]]:

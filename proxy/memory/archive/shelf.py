@@ -8,8 +8,8 @@ import msgspec
 from filters.message import epoch_seconds
 from proxy.memory.archive.dialect import Dialect
 from proxy.memory.archive.lexicon import Lexicon, Scope
-from proxy.memory.archive.steps import Steps, asked
-from proxy.memory.archive.words import NO_PASSAGE, PUT_PASSAGE
+from proxy.memory.archive.steps import Steps, asked, first
+from proxy.memory.archive.words import NO_PASSAGE, NO_VECTOR, PUT_PASSAGE
 from proxy.memory.codec import Codec
 from proxy.memory.session import Entry
 from proxy.memory.store import Key
@@ -46,6 +46,14 @@ class Shelf(msgspec.Struct, frozen=True):
         """The value again. Raises StoreError for bytes that cannot be read."""
         return msgspec.msgpack.decode(self.codec.decode(key, bytes(blob)), type=kind)
 
+    def sealed_bytes(self, scope: Scope, value: bytes) -> bytes:
+        """Bytes about something of an owner's, of no use under another's name."""
+        return self.codec.encode(Key(scope.tenant, scope.person), value)
+
+    def opened_bytes(self, scope: Scope, blob: bytes) -> bytes:
+        """The bytes again. Raises StoreError for what cannot be read."""
+        return self.codec.decode(Key(scope.tenant, scope.person), bytes(blob))
+
     def digest(self, *values: object) -> bytes:
         """A short mark that changes with the values; with a key it tells nothing of them."""
         return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12, key=self.lexicon.key).digest()
@@ -53,9 +61,10 @@ class Shelf(msgspec.Struct, frozen=True):
     def indexed(self, scope: Scope, owner: int, text: str, line: Line) -> Steps[None]:
         """Puts the words of an item into the index; one without words has no place there."""
         terms = self.lexicon.terms(scope, text)
-        yield from asked(
-            PUT_PASSAGE if terms else NO_PASSAGE, {**line._asdict(), "owner": owner, "terms": terms}
-        )
+        words = {**line._asdict(), "owner": owner, "terms": terms}
+        passage = yield from first(PUT_PASSAGE if terms else NO_PASSAGE, words)
+        if passage is not None:
+            yield from asked(NO_VECTOR, {"passage": passage})
 
 
 def spoken_at(entry: Entry) -> float:

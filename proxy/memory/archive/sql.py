@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 
-from proxy.memory.archive import knowledge, oblivion, search, turns
-from proxy.memory.archive.archive import Chunk, Fact, Found, Query, Turn
+from proxy.memory.archive import knowledge, meanings, oblivion, search, turns
+from proxy.memory.archive.archive import Chunk, Fact, Found, Query, Turn, Unmeant
 from proxy.memory.archive.engine import Engine
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
+from proxy.memory.archive.vector import Vector
 from proxy.memory.session import Entry, Session
 from proxy.memory.store import Key
 
@@ -35,6 +36,14 @@ class SqlArchive:
     async def search(self, person: Scope, query: Query) -> list[Found]:
         """As the protocol has it."""
         return await self._engine.read(partial(search.search, self._shelf, person, query))
+
+    async def unmeant(self, model: str, *, limit: int) -> list[Unmeant]:
+        """As the protocol has it."""
+        return await self._engine.read(partial(meanings.unmeant, self._shelf, model, limit))
+
+    async def add_vectors(self, model: str, vectors: Sequence[tuple[Unmeant, Vector | None]]) -> None:
+        """As the protocol has it."""
+        await self._engine.write(partial(meanings.add_vectors, self._shelf, model, vectors))
 
     async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
         """As the protocol has it."""

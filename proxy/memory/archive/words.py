@@ -52,14 +52,33 @@ PUT_PASSAGE: Final = Statement(
     "INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms)"
     " VALUES (:owner, :kind, :item, :talk, :place, :at, :terms)"
     " ON CONFLICT (kind, item) DO UPDATE SET owner = excluded.owner, talk = excluded.talk,"
-    " place = excluded.place, at = excluded.at, terms = excluded.terms"
+    " place = excluded.place, at = excluded.at, terms = excluded.terms, meant = '' RETURNING id"
 )
+NO_VECTOR: Final = Statement("DELETE FROM turnkeeper_vectors WHERE passage = :passage")
 NO_PASSAGE: Final = Statement("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item = :item")
 OWNED: Final = Statement("SELECT COUNT(*) FROM turnkeeper_passages WHERE owner = :owner")
 PASSAGE: Final = "p.id, p.kind, p.item, p.talk, p.place, p.at, p.terms"
 DURING: Final = Statement(
     f"SELECT {PASSAGE} FROM turnkeeper_passages p WHERE p.owner = :owner"
     " AND p.at >= :begin AND p.at < :end ORDER BY p.at DESC LIMIT :limit"
+)
+
+UNMEANT: Final = Statement(
+    "SELECT p.id, p.kind, p.item, p.terms, o.tenant, o.person FROM turnkeeper_passages p"
+    " JOIN turnkeeper_people o ON o.id = p.owner WHERE p.meant < :model OR p.meant > :model LIMIT :limit"
+)
+MEANT: Final = Statement(
+    "UPDATE turnkeeper_passages SET meant = :model WHERE id = :passage AND terms = :terms RETURNING owner"
+)
+PUT_VECTOR: Final = Statement(
+    "INSERT INTO turnkeeper_vectors (passage, owner, model, sign, blob)"
+    " VALUES (:passage, :owner, :model, :sign, :blob)"
+    " ON CONFLICT (passage) DO UPDATE SET owner = excluded.owner, model = excluded.model,"
+    " sign = excluded.sign, blob = excluded.blob"
+)
+SIGNS: Final = Statement(
+    "SELECT passage, sign FROM turnkeeper_vectors WHERE owner = :owner AND model = :model"
+    " ORDER BY passage DESC LIMIT :limit"
 )
 
 _TURN: Final = (

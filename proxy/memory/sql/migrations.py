@@ -156,7 +156,25 @@ def _passages(types: Types) -> tuple[str, ...]:
     return passages, by_time, by_place
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (m001_sessions, m002_deletions, m003_archive)
+def m004_vectors(types: Types) -> tuple[str, ...]:
+    """What passages mean to a model; ``meant`` names the one that was asked last, empty where none was."""
+    meant = "ALTER TABLE turnkeeper_passages ADD COLUMN meant TEXT NOT NULL DEFAULT ''"
+    by_meant = "CREATE INDEX turnkeeper_passages_meant ON turnkeeper_passages (meant)"
+    vectors = f"""CREATE TABLE turnkeeper_vectors (
+        passage {types.number} PRIMARY KEY REFERENCES turnkeeper_passages (id) ON DELETE CASCADE,
+        owner {types.number} NOT NULL,
+        model TEXT NOT NULL,
+        sign {types.blob} NOT NULL,
+        blob {types.blob} NOT NULL
+    )"""
+    # It holds all that a look through an owner's signs reads.
+    by_owner = (
+        "CREATE INDEX turnkeeper_vectors_owner ON turnkeeper_vectors (owner, model, passage DESC, sign)"
+    )
+    return meant, by_meant, vectors, by_owner
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (m001_sessions, m002_deletions, m003_archive, m004_vectors)
 
 
 def ahead(taken: Collection[str], types: Types) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.memory.archive.archive import Archive, Query
 from proxy.memory.archive.archivist import Archivist
+from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
@@ -120,7 +121,7 @@ async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Arch
 async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(archive: Archive):
     broken = Broken(archive)
     broken.wait = 5.0
-    recollection = Recollection(broken, deadline=0.05)
+    recollection = Recollection(Finder(broken), deadline=0.05)
     for _ in range(9):
         began = time.monotonic()
         with pytest.raises(StoreError):

@@ -1,0 +1,46 @@
+"""Who helps recall, as a configuration says."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from proxy.configuration.settings import Embeddings, RecallAids, Rerank
+from proxy.embedder import HttpEmbedder
+from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.finder import WITHIN, Finder, Likeness, Order
+from proxy.pipeline import Target
+from proxy.practice import Practice
+from proxy.reranker import HttpReranker
+
+# Servers of one model take any name.
+_UNNAMED: Final = "default"
+
+
+def finder_of(archive: Archive, settings: RecallAids, targets: Mapping[str, Target]) -> Finder:
+    """A search of the archive with all the help that is configured."""
+    return Finder(
+        archive, likeness=_likeness(settings.embeddings, targets), order=_order(settings.rerank, targets)
+    )
+
+
+def _likeness(settings: Embeddings | None, targets: Mapping[str, Target]) -> Likeness | None:
+    target = _target(settings, targets)
+    if settings is None or target is None:
+        return None
+    embedder = HttpEmbedder(
+        target, model=settings.model or target.model or _UNNAMED, timeout=settings.timeout
+    )
+    return Likeness(embedder, settings.weight, settings.least)
+
+
+def _order(settings: Rerank | None, targets: Mapping[str, Target]) -> Order | None:
+    target = _target(settings, targets)
+    if settings is None or target is None:
+        return None
+    reranker = HttpReranker(target, model=settings.model or target.model or _UNNAMED, timeout=WITHIN)
+    return Order(reranker, settings.top)
+
+
+def _target(settings: Embeddings | Rerank | None, targets: Mapping[str, Target]) -> Target | None:
+    """The upstream; none where it could only tell what it was shown."""
+    target = targets[settings.upstream] if settings else None
+    return None if target and isinstance(target.upstream, Practice) else target

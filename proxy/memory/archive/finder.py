@@ -1,0 +1,152 @@
+"""The archive's answers to a question, made better by models as far as there is time."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from proxy.errors import UpstreamError
+from proxy.memory.archive.archive import Archive, Found, Meaning, Query
+from proxy.memory.archive.embedding import Embedder
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.store import StoreError
+
+T = TypeVar("T")
+
+_log = logging.getLogger("turnkeeper")
+
+WITHIN: Final = 2.0
+"""How long the models have where nobody is on the line, in seconds."""
+# What is left at the end is for the way back.
+_SHARE: Final = 0.9
+_FAILURES: Final = 3
+_SHUT: Final = 10.0
+
+
+class Reranker(Protocol):
+    """A model that says how well texts answer a question."""
+
+    async def relevance(self, question: str, texts: Sequence[str]) -> list[float]:
+        """How well each text answers, in order. Raises UpstreamError."""
+        ...
+
+
+class Likeness(NamedTuple):
+    """Who says what a question means, and what that counts beside its words; as in ``Meaning``."""
+
+    embedder: Embedder
+    weight: float
+    least: float
+
+
+class Order(NamedTuple):
+    """Who puts the first ``top`` answers in order."""
+
+    reranker: Reranker
+    top: int
+
+
+class Finder:
+    """Searches an archive. A model that is too slow, or fails, costs no answer.
+
+    One that failed or was late three times in a row is left alone for ten seconds.
+    """
+
+    def __init__(
+        self, archive: Archive, *, likeness: Likeness | None = None, order: Order | None = None
+    ) -> None:
+        self._archive = archive
+        self._likeness = likeness
+        self._order = order
+        self._embedding = _Trust("embeddings")
+        self._ranking = _Trust("rerank")
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """Who says what texts mean, if anybody does."""
+        return self._likeness.embedder if self._likeness else None
+
+    async def search(self, person: Scope, query: Query, *, within: float = WITHIN) -> list[Found]:
+        """What answers a question, best first; the models have ``within`` seconds. Raises StoreError."""
+        if not (self._likeness or self._order) or not person.person:
+            return await self._archive.search(person, query)
+        due = asyncio.get_running_loop().time() + _SHARE * within
+        top = self._order.top if self._order else 0
+        found = await self._found(person, msgspec.structs.replace(query, limit=max(query.limit, top)), due)
+        return (await self._ranked(query.text, found, due))[: query.limit]
+
+    async def _found(self, person: Scope, query: Query, due: float) -> list[Found]:
+        by_words = asyncio.ensure_future(self._archive.search(person, query))
+        by_words.add_done_callback(_seen)
+        meaning = await self._meaning(query.text, due)
+        if meaning is None:
+            return await by_words
+        try:
+            async with asyncio.timeout_at(due):
+                return await self._archive.search(person, msgspec.structs.replace(query, meaning=meaning))
+        except (TimeoutError, StoreError):
+            return await by_words
+
+    async def _meaning(self, text: str, due: float) -> Meaning | None:
+        if self._likeness is None or not text.strip():
+            return None
+        embedder, weight, least = self._likeness
+        vectors = await self._embedding.ask(lambda: embedder.vectors([text]), due)
+        if vectors is None:
+            return None
+        return Meaning(model=embedder.model, vector=vectors[0], weight=weight, least=least)
+
+    async def _ranked(self, question: str, found: list[Found], due: float) -> list[Found]:
+        """What is put in order bears the model's score, and what comes after it no higher one."""
+        if self._order is None or not found:
+            return found
+        first, rest = found[: self._order.top], found[self._order.top :]
+        texts, reranker = [one.text for one in first], self._order.reranker
+        relevance = await self._ranking.ask(lambda: reranker.relevance(question, texts), due)
+        if relevance is None:
+            return found
+        pairs = sorted(zip(relevance, first, strict=True), key=lambda pair: -pair[0])
+        least = pairs[-1][0]
+        ordered = [_scored(one, score) for score, one in pairs]
+        return ordered + [_scored(one, min(one.score, least)) for one in rest]
+
+
+class _Trust:
+    """Whether a model is worth asking, by how it did of late."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._failures = 0
+        self._shut_until = 0.0
+
+    async def ask(self, asking: Callable[[], Awaitable[T]], due: float) -> T | None:
+        """The answer; ``None`` where there is none by then."""
+        loop = asyncio.get_running_loop()
+        if not self._shut_until <= loop.time() < due:
+            return None
+        try:
+            async with asyncio.timeout_at(due):
+                answer = await asking()
+        except (UpstreamError, TimeoutError) as error:
+            self._failed(loop.time(), error)
+            return None
+        self._failures = 0
+        return answer
+
+    def _failed(self, now: float, error: Exception) -> None:
+        _log.debug("Recall goes without %s: %s", self._name, type(error).__name__)
+        self._failures += 1
+        if self._failures >= _FAILURES:
+            self._shut_until = now + _SHUT
+
+
+def _scored(found: Found, score: float) -> Found:
+    return msgspec.structs.replace(found, score=round(score, 4))
+
+
+def _seen(task: "asyncio.Future[list[Found]]") -> None:
+    """Whoever waited may have left: the error is known all the same."""
+    if not task.cancelled():
+        task.exception()
