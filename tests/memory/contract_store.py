@@ -14,7 +14,7 @@ from tests.memory.conftest import FORGETFUL, SEALED, Open
 pytestmark = pytest.mark.anyio
 LENIENT = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 FEW = settings(max_examples=15, suppress_health_check=LENIENT)
-MANY = settings(max_examples=500, suppress_health_check=LENIENT)
+MANY = settings(max_examples=100, suppress_health_check=LENIENT)
 KEY = Key("acme", "call-1")
 # What breaks quoting, globbing, joining, sorting, C strings and encoders.
 HOSTILE = [

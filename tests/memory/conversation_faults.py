@@ -161,7 +161,8 @@ class Talk(Engine):
     def shows_talk(self) -> bool:
         """Whether a window that ends with the next words shows, before them, more than calls."""
         before = [line for line in self.lines if line.life == self.life][-(self.size or 0) :][1:]
-        talk = any(line.role != "tool" and line.spoken for line in before)
+        sides = {"user"} if self.one_sided else {"user", "assistant"}
+        talk = any(line.role in sides and line.spoken for line in before)
         return self.numbered or self.size in {None, 1} or talk
 
     def plain(self, user: Line) -> None:
