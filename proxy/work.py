@@ -63,13 +63,18 @@ class Worker:
         self._chores = chores
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
+        self._late: set[tuple[str, Key]] = set()
         self._running = False
         self._seen = 0.0
 
     def nudge(self, key: Key, session: Session) -> None:
         """Tells of a session that was just written; what is due is done soon, while the worker runs."""
         for work in self._works if self._running else ():
-            if (work.name, key) not in self._tasks and work.due(session):
+            if not work.due(session):
+                continue
+            if (work.name, key) in self._tasks:
+                self._late.add((work.name, key))  # it may be past its last look
+            else:
                 self._begin(work, key)
 
     async def run(self, *, every: float = EVERY) -> None:
@@ -124,7 +129,15 @@ class Worker:
         job = work.name, key
         task = asyncio.get_running_loop().create_task(self._until_done(work, key))
         self._tasks[job] = task
-        task.add_done_callback(lambda _: self._tasks.pop(job, None))
+        task.add_done_callback(lambda _: self._ended(work, key))
+
+    def _ended(self, work: Work, key: Key) -> None:
+        job = work.name, key
+        self._tasks.pop(job, None)
+        if job in self._late:
+            self._late.discard(job)
+            if self._running:
+                self._begin(work, key)
 
     async def _until_done(self, work: Work, key: Key) -> None:
         failures = 0

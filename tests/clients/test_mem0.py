@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CASES = ROOT / "tests/clients/mem0/cases.py"
+CASES = ROOT / "tests/clients/mem0_offline/cases.py"
 VERSION = "mem0ai==2.2.1"
 
 

@@ -111,6 +111,37 @@ def test_a_nudge_is_followed_at_once_and_one_before_the_start_is_not_lost() -> N
     assert asyncio.run(run()) == (0, 3)
 
 
+class Ending(Counting):
+    """Work whose last look is over when more becomes due."""
+
+    async def do(self, key: Key, failures: int) -> bool:
+        done = await super().do(key, failures)
+        if not done and len(self.tries) < 6:
+            held = await self.store.read(key)
+            assert held
+            await self.store.write(key, encode(Session()), version=held.version, ttl=60)
+            self.worker.nudge(key, Session())
+        return done
+
+    worker: Worker
+
+
+def test_a_nudge_while_work_ends_is_not_lost() -> None:
+    async def run() -> list[int]:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        ending = Ending(store)
+        ending.worker = Worker(store, [ending], ["default"])
+        task = running(ending.worker)
+        async with asyncio.timeout(5):
+            while len(ending.tries) < 8:  # noqa: ASYNC110 - the work tells nobody
+                await asyncio.sleep(0.01)
+        task.cancel()
+        return ending.tries
+
+    assert len(asyncio.run(run())) == 8
+
+
 async def _is(store: Store, key: Key) -> bool:
     return await count(store, key) == 3
 
