@@ -21,7 +21,7 @@ from bench.load import Block, Load
 from bench.peers import PEERS, System, installed, turnkeeper
 from bench.serving import Running, free_port, running
 from bench.table import Row, printed
-from tests.memory.redis_server import RedisServer
+from tests.memory.redis_server import RedisServer, closing
 
 _WARM = "paced-32-0"
 _CLOSE, _PACED = "paced-32-1", "paced-32-20"
@@ -75,7 +75,7 @@ def _systems(
 
 def _address(kind: str, folder: Path, stack: contextlib.ExitStack) -> str | None:
     if kind == "redis":
-        return stack.enter_context(RedisServer(folder)).url
+        return stack.enter_context(closing([RedisServer(folder)]))[0].url
     return f"sqlite:{folder / 'memory.db'}" if kind == "sqlite" else None
 
 

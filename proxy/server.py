@@ -18,6 +18,8 @@ from proxy.reload import Reload
 
 # A turn's values die young; what lives longer is the program itself, and need not be looked at again.
 _COLLECT_AFTER = (50_000, 50, 100)
+# Callers wait on the loop: threads that write to memory or to the log give way to it after so many seconds.
+_SWITCH_AFTER = 0.0005
 _FAREWELL = 5.0
 
 Work = Callable[[], Coroutine[None, None, None]]
@@ -114,6 +116,7 @@ def serve(
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
+    sys.setswitchinterval(_SWITCH_AFTER)
     config = uvicorn_config(app, grace=settings.listen.grace)
     with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
         Server(config, app, reload, beside, early).run(sockets)

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from proxy.lull import Lull
 from proxy.memory import lease
 from proxy.memory.session import Session, decode
 from proxy.memory.store import Key, Store, StoreError
@@ -63,6 +64,7 @@ class Worker:
         self._chores = chores
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
+        self._lulls = {work.name: Lull() for work in works}
         self._late: set[tuple[str, Key]] = set()
         self._running = False
         self._seen = 0.0
@@ -140,16 +142,28 @@ class Worker:
                 self._begin(work, key)
 
     async def _until_done(self, work: Work, key: Key) -> None:
-        failures = 0
+        failures, lull = 0, self._lulls[work.name]
         while True:
+            before = failures or await lull.over()
             try:
-                async with self._slots, lease.lease(self._store, work.name, key) as ours:
-                    if ours and not await work.do(key, failures):
-                        return
-                    failures = 0 if ours else failures
+                async with self._slots:
+                    if not failures and lull.since(before):
+                        continue
+                    done = await self._attempt(work, key, failures)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 failures += 1
+                lull.failed()
                 _log.warning("%s: tried %d times: %s", work.name, failures, type(error).__name__)
                 await asyncio.sleep(min(_SHORTEST * 2 ** (failures - 1), _LONGEST))
-            else:
-                await asyncio.sleep(0 if ours else lease.TTL / 4)
+                continue
+            if done is False:
+                return
+            if done:
+                failures = 0
+                lull.succeeded()
+            await asyncio.sleep(0 if done else lease.TTL / 4)
+
+    async def _attempt(self, work: Work, key: Key, failures: int) -> bool | None:
+        """Whether there was anything to do; ``None`` where another process has the work."""
+        async with lease.lease(self._store, work.name, key) as ours:
+            return await work.do(key, failures) if ours else None

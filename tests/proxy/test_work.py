@@ -174,6 +174,20 @@ def test_what_fails_is_tried_again_and_told_how_often() -> None:
     assert asyncio.run(run()) == [0, 1, 2, 3, 0]
 
 
+def test_a_kind_of_work_that_always_fails_is_left_alone_for_a_while() -> None:
+    async def run() -> int:
+        store = memory()
+        for number in range(100):
+            await store.write(Key("default", f"s{number}"), encode(Session()), version=0, ttl=60)
+        failing = Counting(store, fails=10_000)
+        task = running(Worker(store, [failing], ["default"]))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        return sum(not failures for failures in failing.tries)
+
+    assert 3 <= asyncio.run(run()) <= 8, "hundreds of sessions do not ask a model that is away"
+
+
 def test_a_lease_of_a_process_that_was_killed_ends_by_itself() -> None:
     async def run() -> list[bool]:
         store = memory()
