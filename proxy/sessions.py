@@ -3,10 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
@@ -14,16 +12,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from filters.message import Message
-from proxy import body, wire
-from proxy.era import Parts
-from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, UnsupportedMediaType
+from proxy import rest, wire
+from proxy.errors import Conflict, NotFound, RequestError
 from proxy.memory.cold import cold_part
 from proxy.memory.compaction import fitted
 from proxy.memory.contents import Summary, contents, imported, summaries, with_summaries
 from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode
-from proxy.memory.store import Key, StoreError
-from proxy.methods import Endpoint, Methods
+from proxy.memory.store import Key
 from proxy.pipeline import Memory
 from proxy.place import decoded, identifier
 from proxy.traces import Traces
@@ -42,38 +38,23 @@ def routes() -> list[Route]:
     """The paths; they are matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
     listed = {"GET": _listed, "POST": _made}
     one = {"GET": _exported, "PUT": _imported, "DELETE": _deleted}
-    return [Route(PATH, _answering(listed)), Route(f"{PATH}/{{id}}", _answering(one))]
-
-
-def _answering(endpoints: Mapping[str, Endpoint]) -> Methods:
-    return Methods({method: _reported(endpoint) for method, endpoint in endpoints.items()})
-
-
-def _reported(endpoint: Callable[[Request], Awaitable[Response]]) -> Endpoint:
-    @wraps(endpoint)
-    async def reporting(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except StoreError:
-            raise MemoryUnavailable("Memory does not answer now; try again later.") from None
-
-    return reporting
+    return [Route(PATH, rest.answering(listed)), Route(f"{PATH}/{{id}}", rest.answering(one))]
 
 
 async def _listed(request: Request) -> Response:
-    store = _memory(request).store
+    store = rest.memory_of(request).store
     after = request.query_params.get("after", "")
     limit = _limit(request.query_params.get("limit"))
     behind = _identifier(after, "after") if after else ""
     found = await store.list(request.scope["tenant"], after=behind, limit=limit + 1)
     data = [{"id": line.session, "updated": line.updated} for line in found[:limit]]
     last = data[-1]["id"] if data else None
-    return _json({"object": "list", "data": data, "has_more": len(found) > limit, "last_id": last})
+    return rest.answer({"object": "list", "data": data, "has_more": len(found) > limit, "last_id": last})
 
 
 async def _made(request: Request) -> Response:
-    memory = _memory(request)
-    fields = wire.top_level(await _json_body(request) or b"{}", '{"id": "...", "user": "..."}')
+    memory = rest.memory_of(request)
+    fields = wire.top_level(await rest.content(request) or b"{}", '{"id": "...", "user": "..."}')
     name = _optional(fields, "id") or f"session_{secrets.token_hex(12)}"
     now = time.time()
     session = Session(user=_optional(fields, "user"), created=now, updated=now)
@@ -81,11 +62,11 @@ async def _made(request: Request) -> Response:
     window = memory.recorder.window
     if not await memory.store.write(key, encode(session), version=0, ttl=window.ttl):
         raise Conflict(f"There is a session '{name}' already.", param="id")
-    return _json({"id": name, "contents": [], "summaries": []}, status=201)
+    return rest.answer({"id": name, "contents": [], "summaries": []}, status=201)
 
 
 async def _exported(request: Request) -> Response:
-    store, key = _memory(request).store, _key(request)
+    store, key = rest.memory_of(request).store, _key(request)
     held = await store.read(key, leisure=True)
     if held is None:
         raise _missing(key)
@@ -96,16 +77,16 @@ async def _exported(request: Request) -> Response:
 
 
 async def _imported(request: Request) -> Response:
-    memory, key = _memory(request), _key(request)
-    session = await asyncio.to_thread(_read, await _json_body(request))
+    memory, key = rest.memory_of(request), _key(request)
+    session = await asyncio.to_thread(_read, await rest.content(request))
     await _replace(memory, key, session)
-    return await asyncio.to_thread(lambda: _json(_told(session)))
+    return await asyncio.to_thread(lambda: rest.answer(_told(session)))
 
 
 async def _deleted(request: Request) -> Response:
-    memory, key = _memory(request), _key(request)
+    memory, key = rest.memory_of(request), _key(request)
     if "content-type" in request.headers:
-        await _json_body(request)
+        await rest.content(request)
     if not await delete(memory, request.scope["traces"], key):
         raise _missing(key)
     return Response(status_code=204)
@@ -139,7 +120,7 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
 def _export(hot: Session, cold: Sequence[bytes]) -> Response:
     moved = (msgspec.msgpack.decode(entry, type=Entry) for entry in cold)
     session = msgspec.structs.replace(hot, entries=(*moved, *hot.entries), moved=0)
-    return _json({**_told(session), _OWN: remainder(session)})
+    return rest.answer({**_told(session), _OWN: remainder(session)})
 
 
 def _told(session: Session) -> dict[str, Any]:
@@ -181,19 +162,8 @@ def _with_summaries(session: Session, written: msgspec.Raw | None) -> Session:
         raise RequestError(fault, param="summaries") from None
 
 
-def _memory(request: Request) -> Memory:
-    parts: Parts = request.scope["parts"]
-    if parts.memory is None:
-        raise NotFound("Nothing is remembered here; set 'memory:' in the configuration.", code="memory_off")
-    return parts.memory
-
-
 def _key(request: Request) -> Key:
-    try:
-        name = unquote_to_bytes(request.path_params["id"]).decode("utf-8", "strict")
-    except UnicodeDecodeError:
-        raise RequestError("The session's id is not UTF-8.", param="id") from None
-    return Key(request.scope["tenant"], _identifier(name, "id"))
+    return Key(request.scope["tenant"], rest.path_id(request))
 
 
 def _optional(fields: Mapping[str, msgspec.Raw], name: str) -> str | None:
@@ -218,17 +188,5 @@ def _limit(given: str | None) -> int:
     return int(given)
 
 
-async def _json_body(request: Request) -> bytes:
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json":
-        raise UnsupportedMediaType("Send 'content-type: application/json'.")
-    parts: Parts = request.scope["parts"]
-    return await body.read(request.receive, request.headers, parts.max_body)
-
-
 def _missing(key: Key) -> NotFound:
     return NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")
-
-
-def _json(content: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
