@@ -4,7 +4,7 @@
 
 CONFIG ?= config/agora.yaml
 ARGS ?=
-# Most tests wait for servers and clocks: three processes take a third of the time, on two cores too.
+# Most tests wait for servers and clocks: several processes gain on two cores, too.
 JOBS ?= 3
 
 # A Python that the caller names is taken or refused; without one, the first that is new enough.

@@ -47,8 +47,8 @@ async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Repl
 class Passage:
     """A stream on its way to the client.
 
-    What arrives while nobody holds anything back goes on at once, from within the upstream's own call: to
-    wake a task for each piece would take a third of a stream's time. All else goes through the task.
+    What arrives while nobody holds anything back goes on at once, from within the upstream's own call, and
+    no task is woken for it. All else goes through the task.
     """
 
     def __init__(self, begun: Begun, framing: Framing, answer: Rewriting, reply: Reply) -> None:
