@@ -14,7 +14,7 @@ Content = str | list[dict[str, Any]] | None
 _MILLISECONDS_FROM = 1e11
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A Chat Completions message plus what voice engines add to it.
 
     A field that the client did not send is ``UNSET``, which is not the same as ``null``. What no field

@@ -8,7 +8,7 @@ import msgspec
 from proxy.framing import data_of, events
 
 
-class Transcript(msgspec.Struct, frozen=True):
+class Transcript(msgspec.Struct, frozen=True, gc=False):
     """The first choice of an answer; ``finished`` is false where it broke off before its end."""
 
     text: str = ""
@@ -41,7 +41,7 @@ def _of_stream(sent: bytes) -> Transcript:
     return Transcript(_text(said), _calls(said), _reasoning(said), finished)
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     refusal: Any = None
     audio: Any = None
@@ -55,13 +55,13 @@ class _Delta(msgspec.Struct):
         return not (self.refusal or self.audio or self.tool_calls or self.reasoning or self.reasoning_content)
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
     index: int | None = 0
     finish_reason: Any = None
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
 
 

@@ -31,7 +31,7 @@ _log = logging.getLogger("turnkeeper")
 _DEGRADED = "x-turnkeeper-degraded"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the client posted. Header names are in lower case."""
 
     headers: Mapping[str, str]
