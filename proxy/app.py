@@ -133,7 +133,8 @@ class App:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         mark = f"{self._mark}{next(self._count):x}"
         watch = Watch(_request_id(headers, mark), self.audience.note, f"turn_{mark}")
-        outlet = scope.get("extensions", {}).get(OUTLET)
+        # What stayed in the scope would hold the request that holds the scope, until a collector came.
+        outlet = scope.get("extensions", {}).pop(OUTLET, None)
         reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, outlet)
         try:
             with self._era as parts:
