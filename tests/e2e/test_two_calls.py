@@ -13,6 +13,7 @@ import pytest
 from tests.fake_upstream import FakeUpstream, Received, Step, sse, stream_of
 from tests.proxy_server import ProxyServer
 from tests.scripted_model import calls, fact, is_extraction, lines, model
+from tests.waiting import awaited
 
 SECRET = "s3cret"
 CONFIG = """
@@ -86,13 +87,6 @@ def facts(proxy: ProxyServer, user: str = "ann") -> list[dict[str, Any]]:
     return found
 
 
-def until(holds: Callable[[], Any], within: float = 10) -> None:
-    end = time.monotonic() + within
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert holds()
-
-
 def test_the_second_call_knows_what_was_said_in_the_first(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     upstream.script = model(find, talk)
     first = user("My dog Rex likes walks by the river.", 1)
@@ -108,9 +102,9 @@ def test_the_second_call_knows_what_was_said_in_the_first(proxy: ProxyServer, up
         {"role": "assistant", "content": "Once upon a", **spoken[3]},
         {"role": "user", "content": "[think] Level: VIP, dog Rex"},
     ]
-    until(lambda: len(proxy.client.get("/v1/memory/sessions/room-1").json().get("contents", ())) == 4)
+    awaited(lambda: len(proxy.client.get("/v1/memory/sessions/room-1").json().get("contents", ())) == 4)
     stopped(proxy, "room-1", contents)
-    until(lambda: facts(proxy))
+    awaited(lambda: facts(proxy))
 
     (known,) = facts(proxy)
     assert known["text"] == "Has a dog called Rex."
