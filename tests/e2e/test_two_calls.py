@@ -87,6 +87,10 @@ def facts(proxy: ProxyServer, user: str = "ann") -> list[dict[str, Any]]:
     return found
 
 
+def search(proxy: ProxyServer, query: str) -> str:
+    return proxy.client.post("/v1/memory/search", json={"user": "ann", "query": query}).text
+
+
 def test_the_second_call_knows_what_was_said_in_the_first(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     upstream.script = model(find, talk)
     first = user("My dog Rex likes walks by the river.", 1)
@@ -117,6 +121,7 @@ def test_the_second_call_knows_what_was_said_in_the_first(proxy: ProxyServer, up
     ]
     assert asked.json["response_format"]["type"] == "json_schema"
 
+    awaited(lambda: "dog Rex likes" in search(proxy, "walks by the river"))
     before = len(upstream.requests)
     answer = call(proxy, "room-2", user("Do you know where we walk?", 1))
     prompt, after = [r.json["messages"] for r in upstream.requests[before:]][:2]
