@@ -68,6 +68,7 @@ class Recorder:
         self._scales = Scales()
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._heir: Recorder | None = None
 
     @property
     def waiting(self) -> int:
@@ -85,6 +86,9 @@ class Recorder:
 
     def put(self, said: Said) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
+        if self._heir:
+            self._heir.put(said)
+            return
         if self._count >= _MOST_WAITING:
             self.lost_turns += 1
             return
@@ -96,6 +100,16 @@ class Recorder:
         task = asyncio.get_running_loop().create_task(self._write(said.key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def hand_over(self, heir: "Recorder") -> None:
+        """Leaves what waits and what is still to come to another one; what both write changes nothing."""
+        for task in self._tasks:
+            task.cancel()
+        waiting, self._waiting, self._heir = self._waiting, {}, heir
+        self._count = 0
+        self._failing.clear()
+        for said in (said for turns in waiting.values() for said in turns):
+            heir.put(said)
 
     async def drain(self) -> None:
         """Waits until everything is written, for three seconds at most; what is left then is lost."""
