@@ -27,7 +27,7 @@ from proxy.metrics import Metrics
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
 from proxy.query import query_of
-from proxy.reply import FLOW, Reply
+from proxy.reply import OUTLET, Reply
 from proxy.site import Site
 from proxy.standing import Standing
 from proxy.traces import Traces
@@ -138,8 +138,8 @@ class App:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         mark = f"{self._mark}{next(self._count):x}"
         watch = Watch(_request_id(headers, mark), self.audience.note, f"turn_{mark}")
-        flow = scope.get("extensions", {}).get(FLOW)
-        reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, flow)
+        outlet = scope.get("extensions", {}).get(OUTLET)
+        reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, outlet)
         try:
             with self._era as parts:
                 await self._route(parts, scope, headers, receive, reply)

@@ -7,9 +7,10 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from proxy.chunked import Chunked
 from proxy.errors import HeadTooLarge, RequestError, TooSlow, TurnkeeperError
 from proxy.refusal import refusal
-from proxy.reply import FLOW
+from proxy.reply import OUTLET
 from proxy.unframed import unframe
 
 LARGEST_HEAD: Final = 65_536
@@ -108,7 +109,7 @@ class Protocol(HttpToolsProtocol):
         if cycle.scope["http_version"] == "1.0":
             unframe(cycle)
         self._running = cycle
-        extensions: dict[str, object] = {FLOW: self.flow}
+        extensions: dict[str, object] = {OUTLET: Chunked(cycle)}
         cycle.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # an extension of our own
         super()._start_asgi_task(cycle, app)
 

@@ -12,9 +12,11 @@ from filters.message import Message
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
+from proxy.memory.recall import Reading
 from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
+from proxy.memory.speech import spoken
 from proxy.memory.store import APART, Deleted, Key, Store, StoreError
 from proxy.memory.told import Told
 from proxy.transcript import transcript
@@ -38,6 +40,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
     so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
     shown: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at their head.
+    ``read`` is what the turn read of the session, where it could.
     """
 
     key: Key
@@ -48,6 +51,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     trimmed: bool = False
     told: Told | None = None
+    read: Reading | None = None
     shown: Sequence[Message] = ()
     tools: bytes = b""
 
@@ -131,11 +135,12 @@ class Recorder:
         del self._waiting[key]
 
     async def _until_written(self, said: Said) -> None:
-        pause = _SHORTEST
+        pause, read = _SHORTEST, said.read
         while True:
             try:
-                if await self._attempt(said):
+                if await self._attempt(said, read):
                     return
+                read = None
             except Deleted:
                 return
             except StoreError as error:
@@ -166,33 +171,35 @@ class Recorder:
             await asyncio.sleep(_SHORTEST)
         raise fault
 
-    async def _attempt(self, said: Said) -> bool:
-        return await self._changed(
-            said.key,
-            lambda held: self._asking(
-                after(settled(held, time.time()), said, reasoning=self._reasoning), said
-            ),
-            at=said.at,
-        )
+    async def _attempt(self, said: Said, read: Reading | None) -> bool:
+        def change(held: Session) -> Session:
+            known = after(settled(held, time.time()), said, reasoning=self._reasoning)
+            return self._asking(known, said)
+
+        return await self._changed(said.key, change, at=said.at, read=read)
 
     def _asking(self, session: Session, said: Said) -> Session:
         """The session with what is known of how it is asked."""
         model, trimmed = said.model or session.model, said.trimmed or session.trimmed
         if (model, trimmed) != (session.model, session.trimmed):
             session = msgspec.structs.replace(session, model=model, trimmed=trimmed)
-        counted = usage_of([said.answer]).input
-        if model is None or not counted:
-            return session
-        return scaled(session, self._scales.learned(model, estimated(said.shown, said.tools), counted))
+        return session if model is None else scaled(session, self._scale(model, said))
 
-    async def _changed(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
-        held = await self._store.read(key)
-        session = decode(held.blob) if held else Session()
+    def _scale(self, model: str, said: Said) -> float | None:
+        if not self._scales.wants(model):
+            return self._scales.passed_over(model)
+        counted = usage_of([said.answer]).input
+        return self._scales.learned(model, estimated(said.shown, said.tools), counted) if counted else None
+
+    async def _changed(
+        self, key: Key, change: Callable[[Session], Session], *, at: float, read: Reading | None = None
+    ) -> bool:
+        session, version = await self._held(key) if read is None else read[:2]
         kept, moved = fitted(session, change(session), self.window, now=at)
         written = await self._store.write(
             key,
             encode(kept),
-            version=held.version if held else 0,
+            version=version,
             ttl=self.window.ttl,
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
             at=at,
@@ -200,6 +207,10 @@ class Recorder:
         if written:
             self.tell(key, kept)
         return written
+
+    async def _held(self, key: Key) -> tuple[Session, int]:
+        held = await self._store.read(key)
+        return (decode(held.blob), held.version) if held else (Session(), 0)
 
     def tell(self, key: Key, session: Session) -> None:
         """Tells the listeners of a session that was written."""
@@ -224,7 +235,8 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     if not told.reached:
         return session
     session = _knowing(session, said)
-    known, turn = taken(session, said.window, now=said.at)
+    speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(said.window), None)
+    known, turn = taken(session, speech, now=said.at, replay=replay)
     answer = Answer(
         turn=turn,
         text=told.text,

@@ -86,6 +86,10 @@ def facts(proxy: ProxyServer, user: str = "ann") -> list[dict[str, Any]]:
     return found
 
 
+def search(proxy: ProxyServer, query: str) -> str:
+    return proxy.client.post("/v1/memory/search", json={"user": "ann", "query": query}).text
+
+
 def until(holds: Callable[[], Any], within: float = 10) -> None:
     end = time.monotonic() + within
     while not holds() and time.monotonic() < end:
@@ -123,6 +127,7 @@ def test_the_second_call_knows_what_was_said_in_the_first(proxy: ProxyServer, up
     ]
     assert asked.json["response_format"]["type"] == "json_schema"
 
+    until(lambda: "dog Rex likes" in search(proxy, "walks by the river"))
     before = len(upstream.requests)
     answer = call(proxy, "room-2", user("Do you know where we walk?", 1))
     prompt, after = [r.json["messages"] for r in upstream.requests[before:]][:2]
