@@ -16,6 +16,7 @@ from proxy.memory.recall import Reading
 from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
+from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
 from proxy.memory.store import APART, Deleted, Key, Store, StoreError
 from proxy.memory.told import Told
@@ -234,7 +235,7 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     told = transcript(said.answer)
     if not told.reached:
         return session
-    session = _knowing(session, said)
+    session = knowing(session, said.user, said.window, said.told)
     speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(said.window), None)
     known, turn = taken(session, speech, now=said.at, replay=replay)
     answer = Answer(
@@ -246,16 +247,3 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
         reached=told.reached,
     )
     return answered(known, answer, now=said.at)
-
-
-def _knowing(session: Session, said: Said) -> Session:
-    """The session with who speaks, and what a model was told of them; the newest request's word counts."""
-    spoken = next((message.user for message in reversed(said.window) if message.role == "user"), None)
-    if session.user is None and said.user:
-        alias = spoken if spoken != said.user else None
-        session = msgspec.structs.replace(session, user=said.user, alias=alias)
-    elif said.user not in {None, session.user} and spoken in {None, session.alias} and not session.shared:
-        session = msgspec.structs.replace(session, shared=True)
-    if said.told is None or (session.told and said.told.at <= session.told.at):
-        return session
-    return msgspec.structs.replace(session, told=said.told)
