@@ -76,7 +76,12 @@ class App:
             await self._answer(scope, receive, send)
 
     def swap(self, parts: Parts) -> None:
-        """Answers from new parts from now on; turns in flight end on those that they began with."""
+        """Answers from new parts from now on; turns in flight end on those that they began with.
+
+        What waits to be written is the new memory's to write, if there is one.
+        """
+        if self.memory and parts.memory:
+            self.memory.recorder.hand_over(parts.memory.recorder)
         ending = asyncio.create_task(self._era.end())
         self._ending[ending] = self._era
         ending.add_done_callback(self._ended)

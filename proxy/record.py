@@ -16,6 +16,7 @@ from proxy.memory.recall import Reading
 from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
+from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
 from proxy.memory.store import APART, Deleted, Key, Store, StoreError
 from proxy.memory.told import Told
@@ -72,6 +73,7 @@ class Recorder:
         self._scales = Scales()
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._heir: Recorder | None = None
 
     @property
     def waiting(self) -> int:
@@ -89,6 +91,9 @@ class Recorder:
 
     def put(self, said: Said) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
+        if self._heir:
+            self._heir.put(said)
+            return
         if self._count >= _MOST_WAITING:
             self.lost_turns += 1
             return
@@ -100,6 +105,16 @@ class Recorder:
         task = asyncio.get_running_loop().create_task(self._write(said.key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def hand_over(self, heir: "Recorder") -> None:
+        """Leaves what waits and what is still to come to another one; what both write changes nothing."""
+        for task in self._tasks:
+            task.cancel()
+        waiting, self._waiting, self._heir = self._waiting, {}, heir
+        self._count = 0
+        self._failing.clear()
+        for said in (said for turns in waiting.values() for said in turns):
+            heir.put(said)
 
     async def drain(self) -> None:
         """Waits until everything is written, for three seconds at most; what is left then is lost."""
@@ -220,7 +235,7 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     told = transcript(said.answer)
     if not told.reached:
         return session
-    session = _knowing(session, said)
+    session = knowing(session, said.user, said.window, said.told)
     speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(said.window), None)
     known, turn = taken(session, speech, now=said.at, replay=replay)
     answer = Answer(
@@ -232,16 +247,3 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
         reached=told.reached,
     )
     return answered(known, answer, now=said.at)
-
-
-def _knowing(session: Session, said: Said) -> Session:
-    """The session with who speaks, and what a model was told of them; the newest request's word counts."""
-    spoken = next((message.user for message in reversed(said.window) if message.role == "user"), None)
-    if session.user is None and said.user:
-        alias = spoken if spoken != said.user else None
-        session = msgspec.structs.replace(session, user=said.user, alias=alias)
-    elif said.user not in {None, session.user} and spoken in {None, session.alias} and not session.shared:
-        session = msgspec.structs.replace(session, shared=True)
-    if said.told is None or (session.told and said.told.at <= session.told.at):
-        return session
-    return msgspec.structs.replace(session, told=said.told)
