@@ -3,10 +3,11 @@
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
-from queue import Full, Queue
+from queue import Empty, SimpleQueue
+from threading import Event
 from typing import Any, Final, Literal, TextIO
 
 from proxy.priority import give_way
@@ -17,6 +18,7 @@ Level = Literal["debug", "info", "warning", "error"]
 _TEXT: Final = "%(levelname)s %(message)s"
 _MOST_WAITING: Final = 10_000
 _PATIENCE: Final = 1.0
+_A_MOMENT: Final = 0.05
 
 
 class Entry:
@@ -52,7 +54,7 @@ class Lines(logging.Formatter):
 def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") -> Iterator[None]:
     """Everything that is logged goes to ``stream``. Nobody waits: beyond 10,000 lines, new ones are lost."""
     writer = _writer(stream, form)
-    handing = _Handing(Queue(_MOST_WAITING))
+    handing = _Handing(SimpleQueue())
     listener = _Writing(handing.queue, writer)
     root = logging.getLogger()
     root.addHandler(handing)
@@ -81,24 +83,40 @@ def _writer(stream: TextIO, form: Format) -> logging.Handler:
 class _Handing(QueueHandler):
     """Hands records over as they are: what they carry never changes."""
 
+    queue: "SimpleQueue[logging.LogRecord]"
+
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        with suppress(Full):
+        if self.queue.qsize() < _MOST_WAITING:
             self.queue.put_nowait(record)
 
 
 class _Writing(QueueListener):
     """Writes in a thread. A reader who stalls does not hold up the end."""
 
+    queue: "SimpleQueue[logging.LogRecord]"
+
+    def __init__(self, queue: "SimpleQueue[logging.LogRecord]", writer: logging.Handler) -> None:
+        super().__init__(queue, writer)
+        self._ended = Event()
+
     def _monitor(self) -> None:
         give_way()
         super()._monitor()  # type: ignore[misc]  # what the thread runs
 
+    def dequeue(self, block: bool) -> logging.LogRecord:  # noqa: FBT001 - as the library has it
+        """The next record; one wake of the thread is for all that come within a moment."""
+        try:
+            return self.queue.get_nowait()
+        except Empty:
+            self._ended.wait(_A_MOMENT)
+            return self.queue.get(block)
+
     def stop(self) -> None:
-        with suppress(Full):
-            self.queue.put(self._sentinel, timeout=_PATIENCE)  # type: ignore[attr-defined]
+        self._ended.set()
+        self.queue.put_nowait(self._sentinel)  # type: ignore[attr-defined]
         if self._thread:
             self._thread.join(_PATIENCE)
 

@@ -57,6 +57,7 @@ class Passage:
         self._answer = answer
         self._reply = reply
         self._outlet = reply.outlet
+        self._filtered = answer.filtered
         self._last = begun.data
         self._room = _LARGEST_ANSWER
         self._waiting = False
@@ -106,4 +107,4 @@ class Passage:
         if not events:
             return b""
         self._last = events
-        return self._answer.feed(events) if self._answer.filtered else events
+        return self._answer.feed(events) if self._filtered else events

@@ -18,8 +18,8 @@ from proxy.priority import give_way
 from proxy.protocol import Protocol
 from proxy.reload import Reload
 
-# A turn's values die young; what lives longer is the program itself, and need not be looked at again.
-_COLLECT_AFTER = (2_000, 1_000, 100)
+# Looking at few values at a time keeps nobody waiting; the program itself need not be looked at again.
+_COLLECT_AFTER = (2_000, 25, 100)
 # Callers wait on the loop: threads that write to memory or to the log give way to it after so many seconds.
 _SWITCH_AFTER = 0.0005
 _FAREWELL = 5.0
