@@ -13,6 +13,7 @@ from tests.memory.call import message
 
 NORMAL = pytest.param(25, id="25 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
+BOUNDS = [(4, 4), (6, 3), (12, 4), (60, 20)]
 SHORT = ["Yes.", "No.", "Okay then.", "Yes, okay."]
 
 
@@ -81,3 +82,62 @@ def test_every_turn_is_held_once_in_the_session_or_in_its_cold_part(examples, nu
             history.append(message(f"a:{heard}", **fields))
 
     check()
+
+
+def jumbled(text):
+    return " ".join(reversed(text.split()))
+
+
+def unpunctuated(text):
+    return text.replace(".", "")
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("size", [None, 8])
+@pytest.mark.parametrize("spelt", [str, str.upper, unpunctuated])
+def test_a_caller_who_says_the_same_is_held_once_where_the_engine_spells_answers_otherwise(
+    bounds, size, spelt
+):
+    call, history = Long(*bounds), []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        window = history if size is None else history[-size:]
+        restored = spoken([*missing(call.held, window), *window])
+        assert restored == spoken(history)[-len(restored) :]
+        call.ask(window, 10.0 * turn, f"Answer {turn}.")
+        assert call.whole == [*spoken(history), ("assistant", f"answer{turn}")]
+        history.append(message("a:" + spelt(f"Answer {turn}.")))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_a_long_history_whose_answers_are_jumbled_is_held_once(bounds):
+    call, history, said = Long(*bounds), [], []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        text = f"Well, this is number {turn}."
+        call.ask(history, 10.0 * turn, text)
+        said += [("user", "yes"), ("assistant", bare(text))]
+        assert call.whole == said
+        history.append(message(f"a:{jumbled(text)}"))
+
+
+@pytest.mark.parametrize("bounds", [(2, 2), *BOUNDS])
+def test_a_caller_who_cuts_every_answer_at_the_same_word_is_held_once(bounds):
+    call, history = Long(*bounds), []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        call.ask(history, 10.0 * turn, f"Answer {turn}.")
+        assert missing(call.held, history) == ()
+        assert call.whole == [*spoken(history), ("assistant", f"answer{turn}")]
+        history.append(message("a:Answer"))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_a_long_history_without_its_answers_is_held_once(bounds):
+    call, history, said = Long(*bounds), [], []
+    for turn in range(60):
+        text = SHORT[turn * turn % 7 % 4]
+        history.append(message(f"u:{text}"))
+        call.ask(history, 10.0 * turn, f"Answer {turn}.")
+        said += [("user", bare(text)), ("assistant", f"answer{turn}")]
+        assert call.whole == said
