@@ -5,11 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.unheard import bare
+from proxy.memory.alignment import align
 from proxy.memory.answer import Answer, answered
 from proxy.memory.cap import cap
+from proxy.memory.line import NEW, Line
 from proxy.memory.reconcile import asked, marked, missing, reconcile
 from proxy.memory.session import Session
-from tests.memory.call import message
+from tests.memory.call import calling, message, messages
 
 NORMAL = pytest.param(25, id="25 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
@@ -93,7 +95,7 @@ def unpunctuated(text):
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
-@pytest.mark.parametrize("size", [None, 8])
+@pytest.mark.parametrize("size", [None, 8, 4])
 @pytest.mark.parametrize("spelt", [str, str.upper, unpunctuated])
 def test_a_caller_who_says_the_same_is_held_once_where_the_engine_spells_answers_otherwise(
     bounds, size, spelt
@@ -133,11 +135,18 @@ def test_a_caller_who_cuts_every_answer_at_the_same_word_is_held_once(bounds):
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_a_long_history_without_its_answers_is_held_once(bounds):
+@pytest.mark.parametrize("words", [SHORT, ["Yes."]])
+def test_a_long_history_without_its_answers_is_held_once(bounds, words):
     call, history, said = Long(*bounds), [], []
     for turn in range(60):
-        text = SHORT[turn * turn % 7 % 4]
+        text = words[turn * turn % 7 % len(words)]
         history.append(message(f"u:{text}"))
         call.ask(history, 10.0 * turn, f"Answer {turn}.")
         said += [("user", bare(text)), ("assistant", f"answer{turn}")]
         assert call.whole == said
+
+
+def test_what_is_new_between_held_lines_is_not_taken_for_older_ones():
+    held = messages("u:Fine.", calling("x"), "u:Good.")
+    window = messages("u:One.", "u:Two.", "u:Fine.", calling("x"), "u:Hm.", calling("x"), "u:Good.")
+    assert align([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, 0, 1, NEW, NEW, 2]
