@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-long test-clients check bench soak docs lock
+.PHONY: help install run test test-long test-clients faults check bench soak docs lock
 
 CONFIG ?= config/agora.yaml
 ARGS ?=
@@ -35,6 +35,9 @@ test-long: .venv/.test.ok ## Run the tests that take minutes, too
 test-clients: .venv/.test.ok ## Run Node's SDK and the voice frameworks' own clients against the server, and the server on Mem0
 	$(python) -m pytest -m clients $(ARGS)
 
+faults: .venv/.test.ok ## Let everything fail that can, and show what came of each fault (ARGS=… goes to pytest, JOBS=… at once)
+	$(python) -m pytest -n $(JOBS) --dist loadfile -m faults $(ARGS)
+
 check: .venv/.test.ok ## Lint, format, types, imports
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
@@ -44,7 +47,7 @@ check: .venv/.test.ok ## Lint, format, types, imports
 bench: .venv/.test.ok ## Measure what the proxy adds, beside its peers (ARGS="--peers nginx,smg")
 	$(python) -m bench.proxy $(ARGS)
 
-soak: .venv/.test.ok ## Hold mixed load for half an hour (ARGS="--minutes 5 --callers 50")
+soak: .venv/.test.ok ## Hold mixed load for half an hour (ARGS="--minutes 5 --callers 50 --memory redis")
 	$(python) -m bench.soak $(ARGS)
 
 docs: .venv/.test.ok ## Write docs/filters.md and the schemas anew

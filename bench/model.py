@@ -3,7 +3,8 @@
 python -m bench.model PORT
 
 The request's model name says how it answers: ``paced-32-20`` streams 32 deltas, 20 ms apart, the first at
-once. Each delta carries the microsecond at which it was sent.
+once. Each delta carries the microsecond at which it was sent. ``noted`` notes no
+facts.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import NamedTuple, cast
 import uvloop
 
 _NAME = re.compile(rb'"model"\s*:\s*"paced-(\d+)-(\d+)"')
+_NOTED = re.compile(rb'"model"\s*:\s*"noted"')
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 _MARK = b"@" + b"0" * 16
 _HEAD = (
@@ -42,6 +44,13 @@ def answer(count: int, milliseconds: int) -> Answer:
     pieces[0] = _HEAD + _chunk(role) + pieces[0]
     tail = _event({}, "stop") + _data({**_base(), "choices": [], "usage": _USAGE}) + b"data: [DONE]\n\n"
     return Answer(pieces, _chunk(tail) + b"0\r\n\r\n", milliseconds / 1000)
+
+
+@cache
+def noted() -> Answer:
+    """The answer to whoever asks what is worth to be noted."""
+    whole = _HEAD + _chunk(_event({"role": "assistant", "content": '{"facts": []}'}))
+    return Answer([whole], answer(1, 0).tail, 0)
 
 
 def _base() -> dict[str, object]:
@@ -89,7 +98,7 @@ class Model(asyncio.Protocol):
             return
         name = _NAME.search(rest)
         self._received = b""
-        given = answer(*map(int, name.groups())) if name else answer(1, 0)
+        given = answer(*map(int, name.groups())) if name else noted() if _NOTED.search(rest) else answer(1, 0)
         self._say(given, 0, asyncio.get_running_loop().time())
 
     def _say(self, given: Answer, place: int, began: float) -> None:

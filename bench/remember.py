@@ -10,6 +10,8 @@ import pstats
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from bench.chain import microseconds
 from proxy import wire
 from proxy.memory import recall
@@ -58,10 +60,12 @@ def works(held: int, shown: int, *, numbered: bool) -> dict[str, Callable[[], ob
     session = grown(held, shown, numbered=numbered)
     blob = encode(session)
     call = window(range(held - shown + 1, held + 1), numbered=numbered)
+    read = recall.laid(session, call.window)
+    recorded = msgspec.structs.replace(call, read=read)
     return {
         "decode": lambda: decode(blob),
-        "known": lambda: recall.known(session, call.window),
-        "after": lambda: after(session, call),
+        "known": lambda: recall.known(recall.laid(session, call.window), call.window),
+        "after": lambda: after(session, recorded),
         "encode": lambda: encode(session),
     }
 

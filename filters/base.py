@@ -18,7 +18,7 @@ Delta = Mapping[str, Any]
 """What one event adds to one choice; a whole answer's message is one large delta."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """What memory holds of a session at the moment of a turn; empty where nothing is remembered.
 
     ``dropped`` is what was heard in this life of the session and stands before the window that the client
@@ -41,7 +41,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     news: tuple[Remembered, ...] = ()
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
+class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a filter may know beside the messages. ``now`` is in seconds since 1970.
 
     ``count`` tells how many tokens a text has: an estimate, where nothing better is at hand.

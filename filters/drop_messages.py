@@ -4,7 +4,6 @@ from pydantic import model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.group import with_results
-from filters.message import Message
 from filters.role import Role, newest_user
 
 
@@ -70,13 +69,13 @@ class DropMessages(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages that stay."""
-        matching = {i for i, message in enumerate(messages) if self._matches(message)}
+        matching = {
+            i
+            for i, message in enumerate(messages)
+            if (not self.sources or message.source in self.sources)
+            and (not self.roles or message.role in self.roles)
+        }
         if not matching:
             return messages
         gone = with_results(messages, matching - {newest_user(messages)})
         return [message for i, message in enumerate(messages) if i not in gone]
-
-    def _matches(self, message: Message) -> bool:
-        if self.roles and message.role not in self.roles:
-            return False
-        return not self.sources or message.source in self.sources

@@ -14,7 +14,7 @@ Content = str | list[dict[str, Any]] | None
 _MILLISECONDS_FROM = 1e11
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A Chat Completions message plus what voice engines add to it.
 
     A field that the client did not send is ``UNSET``, which is not the same as ``null``. What no field
@@ -49,7 +49,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def source(self) -> str | None:
         """How it came about: ``asr``, ``llm``, ``greeting``, ``silence``, … (Agora's ``metadata.source``)."""
-        return _text_or_none(self._mark("source"))
+        told = self.metadata
+        source = told.get("source") if isinstance(told, dict) else None
+        return source if isinstance(source, str) else None
 
     @property
     def user(self) -> str | None:
@@ -59,7 +61,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def interrupted(self) -> bool:
         """Whether the caller cut this answer short."""
-        return self._mark("interrupted") is True
+        told = self.metadata
+        return isinstance(told, dict) and told.get("interrupted") is True
 
     @property
     def original(self) -> str | None:

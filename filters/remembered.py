@@ -11,7 +11,7 @@ from filters.zone import zone_named
 _BY = {"user": "the caller said", "assistant": "you said"}
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn of an earlier talk, a fact about the person, or a part of a document.
 
     ``score`` is about 1 where it holds every word of what the caller just said; ``source`` is the session or

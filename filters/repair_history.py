@@ -153,7 +153,7 @@ class RepairHistory(RequestFilter):
 
     def _without_unsaid(self, messages: Messages) -> Messages:
         control = {i for i, m in enumerate(messages) if m.role == "user" and self._is_control(m)}
-        empty = {i for i, m in enumerate(messages) if self.empty and _is_empty(m)}
+        empty = {i for i, m in enumerate(messages) if _is_empty(m)} if self.empty else set()
         gone = control | empty
         if not gone:
             return messages
@@ -164,6 +164,8 @@ class RepairHistory(RequestFilter):
 
     def _is_control(self, message: Message) -> bool:
         content = message.content
+        if isinstance(content, str):
+            return content.strip() in self._control_words
         if isinstance(content, list) and not all(is_text(part) for part in content):
             return False
         return message.text.strip() in self._control_words

@@ -10,6 +10,7 @@ _UNSPACED = re.compile(
 )
 _CHUNK = re.compile(r"\S+")
 _MARKS = re.compile(r"[\W_]+")
+_PLAIN = {code: chr(code).lower() if chr(code).isalnum() else None for code in range(128)}
 
 
 def unheard(heard: str, original: str) -> str:
@@ -57,5 +58,5 @@ def _within(chunk: str, heard: str) -> int:
 def bare(text: str) -> str:
     """Letters and digits alone, in lower case, without accents."""
     if text.isascii():
-        return _MARKS.sub("", text).lower()
+        return text.translate(_PLAIN)
     return _MARKS.sub("", unicodedata.normalize("NFKD", text)).casefold()

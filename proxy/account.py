@@ -16,7 +16,7 @@ after its first token, and ``cancelled`` before it."""
 OWN_STAGES: Final = frozenset({"recall", "filters"})
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One turn, with no word of what was said in it.
 
     ``at`` is when the request arrived, in seconds since 1970; the other times are lengths in seconds, and

@@ -27,7 +27,7 @@ from proxy.metrics import Metrics
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
 from proxy.query import query_of
-from proxy.reply import FLOW, Reply
+from proxy.reply import OUTLET, Reply
 from proxy.site import Site
 from proxy.standing import Standing
 from proxy.traces import Traces
@@ -76,7 +76,12 @@ class App:
             await self._answer(scope, receive, send)
 
     def swap(self, parts: Parts) -> None:
-        """Answers from new parts from now on; turns in flight end on those that they began with."""
+        """Answers from new parts from now on; turns in flight end on those that they began with.
+
+        What waits to be written is the new memory's to write, if there is one.
+        """
+        if self.memory and parts.memory:
+            self.memory.recorder.hand_over(parts.memory.recorder)
         ending = asyncio.create_task(self._era.end())
         self._ending[ending] = self._era
         ending.add_done_callback(self._ended)
@@ -133,8 +138,9 @@ class App:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         mark = f"{self._mark}{next(self._count):x}"
         watch = Watch(_request_id(headers, mark), self.audience.note, f"turn_{mark}")
-        flow = scope.get("extensions", {}).get(FLOW)
-        reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, flow)
+        # What stayed in the scope would hold the request that holds the scope, until a collector came.
+        outlet = scope.get("extensions", {}).pop(OUTLET, None)
+        reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, outlet)
         try:
             with self._era as parts:
                 await self._route(parts, scope, headers, receive, reply)

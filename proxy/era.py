@@ -61,7 +61,7 @@ class Era:
         self.parts = parts
         self._calls = 0
         self._work: asyncio.Task[None] | None = None
-        self._loading: asyncio.Task[None] | None = None
+        self._loading: list[asyncio.Task[None]] = []
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -88,17 +88,19 @@ class Era:
         return self.parts.memory.recorder.lost_turns if self.parts.memory else 0
 
     def load(self) -> None:
-        """Begins to load what no call waits for."""
+        """Begins to load what no call waits for, and opens the ways to the models."""
+        loading = [upstream.keep_warm() for upstream in self.parts.upstreams]
         if self.parts.exact:
-            self._loading = asyncio.get_running_loop().create_task(self.parts.exact.ready())
+            loading.append(self.parts.exact.ready())
+        self._loading = [asyncio.get_running_loop().create_task(each) for each in loading]
 
     async def end(self) -> None:
         """Ends the work at once, and closes memory and the ways to the models once the last call has left."""
         if self._work:
             self._work.cancel()
             await asyncio.wait({self._work})
-        if self._loading:
-            self._loading.cancel()
+        for each in self._loading:
+            each.cancel()
         await self._empty.wait()
         if self.parts.quota:
             await self.parts.quota.aclose()

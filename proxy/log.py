@@ -9,6 +9,8 @@ from logging.handlers import QueueHandler, QueueListener
 from queue import Full, Queue
 from typing import Any, Final, Literal, TextIO
 
+from proxy.priority import give_way
+
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -89,6 +91,10 @@ class _Handing(QueueHandler):
 
 class _Writing(QueueListener):
     """Writes in a thread. A reader who stalls does not hold up the end."""
+
+    def _monitor(self) -> None:
+        give_way()
+        super()._monitor()  # type: ignore[misc]  # what the thread runs
 
     def stop(self) -> None:
         with suppress(Full):

@@ -19,15 +19,24 @@ class Pause:
     def __init__(self, listener: Listener, *, after: float) -> None:
         self._listener = listener
         self._after = after + _SLACK
-        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        # The one that was told longest ago comes first: one timer will do.
+        self._waiting: dict[Key, tuple[float, Session]] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def told(self, key: Key, session: Session) -> None:
         """Takes note of a session that was just written."""
-        if key in self._timers:
-            self._timers[key].cancel()
         loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(self._after, self._tell, key, session)
+        self._waiting.pop(key, None)
+        self._waiting[key] = loop.time() + self._after, session
+        if self._timer is None:
+            self._timer = loop.call_later(self._after, self._ring)
 
-    def _tell(self, key: Key, session: Session) -> None:
-        del self._timers[key]
-        self._listener(key, session)
+    def _ring(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for key, (at, session) in [*self._waiting.items()]:
+            if at > loop.time():
+                self._timer = loop.call_at(at, self._ring)
+                return
+            del self._waiting[key]
+            self._listener(key, session)

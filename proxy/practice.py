@@ -32,6 +32,9 @@ class Practice:
         except RequestError as error:
             return Answer.whole(error.body(), due, error.status)
 
+    async def keep_warm(self) -> None:
+        """Needs no connection."""
+
     async def aclose(self) -> None:
         """Nothing stays open."""
 

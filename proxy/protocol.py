@@ -7,9 +7,10 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from proxy.chunked import Chunked
 from proxy.errors import HeadTooLarge, RequestError, TooSlow, TurnkeeperError
 from proxy.refusal import refusal
-from proxy.reply import FLOW
+from proxy.reply import OUTLET
 from proxy.unframed import unframe
 
 LARGEST_HEAD: Final = 65_536
@@ -54,7 +55,7 @@ class Protocol(HttpToolsProtocol):
             self._feed(data)
             if continued and self._in_head:
                 self._count(len(data))  # a header without an end is none yet
-        except (httptools.HttpParserError, TurnkeeperError):
+        except httptools.HttpParserError:
             self._refuse(self._fault or RequestError("This is no HTTP/1 request.", code="invalid_http"))
         else:
             self._watch_the_clock()
@@ -108,7 +109,7 @@ class Protocol(HttpToolsProtocol):
         if cycle.scope["http_version"] == "1.0":
             unframe(cycle)
         self._running = cycle
-        extensions: dict[str, object] = {FLOW: self.flow}
+        extensions: dict[str, object] = {OUTLET: Chunked(cycle)}
         cycle.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # an extension of our own
         super()._start_asgi_task(cycle, app)
 
@@ -138,7 +139,8 @@ class Protocol(HttpToolsProtocol):
         self._size += more
         if self._size > LARGEST_HEAD:
             self._fault = HeadTooLarge(f"The request's head has more than {LARGEST_HEAD} bytes.")
-            raise self._fault
+            # Raised, the fault would hold this frame, and so the connection with all that it was sent.
+            raise httptools.HttpParserError
 
     def _watch_the_clock(self) -> None:
         """A request that is not there yet has its time: one for the head, another for the body."""

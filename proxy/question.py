@@ -21,7 +21,7 @@ class Request(msgspec.Struct, frozen=True):
     model: str
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class Question(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The filtered call. ``headers`` are the client's, in lower case."""
 
     headers: Mapping[str, str]

@@ -12,9 +12,12 @@ from filters.message import Message
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
+from proxy.memory.recall import Reading
 from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Session, decode, encode
+from proxy.memory.speaker import knowing
+from proxy.memory.speech import spoken
 from proxy.memory.store import APART, Deleted, Key, Store, StoreError
 from proxy.memory.told import Told
 from proxy.transcript import transcript
@@ -32,12 +35,13 @@ _MOST_WAITING = 10_000
 _DRAINED_WITHIN = 3.0
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One turn as it went by: the client's window, and the answer's bytes.
 
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
     so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
     shown: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at their head.
+    ``read`` is what the turn read of the session, where it could.
     """
 
     key: Key
@@ -48,6 +52,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     trimmed: bool = False
     told: Told | None = None
+    read: Reading | None = None
     shown: Sequence[Message] = ()
     tools: bytes = b""
 
@@ -68,6 +73,7 @@ class Recorder:
         self._scales = Scales()
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._heir: Recorder | None = None
 
     @property
     def waiting(self) -> int:
@@ -85,6 +91,9 @@ class Recorder:
 
     def put(self, said: Said) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
+        if self._heir:
+            self._heir.put(said)
+            return
         if self._count >= _MOST_WAITING:
             self.lost_turns += 1
             return
@@ -96,6 +105,16 @@ class Recorder:
         task = asyncio.get_running_loop().create_task(self._write(said.key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def hand_over(self, heir: "Recorder") -> None:
+        """Leaves what waits and what is still to come to another one; what both write changes nothing."""
+        for task in self._tasks:
+            task.cancel()
+        waiting, self._waiting, self._heir = self._waiting, {}, heir
+        self._count = 0
+        self._failing.clear()
+        for said in (said for turns in waiting.values() for said in turns):
+            heir.put(said)
 
     async def drain(self) -> None:
         """Waits until everything is written, for three seconds at most; what is left then is lost."""
@@ -117,11 +136,12 @@ class Recorder:
         del self._waiting[key]
 
     async def _until_written(self, said: Said) -> None:
-        pause = _SHORTEST
+        pause, read = _SHORTEST, said.read
         while True:
             try:
-                if await self._attempt(said):
+                if await self._attempt(said, read):
                     return
+                read = None
             except Deleted:
                 return
             except StoreError as error:
@@ -152,33 +172,35 @@ class Recorder:
             await asyncio.sleep(_SHORTEST)
         raise fault
 
-    async def _attempt(self, said: Said) -> bool:
-        return await self._changed(
-            said.key,
-            lambda held: self._asking(
-                after(settled(held, time.time()), said, reasoning=self._reasoning), said
-            ),
-            at=said.at,
-        )
+    async def _attempt(self, said: Said, read: Reading | None) -> bool:
+        def change(held: Session) -> Session:
+            known = after(settled(held, time.time()), said, reasoning=self._reasoning)
+            return self._asking(known, said)
+
+        return await self._changed(said.key, change, at=said.at, read=read)
 
     def _asking(self, session: Session, said: Said) -> Session:
         """The session with what is known of how it is asked."""
         model, trimmed = said.model or session.model, said.trimmed or session.trimmed
         if (model, trimmed) != (session.model, session.trimmed):
             session = msgspec.structs.replace(session, model=model, trimmed=trimmed)
-        counted = usage_of([said.answer]).input
-        if model is None or not counted:
-            return session
-        return scaled(session, self._scales.learned(model, estimated(said.shown, said.tools), counted))
+        return session if model is None else scaled(session, self._scale(model, said))
 
-    async def _changed(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
-        held = await self._store.read(key)
-        session = decode(held.blob) if held else Session()
+    def _scale(self, model: str, said: Said) -> float | None:
+        if not self._scales.wants(model):
+            return self._scales.passed_over(model)
+        counted = usage_of([said.answer]).input
+        return self._scales.learned(model, estimated(said.shown, said.tools), counted) if counted else None
+
+    async def _changed(
+        self, key: Key, change: Callable[[Session], Session], *, at: float, read: Reading | None = None
+    ) -> bool:
+        session, version = await self._held(key) if read is None else read[:2]
         kept, moved = fitted(session, change(session), self.window, now=at)
         written = await self._store.write(
             key,
             encode(kept),
-            version=held.version if held else 0,
+            version=version,
             ttl=self.window.ttl,
             cold=[msgspec.msgpack.encode(entry) for entry in moved],
             at=at,
@@ -186,6 +208,10 @@ class Recorder:
         if written:
             self.tell(key, kept)
         return written
+
+    async def _held(self, key: Key) -> tuple[Session, int]:
+        held = await self._store.read(key)
+        return (decode(held.blob), held.version) if held else (Session(), 0)
 
     def tell(self, key: Key, session: Session) -> None:
         """Tells the listeners of a session that was written."""
@@ -209,8 +235,9 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     told = transcript(said.answer)
     if not told.reached:
         return session
-    session = _knowing(session, said)
-    known, turn = taken(session, said.window, now=said.at)
+    session = knowing(session, said.user, said.window, said.told)
+    speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(said.window), None)
+    known, turn = taken(session, speech, now=said.at, replay=replay)
     answer = Answer(
         turn=turn,
         text=told.text,
@@ -220,16 +247,3 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
         reached=told.reached,
     )
     return answered(known, answer, now=said.at)
-
-
-def _knowing(session: Session, said: Said) -> Session:
-    """The session with who speaks, and what a model was told of them; the newest request's word counts."""
-    spoken = next((message.user for message in reversed(said.window) if message.role == "user"), None)
-    if session.user is None and said.user:
-        alias = spoken if spoken != said.user else None
-        session = msgspec.structs.replace(session, user=said.user, alias=alias)
-    elif said.user not in {None, session.user} and spoken in {None, session.alias} and not session.shared:
-        session = msgspec.structs.replace(session, shared=True)
-    if said.told is None or (session.told and said.told.at <= session.told.at):
-        return session
-    return msgspec.structs.replace(session, told=said.told)

@@ -56,6 +56,7 @@ class Passage:
         self._cut = framing.feed
         self._answer = answer
         self._reply = reply
+        self._outlet = reply.outlet
         self._last = begun.data
         self._room = _LARGEST_ANSWER
         self._waiting = False
@@ -68,11 +69,13 @@ class Passage:
 
     def take(self, data: bytes) -> bool:
         """Passes data on, if the task waits for it and the client reads."""
-        if not self._waiting or not self._reply.flows or self._failure:
+        outlet = self._outlet
+        if outlet is None or not (self._waiting and outlet.flows) or self._failure:
             return False
         try:
             if shown := self._shown(data):
-                self._reply.push(shown)
+                outlet.push(shown)
+                self._reply.keep(shown)
         except UpstreamError:
             raise
         except Exception as error:  # noqa: BLE001 - a filter may raise anything: that is the turn's own fault

@@ -10,18 +10,22 @@ from proxy.watch import Watch
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
-FLOW: Final = "turnkeeper.flow"
-"""Where in a scope's extensions a server says whether the client reads."""
+OUTLET: Final = "turnkeeper.outlet"
+"""Where in a scope's extensions a server says how its client is reached at once."""
 _JSON = (b"content-type", b"application/json")
 _DEGRADED = "x-turnkeeper-degraded"
 
 
-class Flow(Protocol):
-    """What a server knows of its client's reading."""
+class Outlet(Protocol):
+    """A client who can be reached at once, while he reads."""
 
     @property
-    def write_paused(self) -> bool:
-        """Whether what is sent has to wait."""
+    def flows(self) -> bool:
+        """Whether nothing that is pushed has to wait."""
+        ...
+
+    def push(self, data: bytes) -> None:
+        """Bytes of the body, on their way when this returns; only while it ``flows``."""
         ...
 
 
@@ -33,10 +37,10 @@ class Reply:
         send: Send,
         headers: Sequence[Header] = (),
         watch: Watch | None = None,
-        flow: Flow | None = None,
+        outlet: Outlet | None = None,
     ) -> None:
         self.watch = watch or Watch("")
-        self._flow = flow
+        self._outlet = outlet
         self._send = send
         self._headers = list(headers)
         self._tape: list[bytes] | None = None
@@ -73,25 +77,24 @@ class Reply:
 
     async def write(self, data: bytes) -> None:
         """Bytes of the body, on their way at once."""
-        self._keep(data)
+        self.keep(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     @property
-    def flows(self) -> bool:
-        """Whether the client reads, as far as the server tells."""
-        return self._flow is not None and not self._flow.write_paused
+    def outlet(self) -> Outlet | None:
+        """A shorter way for bytes of the body, where the server has one."""
+        return self._outlet
 
-    def push(self, data: bytes) -> None:
-        """Bytes of the body, on their way when this returns; only while it ``flows``."""
-        self._keep(data)
-        sending = self._send({"type": "http.response.body", "body": data, "more_body": True})
-        for _ in sending.__await__():
-            raise RuntimeError("A server that flows has made somebody wait.")
+    def keep(self, data: bytes) -> None:
+        """Notes bytes that went out."""
+        if self._tape is not None and data:
+            self._tape.append(data)
+            self.watch.stamps.append(time.perf_counter())
 
     async def end(self, data: bytes = b"") -> None:
         """The last bytes of the body."""
         self.ending = True
-        self._keep(data)
+        self.keep(data)
         await self._send({"type": "http.response.body", "body": data})
 
     async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
@@ -109,8 +112,3 @@ class Reply:
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
         await self.whole(error.status, [_JSON, *own], error.body())
-
-    def _keep(self, data: bytes) -> None:
-        if self._tape is not None and data:
-            self._tape.append(data)
-            self.watch.stamps.append(time.perf_counter())

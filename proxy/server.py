@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import uvicorn
@@ -13,14 +14,16 @@ import uvicorn
 from proxy.app import App
 from proxy.configuration.settings import Settings
 from proxy.log import logging_to
+from proxy.priority import give_way
 from proxy.protocol import Protocol
 from proxy.reload import Reload
 
 # A turn's values die young; what lives longer is the program itself, and need not be looked at again.
-_COLLECT_AFTER = (50_000, 50, 100)
+_COLLECT_AFTER = (2_000, 1_000, 100)
 # Callers wait on the loop: threads that write to memory or to the log give way to it after so many seconds.
 _SWITCH_AFTER = 0.0005
 _FAREWELL = 5.0
+_THREADS = 8
 
 Work = Callable[[], Coroutine[None, None, None]]
 
@@ -66,12 +69,14 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to serve, and to listen for SIGHUP."""
         await super().startup(sockets)
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(_THREADS, "beside", initializer=give_way))
         if hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._do, self._reload.now)
+            loop.add_signal_handler(signal.SIGHUP, self._do, self._reload.now)
         for work in self._beside:
             self._do(work)
         for sign in self._early[:1]:  # one that came before there was a loop to end
-            asyncio.get_running_loop().call_soon(self.handle_exit, sign, None)
+            loop.call_soon(self.handle_exit, sign, None)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends what runs beside the calls, then serving itself."""

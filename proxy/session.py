@@ -12,7 +12,7 @@ from proxy.proof import Proof
 from proxy.wire import Call
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, gc=False):
     """Whose turn it is; the same id under two tenants is two ids. ``background`` work has no memory."""
 
     tenant: str

@@ -14,7 +14,7 @@ _INSTRUCTIONS = frozenset({"system", "developer"})
 _LONGEST_SPOKEN = 20_000
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """What a call shows of the turn that it asks for."""
 
     number: int | None

@@ -16,7 +16,7 @@ _PRIVATE = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-
 _MOST_STAMPS = 200
 
 
-class Content(msgspec.Struct, frozen=True, kw_only=True):
+class Content(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was said in a turn: the call as the engine sent it, and with its interrupted answers marked.
 
     ``fields`` and ``messages`` are what the filters made of it.
@@ -31,7 +31,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     messages: Messages
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
+class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn that has ended. ``began``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
 
     ``marks`` say when each stage began, and ``chunks`` when something went to the client, at most 200 times

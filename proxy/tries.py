@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Tries(msgspec.Struct, frozen=True):
+class Tries(msgspec.Struct, frozen=True, gc=False):
     """A turn's failures before its answer began: upstreams, each with what was wrong, in their order.
 
     ``again`` names an upstream each time that it was asked once more.

@@ -31,7 +31,7 @@ _log = logging.getLogger("turnkeeper")
 _DEGRADED = "x-turnkeeper-degraded"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the client posted. Header names are in lower case."""
 
     headers: Mapping[str, str]
@@ -59,7 +59,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch = reply.watch
     watch.clock.mark("memory")
-    heard, known, told = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
+    heard, known, told, read = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
     context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
@@ -75,8 +75,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         watch.model, watch.upstream = fallback.model, fallback.upstream
         watch.fell_back = fallback.upstream != pipeline.targets[0].name
         if pipeline.memory and who.key and tape:
-            said = _said(heard, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
-            said = msgspec.structs.replace(said, user=who.user, model=fallback.model, told=told)
+            said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
+            said = msgspec.structs.replace(said, user=who.user, model=fallback.model, told=told, read=read)
             pipeline.memory.recorder.put(said)
 
 

@@ -12,6 +12,7 @@ from proxy.http1.dialer import Dialer
 from proxy.http1.envelope import Headers
 from proxy.http1.pool import Pool
 from proxy.http1.route import Route
+from proxy.http1.warmth import Warmth
 
 __all__ = ["Headers", "HttpUpstream", "Response", "Upstream", "is_stream", "read_all"]
 
@@ -48,6 +49,9 @@ class Upstream(Protocol):
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
         """The answer to this request, its head there by `due`, which holds on until replaced."""
+
+    async def keep_warm(self) -> None:
+        """What a request needs stands before it comes, until this is cancelled; the upstream is not asked."""
 
     async def aclose(self) -> None:
         """Everything is closed, and whoever waits is told."""
@@ -87,10 +91,12 @@ class HttpUpstream:
         self._forwarded = route.proxy is not None and not route.tunnelled
         self._envelope = route.envelope
         self._pool = Pool(Dialer(route), self._peer, size=max_connections, connect=connect, idle=idle)
+        self._warmth = Warmth(self._pool)
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
         """The answer to this request, its head there by `due`."""
         head, body = self._envelope.request(method, path, headers, body)
+        self._warmth.wanted = True
         await self._pool.enter(due)
         answer = Answer(asyncio.get_running_loop(), self._pool.leave, self._peer)
         try:
@@ -101,13 +107,9 @@ class HttpUpstream:
             raise
         return answer
 
-    async def warm(self, *, due: float) -> None:
-        """A connection is open and waits for the first request."""
-        await self._pool.enter(due)
-        try:
-            self._pool.keep(self._pool.idle() or await self._pool.dial(due))
-        finally:
-            self._pool.leave()
+    async def keep_warm(self) -> None:
+        """A connection is open early, and stays so while requests come; until cancelled or closed."""
+        await self._warmth.keep()
 
     async def aclose(self) -> None:
         """Everything is closed, and whoever waits is told."""

@@ -12,7 +12,7 @@ from filters.message import LARGEST, Message
 from proxy.errors import RequestError
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One chat completion as a client asked for it.
 
     Header names are in lower case. ``fields`` holds the body's top level as raw JSON, in the client's

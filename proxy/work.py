@@ -72,11 +72,9 @@ class Worker:
     def nudge(self, key: Key, session: Session) -> None:
         """Tells of a session that was just written; what is due is done soon, while the worker runs."""
         for work in self._works if self._running else ():
-            if not work.due(session):
-                continue
             if (work.name, key) in self._tasks:
                 self._late.add((work.name, key))  # it may be past its last look
-            else:
+            elif work.due(session):
                 self._begin(work, key)
 
     async def run(self, *, every: float = EVERY) -> None:

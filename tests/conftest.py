@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer
+from tests.tried import Tried, noting, table
 
 # A machine that does other things as well may be slow: that is no fault of a law.
 # What a counterexample could do without is not worth minutes.
@@ -57,3 +58,20 @@ def proxy(serve: Callable[..., ProxyServer]) -> ProxyServer:
 def agora(serve: Callable[..., ProxyServer]) -> ProxyServer:
     """A proxy on the shipped configuration."""
     return serve(AGORA)
+
+
+@pytest.fixture
+def tried(request: pytest.FixtureRequest) -> Tried:
+    """Notes a fault that was tried, and what whoever was on the other side got."""
+    return noting(request.node)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Behind the faults alone, what was tried is shown."""
+    if config.option.markexpr != "faults":
+        return
+    reports = [one for one in terminalreporter.stats.get("passed", []) if one.when == "call"]
+    if lines := table(reports):
+        terminalreporter.section("faults tried")
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -7,6 +7,7 @@ drops the connection, ``CLOSE`` ends it properly.
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -113,9 +114,10 @@ def calling(tool: str, *, stream: bool) -> list[Step]:
 
 
 class FakeUpstream:
-    """A server in a thread of its own. ``script`` may be replaced at any time."""
+    """A server in a thread of its own, over TLS where it is given. ``script`` may be replaced at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.script: Script = by_default
         self.requests: list[Received] = []
         self.open = 0
@@ -135,7 +137,7 @@ class FakeUpstream:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}/v1"
 
     @property
     def last(self) -> Received:
@@ -148,7 +150,7 @@ class FakeUpstream:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=2048)
+            asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=2048, ssl=self._tls)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()

@@ -3,6 +3,7 @@
 PostgreSQL refuses to be run by root: then it runs as nobody, in a folder that belongs to nobody.
 """
 
+import asyncio
 import contextlib
 import os
 import pwd
@@ -12,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ class PostgresServer:
         finally:
             await connection.close()
         return name
+
+    def ask(self, *statements: str) -> None:
+        """Statements on a connection of its own, beside what is tested."""
+        asyncio.run(self._ask(statements))
+
+    async def _ask(self, statements: Sequence[str]) -> None:
+        connection = await asyncpg.connect(self.url())
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
 
     def start(self) -> None:
         command = [self._bin / "postgres", "-D", self._data, "-k", self._folder, *_OPTIONS]

@@ -5,12 +5,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import httpx2
+
+from tests.waiting import until
+
+LISTEN = 'listen: {port: "${PORT}"}\n'
+"""What a configuration has to have that is served by itself."""
 
 
 class ServingProcess:
@@ -30,7 +33,12 @@ class ServingProcess:
             self.port = free.getsockname()[1]
 
     def __enter__(self) -> Self:
-        with self.said.open("wb") as out:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """It is up; again, on the same port, after it has ended."""
+        with self.said.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "proxy", "serve", str(self.path), *self._options],
                 env={**os.environ, "PORT": str(self.port), **self._environ},
@@ -40,7 +48,6 @@ class ServingProcess:
         self.client = httpx2.Client(base_url=self.root, timeout=10)
         assert until(lambda: self.is_up() or self.process.poll() is not None)
         assert self.is_up(), self.log
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
@@ -63,11 +70,15 @@ class ServingProcess:
     def log(self) -> str:
         return self.said.read_text(errors="replace")
 
-    def is_up(self) -> bool:
+    def readiness(self) -> int | None:
+        """The status of ``/readyz``; nothing where nobody answers."""
         try:
-            return self.client.get("/readyz").status_code == 200
+            return self.client.get("/readyz").status_code
         except httpx2.TransportError:
-            return False
+            return None
+
+    def is_up(self) -> bool:
+        return self.readiness() == 200
 
     def chat(self, text: str = "Hi", session: str | None = None, **fields: Any) -> httpx2.Response:
         """A turn over a connection of its own."""
@@ -77,6 +88,12 @@ class ServingProcess:
 
     def hang_up(self) -> None:
         self.process.send_signal(signal.SIGHUP)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.client.close()
+        self.process.kill()
+        self.process.wait()
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -96,11 +113,3 @@ class ServingProcess:
         """What it holds in memory."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
-
-
-def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    """Whether it comes true in time."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()

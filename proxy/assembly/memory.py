@@ -164,7 +164,8 @@ def _archiving(
     most = settings.facts.max if settings.facts else MOST
     mem0 = _mem0(settings)
     knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl)
-    acquaintance = Acquaintance(knowledge, deadline=settings.deadline)
+    waits = mem0 is not None or not url.startswith("sqlite:")
+    acquaintance = Acquaintance(knowledge, deadline=settings.deadline, waits=waits)
     return Archiving(archive, finder, archivist, recollection, knowledge, acquaintance, mem0)
 
 

@@ -16,7 +16,7 @@ _SWITCHING, _OK = 101, 200
 
 
 class Stale(UpstreamBroken):
-    """A connection used before died before the first byte of this answer: the request may be sent again."""
+    """A connection that was kept died before the first byte of this answer: the request may be sent again."""
 
 
 class Home(Protocol):
@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_answer", "_headers", "_home", "_keep_alive", "_overhead", "_parser", "_paused", "_peer", "_size",
-        "_transport", "_used", "expires",
+        "_transport", "expires",
     )  # fmt: skip
 
     def __init__(self, home: Home, peer: str) -> None:
@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._overhead = self._size = 0
-        self._used = self._paused = self._keep_alive = False
+        self._paused = self._keep_alive = False
 
     @property
     def alive(self) -> bool:
@@ -189,7 +189,6 @@ class Connection(asyncio.Protocol):
         # An answer may overtake its request: the rest of that must not go before the next one.
         if self._keep_alive and self._transport is not None and not self._transport.get_write_buffer_size():
             self.resume()
-            self._used = True
             self._home.keep(self)
         else:
             self.drop()
@@ -222,5 +221,6 @@ class Connection(asyncio.Protocol):
         why = str(exc) if exc is not None else "connection closed"
         if answer.status:
             return UpstreamBroken(f"{self._peer} broke off in the middle of its answer: {why}")
-        kind = Stale if self._used and not self._overhead else UpstreamBroken
+        waited = self.expires > 0
+        kind = Stale if waited and not self._overhead else UpstreamBroken
         return kind(f"{self._peer} closed the connection without an answer: {why}; check that it is up")

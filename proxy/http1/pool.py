@@ -29,7 +29,7 @@ class Pool:
         self._all: set[Connection] = set()
         self._dials: set[asyncio.Timeout] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._closed = False
+        self.closed = False
         self._closing = f"the client for {peer} was closed"
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class Pool:
 
     async def enter(self, due: float) -> None:
         """A place is taken; `leave` gives it back."""
-        if self._closed:
+        if self.closed:
             raise self._gone()
         if self._free:
             self._free -= 1
@@ -72,7 +72,7 @@ class Pool:
         except BaseException:
             connection.drop()
             raise
-        if self._closed:
+        if self.closed:
             connection.drop()
             raise self._gone()
         self._all.add(connection)
@@ -86,6 +86,14 @@ class Pool:
         if self._sweeper is None:
             self._sweeper = loop.call_at(connection.expires, self._sweep)
 
+    async def warm(self, due: float) -> None:
+        """A connection is open and waits for the first request."""
+        await self.enter(due)
+        try:
+            self.keep(self.idle() or await self.dial(due))
+        finally:
+            self.leave()
+
     def lost(self, connection: Connection) -> None:
         """`connection` is no more."""
         self._all.discard(connection)
@@ -94,7 +102,7 @@ class Pool:
 
     async def aclose(self) -> None:
         """Nothing is open, and nobody waits."""
-        self._closed = True
+        self.closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._turn_away()
@@ -140,7 +148,7 @@ class Pool:
                 self._dials.add(dial)
                 await self._dialer.dial(connection)
         except TimeoutError:
-            raise self._gone() if self._closed else UpstreamTimeout(self._silent()) from None
+            raise self._gone() if self.closed else UpstreamTimeout(self._silent()) from None
         finally:
             self._dials.discard(dial)
 

@@ -15,10 +15,12 @@ _SHUT: Final = 1.0
 class Acquaintance:
     """Asks for facts on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
 
-    Where facts come too late they are not asked for, for a second.
+    Where facts come too late they are not asked for, for a second. ``waits`` is whether they
+    usually come later at all: an embedded file is looked into on the spot.
     """
 
-    def __init__(self, knowledge: Knowledge, *, deadline: float) -> None:
+    def __init__(self, knowledge: Knowledge, *, deadline: float, waits: bool = True) -> None:
+        self.waits = waits
         self._knowledge = knowledge
         self._deadline = deadline
         self._shut_until = 0.0

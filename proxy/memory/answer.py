@@ -15,7 +15,7 @@ from proxy.memory.wording import goes_on
 _NEAR = 6
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An answer as it left the answer filters.
 
     ``turn`` is the turn that it answers, as ``asked`` tells; ``finished`` is false where the stream broke off

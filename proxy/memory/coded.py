@@ -18,7 +18,7 @@ class CodedStore:
     async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """The hot part, decoded."""
         held = await self._store.read(key, leisure=leisure)
-        return None if held is None else held._replace(blob=self._codec.decode(key, held.blob))
+        return None if held is None else Held(self._codec.decode(key, held.blob), held.version)
 
     async def write(  # noqa: PLR0913 - as the protocol has it
         self,

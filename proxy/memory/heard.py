@@ -107,7 +107,7 @@ def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
     text, generated = message.text, entry.generated
     if same(text, entry.text) or jumbled(text, entry.text):
         return {}
-    if same(text, generated) or jumbled(text, generated):
+    if generated != entry.text and (same(text, generated) or jumbled(text, generated)):
         return {"content": generated, **_WHOLE}
     cut = goes_on(generated, text) or len(text.split()) < len(generated.split())
     marks = {"interrupted": True, "original": generated} if cut else _WHOLE

@@ -81,11 +81,14 @@ class Learning:
 
     def due(self, session: Session) -> bool:
         """Whether there is anything to look at now."""
+        paused = self._clock() - session.updated >= self._pause
+        if not (paused or _may_be_urgent(session)):
+            return False
         new = unheard_of(session, session.entries)
         if not new:
             return False
         is_urgent = new[0].life < session.life or _has_moved(session)
-        return is_urgent or len(new) >= MANY or self._clock() - session.updated >= self._pause
+        return is_urgent or len(new) >= MANY or paused
 
     async def do(self, key: Key, failures: int) -> bool:
         """Looks at what is due, or a part of it; whether there was anything.
@@ -136,6 +139,13 @@ class Learning:
             blob = encode(msgspec.structs.replace(session, learnt=reach))
             if await self._store.write(key, blob, version=held.version, ttl=self._ttl):
                 return
+
+
+def _may_be_urgent(session: Session) -> bool:
+    """Told at a glance: whether so much was said, or a life is over, that no pause need be waited for."""
+    entries = session.entries
+    place = -min(MANY, len(entries))
+    return bool(entries) and (entries[place].place > session.learnt or entries[0].life < session.life)
 
 
 def _has_moved(session: Session) -> bool:

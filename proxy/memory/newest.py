@@ -25,7 +25,7 @@ class Turn(NamedTuple):
     question: int = -1
 
 
-class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a session keeps of that request.
 
     ``at`` is when it arrived, in seconds since 1970, and ``seal`` what tells its window from others, of

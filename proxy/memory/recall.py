@@ -8,17 +8,48 @@ from filters.message import Message, epoch_seconds
 from proxy.memory.coverage import shown
 from proxy.memory.parting import parted, without
 from proxy.memory.reconcile import marked, missing
-from proxy.memory.replay import read
+from proxy.memory.replay import Replay, beside
 from proxy.memory.segment import START
 from proxy.memory.session import Session, decode
+from proxy.memory.speech import Speech, spoken
 from proxy.memory.store import Key, Store
 from proxy.memory.telling import epoch
+
+
+class Reading(NamedTuple):
+    """A session as a turn read it, and the client's window beside it: what is recorded goes on from there.
+
+    ``version`` is the one that a write replaces, 0 where nothing is held yet. ``replay`` is ``None`` where
+    nothing was said yet.
+    """
+
+    session: Session
+    version: int
+    said: Speech
+    replay: Replay | None
+
+    def of(self, session: Session) -> Replay | None:
+        """The window beside a session, where that holds the same talk."""
+        own = self.session
+        return self.replay if session.entries is own.entries and session.newest is own.newest else None
 
 
 async def recall(store: Store, key: Key) -> Session:
     """What is held of a session; an empty one where nothing is. Raises StoreError."""
     held = await store.read(key)
     return decode(held.blob) if held else Session()
+
+
+async def reading(store: Store, key: Key, window: Sequence[Message]) -> Reading:
+    """What is held of a session, beside a window. Raises StoreError."""
+    held = await store.read(key)
+    return laid(decode(held.blob), window, held.version) if held else laid(Session(), window)
+
+
+def laid(session: Session, window: Sequence[Message], version: int = 0) -> Reading:
+    """A session with a window laid beside it."""
+    said = spoken(window)
+    return Reading(session, version, said, beside(session, said) if session.entries else None)
 
 
 class Known(NamedTuple):
@@ -29,18 +60,18 @@ class Known(NamedTuple):
     epoch: bytes
 
 
-def known(session: Session, window: Sequence[Message], *, injecting: bool = True) -> Known:
+def known(read: Reading, window: Sequence[Message], *, injecting: bool = True) -> Known:
     """What filters may know of a session while the client replays ``window``, and that window.
 
     In the window, answers are marked that the caller did not hear to the end, and what summaries cover, where
     the chain is ``injecting`` them: then they stand for all turns behind their reach.
     """
-    if not session.entries:
+    session, replay = read.session, read.replay
+    if replay is None:
         return Known(Snapshot(state=session.state), window, epoch(session, session.life, injecting=injecting))
-    replay = read(session, window)
     if results := parted(replay):
         window = without(window, replay, results)
-        replay = read(session, window)
+        replay = beside(session, spoken(window))
     summaries = session.summaries if injecting else ()
     snapshot = Snapshot(
         dropped=missing(

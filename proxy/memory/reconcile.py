@@ -27,20 +27,27 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     return _reconciled(held, said, seal(said), now)
 
 
-def taken(held: Session, window: Sequence[Message], *, now: float) -> tuple[Session, Turn | None]:
-    """What ``reconcile`` makes of a request, and what ``asked`` tells of it then."""
-    said = spoken(window)
+def taken(
+    held: Session, said: Speech, *, now: float, replay: Replay | None = None
+) -> tuple[Session, Turn | None]:
+    """What ``reconcile`` makes of a request's speech, and what ``asked`` tells of it then.
+
+    ``replay`` is that speech beside what is held, where it has been read already.
+    """
     sealed = seal(said)
-    session = _reconciled(held, said, sealed, now)
+    session = _reconciled(held, said, sealed, now, replay)
     return session, _asked_by(session, said, sealed)
 
 
-def _reconciled(held: Session, said: Speech, sealed: bytes, now: float) -> Session:
+def _reconciled(
+    held: Session, said: Speech, sealed: bytes, now: float, replay: Replay | None = None
+) -> Session:
     newest = held.newest
     if newest and newest.knows(sealed):
         return held
     late = newest is not None and now < newest.at
-    replay = beside(held, said, overtaken=late)
+    if late or replay is None:
+        replay = beside(held, said, overtaken=late)
     if not replay.spoken or replay.stale:
         return held
     if newest and late:
@@ -122,8 +129,10 @@ def missing(
         return ()
     lost = gone(replay)
     places = sorted({*range(first), *also} - lost)
-    left = (replay.held[h] for h in places)
-    return tuple(message_of(entry) for entry in left if entry.place > behind)
+    left = [replay.held[h] for h in places]
+    if behind > START:
+        left = [entry for entry in left if entry.place > behind]
+    return tuple(map(message_of, left))
 
 
 def _first(replay: Replay) -> int:
@@ -136,9 +145,8 @@ def _unmarked(entry: Entry, message: Message) -> str | None:
     """All that was generated, where the message is a part of it and does not say so."""
     if message.role != "assistant" or message.interrupted:
         return None
-    if entry.content == message.content and not entry.interrupted:
-        return None
-    entry = renewed(entry, message)
+    if entry.content != message.content:
+        entry = renewed(entry, message)
     return entry.original if entry.interrupted else None
 
 

@@ -17,7 +17,7 @@ from proxy.memory.speech import spoken as spoken_in
 from proxy.memory.wording import goes_on, same
 
 
-class Replay(msgspec.Struct, frozen=True):
+class Replay(msgspec.Struct, frozen=True, gc=False):
     """The speech of a window, in the order in which it was said, and where each line of it is held.
 
     ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.

@@ -16,7 +16,7 @@ START = Reach(0, -1)
 """Before all turns."""
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What stands for all turns behind the former segment's reach, up to and with turn ``turn`` of ``life``.
 
     ``messages`` is how many messages that are, and ``fingerprint`` is theirs. ``made`` is in seconds since

@@ -19,7 +19,7 @@ _MARKS = ("source", "user", "interrupt_timestamp", "original")
 _ASIDE = 4
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One message as it was heard.
 
     ``turn`` counts from 0 within a ``life`` and never goes back; ``engine_turn`` is the number that the
@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.text if self.original is None else self.original
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What is held of one conversation. System messages are never part of it.
 
     ``entries`` are the newest, in order; older ones have moved to the cold part, ``moved`` of them so far.

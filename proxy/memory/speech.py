@@ -16,7 +16,7 @@ _EXPRESSION = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairl
 _TAIL = re.compile(rf"\{{{_EXPRESSION}(?:, {_EXPRESSION})*\}}")
 
 
-class Speech(msgspec.Struct, frozen=True):
+class Speech(msgspec.Struct, frozen=True, gc=False):
     """What was spoken, typed, called or returned by a tool, in a window's order.
 
     ``answering`` is whether the window shows what the assistant said at all, if without words.

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What stands still at the head of a session's prompts from one compaction to the next; no word of it.
 
     ``epoch`` names the time between two compactions. ``facts`` are the ids of what is told of ``person``, in

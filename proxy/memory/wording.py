@@ -35,7 +35,8 @@ def alike(one: str, other: str) -> bool:
 
 def jumbled(one: str, other: str) -> bool:
     """Whether both are the same words in another order."""
-    return _words(one) == _words(other)
+    words, others = _WORD.findall(one.casefold()), _WORD.findall(other.casefold())
+    return len(words) == len(others) and sorted(words) == sorted(others)
 
 
 def _words(text: str) -> Counter[str]:

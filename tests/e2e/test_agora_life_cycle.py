@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import ConfigError
+from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, sse, stream_of
 from tests.proxy_server import ProxyServer
 
@@ -30,8 +31,8 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture(params=["sqlite", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+def url(request: pytest.FixtureRequest, address: Address) -> str:
+    return address(request.param)
 
 
 @pytest.fixture

@@ -1,17 +1,15 @@
 """Sessions carried from one store to another over HTTP, long ones too, and what deleting leaves."""
 
-import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import Address
 from tests.fake_upstream import CLOSE, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
 from tests.memory.redis_server import RedisServer, stopped
-from tests.postgres_server import PostgresServer
 from tests.proxy_server import ProxyServer
 from tests.remembering import CONFIG, Serve, call, held, said, texts, user
 
@@ -19,22 +17,9 @@ ALL = "/v1/memory/sessions"
 KEYS = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with contextlib.closing(PostgresServer()) as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "postgresql", "redis", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        yield server.url(asyncio.run(server.new_schema()))
-    elif request.param == "redis":
-        with contextlib.closing(RedisServer(tmp_path)) as one:
-            yield one.url
-    else:
-        yield f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+def url(request: pytest.FixtureRequest, address: Address) -> str:
+    return address(request.param)
 
 
 @pytest.fixture

@@ -1,7 +1,4 @@
-"""Clients that do everything badly, against the server as a process: whom they hinder, and what is left.
-
-With ``-v`` a table is printed of the faults that were tried and what became of them.
-"""
+"""Clients that do everything badly, against the server as a process: whom they hinder, and what is left."""
 
 import json
 import random
@@ -12,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import httpx2
 import pytest
@@ -32,7 +29,9 @@ from tests.fake_upstream import (
 )
 from tests.raw_client import RawClient, request, split
 from tests.serving_process import ServingProcess, until
+from tests.tried import Tried
 
+pytestmark = pytest.mark.faults
 CONFIG = """
 listen: {port: "${PORT}", max_body: 1MB}
 log: {level: warning}
@@ -45,7 +44,7 @@ QUICK = 1.0
 WORDS = delta(content="word " * 200)
 HALF = b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"
 
-# What the model does, whether a stream is wanted, and whether it is asked at all before the client leaves.
+# What the model does, and whether a stream is wanted.
 STAGES: dict[str, tuple[list[Step], bool]] = {
     "while the model is silent": ([HANG], True),
     "while it has said its role": ([HEAD, chunk(ROLE), HANG], True),
@@ -57,6 +56,7 @@ STAGES: dict[str, tuple[list[Step], bool]] = {
     "while a whole answer is awaited": ([HANG], False),
     "inside a whole answer": ([HALF, HANG], False),
 }
+HEARD = {"at the first token", "in mid-stream"}
 HOST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 BEFORE = {
     "without a word": b"",
@@ -66,17 +66,6 @@ BEFORE = {
     "inside the body": HOST + b'content-length: 99\r\n\r\n{"messages": [',
     "inside a chunk": HOST + b"transfer-encoding: chunked\r\n\r\n20\r\n{",
 }
-
-
-@pytest.fixture(scope="module")
-def table(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    rows: list[str] = []
-    yield rows
-    if request.config.get_verbosity() > 0:
-        manager = request.config.pluginmanager
-        with manager.get_plugin("capturemanager").global_and_fixture_disabled():
-            for row in ["", *rows]:
-                manager.get_plugin("terminalreporter").write_line(row)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +139,7 @@ def narrow(port: int) -> Iterator[socket.socket]:
 
 
 def test_readers_who_do_not_read_are_not_read_for(
-    serving: ServingProcess, model: FakeUpstream, table: list[str]
+    serving: ServingProcess, model: FakeUpstream, tried: Tried
 ) -> None:
     """The model has 40 MB for each of ten: what is not taken off our hands stays with it."""
     model.script = by_words(lambda: [HEAD, chunk(ROLE), *[chunk(WORDS * 32)] * 1250, chunk(DONE), END])
@@ -166,12 +155,10 @@ def test_readers_who_do_not_read_are_not_read_for(
     for each in stalled:
         each.__exit__(None, None, None)
     assert grown < 25, f"{grown:.0f} MB"
-    table.append(f"{'ten readers who do not read':34} held up, {grown:.0f} MB for all, others unhindered")
+    tried("ten readers who do not read", f"held up, {grown:.0f} MB for all, others unhindered")
 
 
-def test_a_slow_reader_gets_everything(
-    serving: ServingProcess, model: FakeUpstream, table: list[str]
-) -> None:
+def test_a_slow_reader_gets_everything(serving: ServingProcess, model: FakeUpstream, tried: Tried) -> None:
     model.script = by_words(lambda: [HEAD, chunk(ROLE), *[chunk(WORDS)] * 300, chunk(DONE), END])
     got = bytearray()
     with narrow(serving.port) as client:
@@ -181,12 +168,10 @@ def test_a_slow_reader_gets_everything(
             time.sleep(0.002)
     assert got.count(b"word word") > 0
     assert got.count(b"data: ") == 302
-    table.append(f"{'a slow reader':34} all of it, as it was sent")
+    tried("a slow reader", "all of it, as it was sent")
 
 
-def test_an_answer_without_end_is_ended(
-    serving: ServingProcess, model: FakeUpstream, table: list[str]
-) -> None:
+def test_an_answer_without_end_is_ended(serving: ServingProcess, model: FakeUpstream, tried: Tried) -> None:
     model.script = by_words(lambda: [HEAD, chunk(ROLE), *[chunk(WORDS * 64)] * 1250, chunk(DONE), END])
     before, size, last = serving.megabytes(), 0, b""
     asked = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "on and on"}]}
@@ -195,11 +180,11 @@ def test_an_answer_without_end_is_ended(
             size, last = size + len(piece), (last + piece)[-2000:]
     assert 63_000_000 < size < 65_000_000
     assert b"more than 64 MB" in last.rpartition(b"data: ")[2]
-    table.append(f"{'an answer of 80 MB':34} an error event after 64 MB")
+    tried("an answer of 80 MB", "an error event after 64 MB")
     assert until(lambda: serving.megabytes() - before < 100, 5)
 
 
-def test_a_slow_sender_is_waited_for(serving: ServingProcess, table: list[str]) -> None:
+def test_a_slow_sender_is_waited_for(serving: ServingProcess, tried: Tried) -> None:
     sent = request(stream=True)
     with ThreadPoolExecutor() as pool, RawClient(serving.port) as client:
         others = pool.submit(slowest, serving)
@@ -208,21 +193,21 @@ def test_a_slow_sender_is_waited_for(serving: ServingProcess, table: list[str]) 
             time.sleep(0.005)
         assert split(client.until(END))[0] == 200
         assert others.result() < QUICK
-    table.append(f"{'a request byte by byte':34} 200, others unhindered")
+    tried("a request byte by byte", "200, others unhindered")
 
 
-def test_five_hundred_slow_senders_hinder_nobody(serving: ServingProcess, table: list[str]) -> None:
+def test_five_hundred_slow_senders_hinder_nobody(serving: ServingProcess, tried: Tried) -> None:
     clients = [RawClient(serving.port) for _ in range(500)]
     for client in clients:
         client.send(BEFORE["inside the body"])
     assert slowest(serving) < QUICK
     for client in clients:
         client.socket.close()
-    table.append(f"{'500 unfinished requests':34} others unhindered")
+    tried("500 unfinished requests", "others unhindered")
 
 
 def test_a_half_closed_connection_is_a_client_that_left(
-    serving: ServingProcess, model: FakeUpstream, table: list[str]
+    serving: ServingProcess, model: FakeUpstream, tried: Tried
 ) -> None:
     model.says(HEAD, chunk(ROLE + delta(content="x")), HANG)
     with RawClient(serving.port) as client:
@@ -231,11 +216,11 @@ def test_a_half_closed_connection_is_a_client_that_left(
         client.socket.shutdown(socket.SHUT_WR)
         assert model.last.closed.wait(1.5)
         client.rest()
-    table.append(f"{'half closed in mid-stream':34} the model is let go")
+    tried("half closed in mid-stream", "the model is let go")
 
 
 def test_requests_that_are_sent_ahead_are_answered_in_their_order(
-    serving: ServingProcess, model: FakeUpstream, table: list[str]
+    serving: ServingProcess, model: FakeUpstream, tried: Tried
 ) -> None:
     def script(asked: Received) -> list[Step]:
         said = asked.json["messages"][-1]["content"]
@@ -252,7 +237,7 @@ def test_requests_that_are_sent_ahead_are_answered_in_their_order(
         while got.count(END) < 6:
             got += client.until(END)
     assert re.findall(rb"<(\d)>", got) == [b"%d" % each for each in range(6)]
-    table.append(f"{'six requests sent ahead':34} answered in their order")
+    tried("six requests sent ahead", "answered in their order")
 
 
 @pytest.mark.parametrize(
@@ -266,14 +251,14 @@ def test_requests_that_are_sent_ahead_are_answered_in_their_order(
     ],
 )
 def test_giants_are_refused(
-    serving: ServingProcess, table: list[str], name: str, head: bytes, status: int
+    serving: ServingProcess, tried: Tried, name: str, head: bytes, status: int
 ) -> None:
     with RawClient(serving.port) as client:
         threading.Thread(target=_send, args=(client, HOST + head), daemon=True).start()
         got = client.until(b"}}")
     assert split(got)[0] == status
     assert json.loads(split(got)[2])["error"].keys() == {"message", "type", "param", "code"}
-    table.append(f"{name:34} {status}")
+    tried(name, f"{status}")
 
 
 def _send(client: RawClient, data: bytes) -> None:
@@ -283,20 +268,20 @@ def _send(client: RawClient, data: bytes) -> None:
         return  # refused in the middle of it
 
 
-def test_a_body_beyond_the_limit_in_chunks_is_refused(serving: ServingProcess, table: list[str]) -> None:
+def test_a_body_beyond_the_limit_in_chunks_is_refused(serving: ServingProcess, tried: Tried) -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(30):
             yield b" " * 100_000
 
     got = httpx2.post(f"{serving.root}/v1/chat/completions", content=pieces(), timeout=10)
     assert got.status_code == 413
-    table.append(f"{'3 MB in chunks, 1 MB allowed':34} 413")
+    tried("3 MB in chunks, 1 MB allowed", "413")
 
 
 @pytest.mark.parametrize("rudely", [False, True])
 @pytest.mark.parametrize("stage", BEFORE)
 def test_a_hang_up_before_the_request_is_whole_asks_nobody(
-    serving: ServingProcess, model: FakeUpstream, table: list[str], stage: str, rudely: bool
+    serving: ServingProcess, model: FakeUpstream, tried: Tried, stage: str, rudely: bool
 ) -> None:
     asked = len(model.requests)
     client = RawClient(serving.port)
@@ -305,26 +290,36 @@ def test_a_hang_up_before_the_request_is_whole_asks_nobody(
     leave(client.socket, rudely=rudely)
     time.sleep(0.02)
     assert len(model.requests) == asked
-    table.append(f"{f'hang-up {stage}':34.34} the model is not asked")
+    tried(f"hang-up {stage}", "the model is not asked")
 
 
 @pytest.mark.parametrize("rudely", [False, True])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_hang_up_later_reaches_the_model(
-    serving: ServingProcess, model: FakeUpstream, table: list[str], stage: str, rudely: bool
+    serving: ServingProcess, model: FakeUpstream, tried: Tried, stage: str, rudely: bool
 ) -> None:
     steps, stream = STAGES[stage]
-    asked = len(model.requests)
+    asked, session = len(model.requests), f"gone-{len(model.requests)}"
     model.says(*steps)
     client = RawClient(serving.port)
-    client.send(request(stream=stream, extra="x-session-id: gone\r\n"))
+    client.send(request(stream=stream, extra=f"x-session-id: {session}\r\n"))
     assert until(lambda: len(model.requests) > asked)
     time.sleep(0.05)
     left = time.monotonic()
     leave(client.socket, rudely=rudely)
     assert model.last.closed.wait(1.5)
     assert model.last.closed_at - left < 1
-    table.append(f"{f'hang-up {stage}':40.40} the model is let go")
+    assert until(lambda: said_in(serving, session) == (["Hi", "x"] if stage in HEARD else []), 3)
+    tried(f"hang-up {stage}", "the model is let go")
+
+
+def said_in(serving: ServingProcess, session: str) -> list[str]:
+    """What a session holds; of an answer, its first letter."""
+    got = serving.client.get(f"/v1/memory/sessions/{session}")
+    return [
+        one["content"][:1] if one["role"] == "assistant" else one["content"]
+        for one in got.json().get("contents", [])
+    ]
 
 
 def leave(client: socket.socket, *, rudely: bool) -> None:
@@ -334,7 +329,7 @@ def leave(client: socket.socket, *, rudely: bool) -> None:
 
 
 def test_a_thousand_hang_ups_leave_nothing(
-    serving: ServingProcess, model: FakeUpstream, table: list[str]
+    serving: ServingProcess, model: FakeUpstream, tried: Tried
 ) -> None:
     chooser = random.Random(1)
     scripts = [steps for steps, stream in STAGES.values() if stream]
@@ -356,4 +351,27 @@ def test_a_thousand_hang_ups_leave_nothing(
     assert until(lambda: serving.open_files() <= files + 2, 5)
     grown = serving.megabytes() - megabytes
     assert grown < 8, f"{grown:.1f} MB"
-    table.append(f"{'1,000 hang-ups':34} nothing is left, {grown:.1f} MB")
+    tried("1,000 hang-ups", f"nothing is left, {grown:.1f} MB")
+
+
+def test_bad_requests_again_and_again_leave_nothing(serving: ServingProcess, tried: Tried) -> None:
+    bad = [
+        HOST + b"x-long: " + b"x" * 200_000,
+        HOST + b"content-length: 1000000000\r\n\r\n",
+        b"\x16\x03\x01" * 99,
+    ]
+
+    def ask(count: int) -> None:
+        for place in range(count):
+            with RawClient(serving.port) as client, suppress(OSError):
+                client.send(bad[place % len(bad)])
+                client.socket.shutdown(socket.SHUT_WR)
+                client.rest()
+
+    ask(300)
+    files, megabytes = serving.open_files(), serving.megabytes()
+    ask(900)
+    assert until(lambda: serving.open_files() <= files + 2, 5)
+    grown = serving.megabytes() - megabytes
+    assert grown < 8, f"{grown:.1f} MB"
+    tried("900 requests that are none", "no file and no memory is left")

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from proxy.memory import ShortTermMemoryManager
+from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer
@@ -40,11 +41,8 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(params=["sqlite", "redis", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        server: RedisServer = request.getfixturevalue("redis")
-        return server.url
-    return f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+def url(request: pytest.FixtureRequest, address: Address) -> str:
+    return address(request.param)
 
 
 @pytest.fixture

@@ -1,23 +1,19 @@
 """Facts from outside: learnt from the caller alone, told at once, and forgotten at once."""
 
 import asyncio
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from proxy.memory.store import Key
 from tests.fake_upstream import FakeUpstream, Received, answer
 from tests.proxy_server import ProxyServer
 from tests.scripted_model import calls, fact, is_extraction, lines, model, says
+from tests.serving_process import LISTEN, ServingProcess
+from tests.waiting import awaited
 
 CONFIG = """
 keys: "${KEYS:-}"
@@ -60,14 +56,6 @@ def known(proxy: ProxyServer, user: str = "ann") -> list[str]:
     return [one["text"] for one in proxy.client.get(f"/v1/memory/users/{user}/facts").json()["data"]]
 
 
-def until(holds: Callable[[], Any], within: float = 10) -> Any:
-    end = time.monotonic() + within
-    while not (found := holds()) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert found
-    return found
-
-
 def prompts(upstream: FakeUpstream) -> list[list[dict[str, Any]]]:
     return [r.json["messages"] for r in list(upstream.requests) if not is_extraction(r)]
 
@@ -78,7 +66,7 @@ def extractions(upstream: FakeUpstream) -> list[Received]:
 
 def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
-    until(lambda: known(proxy) == ["I have a dog."])
+    awaited(lambda: known(proxy) == ["I have a dog."])
     say(proxy, "Hello?", session="s2")
     head, newest = prompts(upstream)[-1]
     assert (head["role"], newest["content"]) == ("system", "Hello?")
@@ -89,9 +77,9 @@ def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, up
 
 def test_a_session_is_looked_at_once(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
-    until(lambda: known(proxy))
+    awaited(lambda: known(proxy))
     say(proxy, "I have a dog.", "Noted.", "I have a cat.")
-    until(lambda: len(known(proxy)) == 2)
+    awaited(lambda: len(known(proxy)) == 2)
     shown = [[line["text"] for line in lines(r, "said")] for r in extractions(upstream)]
     assert shown == [["I have a dog."], ["I have a cat."]]
     assert [line["text"] for line in lines(extractions(upstream)[1], "known")] == ["I have a dog."]
@@ -106,7 +94,7 @@ def test_six_messages_are_looked_at_while_the_conversation_goes_on(serve: Serve,
     time.sleep(0.5)
     assert extractions(upstream) == []
     say(proxy, *told, "I have 5 dogs.")
-    until(lambda: len(known(proxy)) == 6)
+    awaited(lambda: len(known(proxy)) == 6)
 
 
 def test_what_an_agent_was_made_to_say_or_a_program_put_in_is_not_learnt(proxy, upstream) -> None:
@@ -127,8 +115,8 @@ def test_what_an_agent_was_made_to_say_or_a_program_put_in_is_not_learnt(proxy, 
     ]
     proxy.client.post(ANN, json={"text": "I am injected."})
     proxy.chat(window, headers={"X-Session-Id": "s1"})
-    until(lambda: len(extractions(upstream)) == 2)
-    until(lambda: known(proxy, "bob"))
+    awaited(lambda: len(extractions(upstream)) == 2)
+    awaited(lambda: known(proxy, "bob"))
     assert [[line["text"] for line in lines(r, "said")] for r in extractions(upstream)] == [
         ["I speak."],
         ["I type."],
@@ -179,9 +167,9 @@ def test_what_moves_house_is_told_where_it_is_and_both_are_kept(proxy, upstream)
 
     upstream.script = model(moved, says("Noted."))
     say(proxy, "I live in Paris.")
-    until(lambda: known(proxy) == ["I live in Paris."])
+    awaited(lambda: known(proxy) == ["I live in Paris."])
     say(proxy, "I live in Berlin.", session="s2")
-    until(lambda: known(proxy) == ["I live in Berlin."])
+    awaited(lambda: known(proxy) == ["I live in Berlin."])
     export = proxy.client.get("/v1/memory/users/ann/export").json()
     assert {one["text"] for one in export["facts"]} == {"I live in Paris.", "I live in Berlin."}
 
@@ -232,7 +220,7 @@ def test_a_fact_that_a_tool_stores_is_told_at_the_next_turn(serve: Serve, upstre
     scripts = iter([calls("memory_store", text="Likes jazz.", category="core")])
     upstream.script = lambda _: next(scripts, None) or answer_of("Noted.")
     say(proxy, "Remember that I like jazz.", stream=True)
-    until(lambda: known(proxy) == ["Likes jazz."])
+    awaited(lambda: known(proxy) == ["Likes jazz."])
     say(proxy, "Remember that I like jazz.", "Noted.", "Thanks.", stream=True)
     assert "Likes jazz." in prompts(upstream)[-1][-1]["content"]
 
@@ -245,7 +233,7 @@ def test_after_its_session_a_talk_is_told_from_the_archive(serve: Serve, upstrea
     proxy = serve(CONFIG, MEMORY_URL=url)
     upstream.script = model(find, says("Noted."))
     say(proxy, "I like <jazz>.")
-    until(lambda: known(proxy))
+    awaited(lambda: known(proxy))
     memory = proxy.app.memory
     assert memory and memory.archiving
     proxy.run(memory.archiving.archivist.idle())
@@ -277,49 +265,24 @@ def test_a_kill_in_the_middle_of_it_loses_no_fact_and_doubles_none(
     upstream.script = lambda r: (
         [waits["by"], *answer_facts(r)] if is_extraction(r) else says("Noted.")(r)  # type: ignore[misc]
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = tmp_path / "killed.yaml"
-    config.write_text(f"listen: {{port: {port}}}\n{CONFIG}")
-    environ = {**os.environ, "MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
-    client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
-    process = started(config, environ, client)
-    try:
-        client.post(
+    environ = {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
+    with ServingProcess(tmp_path, LISTEN + CONFIG, **environ) as serving:
+        serving.client.post(
             "/v1/chat/completions",
             json={"model": "m", "messages": [{"role": "user", "content": "I have a dog."}]},
             headers={"X-Session-Id": "s1", "X-User-Id": "ann"},
         )
-        until(lambda: extractions(upstream))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        awaited(lambda: extractions(upstream))
+        serving.kill()
         waits["by"] = 0.0
-        process = started(config, environ, client)
-        until(lambda: client.get(ANN).json()["data"], within=30)
+        serving.start()
+        awaited(lambda: serving.client.get(ANN).json()["data"], seconds=30)
         time.sleep(1)
-        assert [one["text"] for one in client.get(ANN).json()["data"]] == ["I have a dog."]
-    finally:
-        process.kill()
-        process.wait()
-        client.close()
+        assert [one["text"] for one in serving.client.get(ANN).json()["data"]] == ["I have a dog."]
 
 
 def answer_facts(request: Received) -> Any:
     return model(find, says(""))(request)
-
-
-def started(config: Path, environ: dict[str, str], client: httpx2.Client) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "proxy", "serve", str(config)]
-    process = subprocess.Popen(program, env=environ)
-
-    def ready() -> bool:
-        try:
-            return client.get("/readyz").status_code == 200
-        except httpx2.TransportError:
-            return False
-
-    until(ready, within=20)
-    return process
 
 
 def test_an_upstream_that_is_away_is_asked_again(proxy, upstream) -> None:
@@ -327,5 +290,5 @@ def test_an_upstream_that_is_away_is_asked_again(proxy, upstream) -> None:
     plain = model(find, says("Noted."))
     upstream.script = lambda r: (is_extraction(r) and next(broken, None)) or plain(r)
     say(proxy, "I have a dog.")
-    until(lambda: known(proxy) == ["I have a dog."])
+    awaited(lambda: known(proxy) == ["I have a dog."])
     assert len(extractions(upstream)) == 3

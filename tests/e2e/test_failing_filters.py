@@ -9,6 +9,7 @@ import pytest
 from tests.fake_upstream import DONE, FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer
 
+pytestmark = pytest.mark.faults
 Serve = Callable[..., ProxyServer]
 REQUEST = """
 from filters.base import RequestFilter

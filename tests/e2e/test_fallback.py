@@ -30,6 +30,7 @@ from tests.fake_upstream import (
     stream_of,
 )
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
 CONFIG = """
@@ -67,13 +68,6 @@ def both(serve: Serve, reserve: FakeUpstream) -> Callable[..., ProxyServer]:
         return serve(CONFIG % (main, spare, pipeline), RESERVE=reserve.url)
 
     return start
-
-
-def until(condition: Callable[[], bool], seconds: float = 2.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 def words(stream: bytes) -> str:

@@ -1,11 +1,12 @@
 """Whatever comes in: an answer or an error in OpenAI's shape, never a failure of ours, never silence."""
 
 import json
+import re
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import httpx2
@@ -13,29 +14,36 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from starlette.routing import Route
 
 from proxy.configuration.load import load
 from proxy.errors import ConfigError
+from proxy.site import Site
 from tests.conftest import AGORA
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
+from tests.tried import Tried
 
+pytestmark = pytest.mark.faults
 EVERYTHING = AGORA.parent / "everything.yaml"
+CHAT = ["/chat/completions", "/v1/chat/completions", "/pipelines/default/v1/chat/completions", "/v1/explain"]
+SITE = [route.path for route in Site(cast(Any, None))._router.routes if isinstance(route, Route)]
+# Turns are told without end: whoever reads them leaves by himself.
 PATHS = [
-    "/chat/completions",
-    "/v1/chat/completions",
-    "/pipelines/default/v1/chat/completions",
-    "/v1/explain",
-    "/v1/models",
+    *CHAT,
+    *(re.sub(r"\{.+?\}", "one", path) for path in SITE if path != "/v1/turns"),
     "/v1/models/fake",
-    "/v1/memory/sessions",
-    "/v1/memory/sessions/one",
+    "/",
+]
+API = (
+    "/v1",
+    "/webhooks",
+    "/chat",
+    "/pipelines",
     "/healthz",
     "/readyz",
     "/metrics",
-    "/",
-]
-API = ("/v1", "/chat", "/pipelines", "/healthz", "/readyz", "/metrics")  # all else may be read by people
+)  # all else may be read by people
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "BREW"]
 JSON = st.recursive(
     st.none()
@@ -68,6 +76,15 @@ FIELDS = st.sampled_from(
         "stream_options",
         "max_tokens",
         "summaries",
+        "text",
+        "category",
+        "query",
+        "interaction_type",
+        "platform",
+        "ttl_hours",
+        "state",
+        "eventType",
+        "payload",
     ]
 )
 MESSAGE = st.dictionaries(
@@ -226,9 +243,11 @@ def test_no_bytes_make_it_fail(shipped: ProxyServer, pieces: list[bytes]) -> Non
     assert b"HTTP/1.1 5" not in got
 
 
-def test_it_is_well_after_all_this(shipped: ProxyServer) -> None:
+def test_it_is_well_after_all_this(shipped: ProxyServer, tried: Tried) -> None:
     assert shipped.client.get("/readyz").json()["status"] == "ready"
     assert shipped.chat().status_code == 200
+    for what in ("requests to each of {n} endpoints", "paths", "extension fields", "bytes"):
+        tried(f"any {what.format(n=len(PATHS))}", "an answer, or an error in OpenAI's shape")
 
 
 SHIPPED = yaml.safe_load(EVERYTHING.read_text())

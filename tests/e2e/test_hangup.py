@@ -12,7 +12,9 @@ import pytest
 
 from tests.fake_upstream import END, HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
 from tests.proxy_server import ProxyServer
+from tests.tried import Tried
 
+pytestmark = pytest.mark.faults
 WINDOWS = {
     "before the head": ([HANG], True),
     "before the first token": ([HEAD, chunk(ROLE), HANG], True),
@@ -46,7 +48,7 @@ def until(condition: Callable[[], bool], seconds: float = 2.0) -> bool:
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("rudely", [False, True])
 def test_a_hang_up_reaches_the_model_within_a_second(
-    proxy: ProxyServer, upstream: FakeUpstream, window: str, rudely: bool
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, window: str, rudely: bool
 ) -> None:
     steps, stream = WINDOWS[window]
     upstream.says(*steps)
@@ -59,19 +61,23 @@ def test_a_hang_up_reaches_the_model_within_a_second(
     client.close()
     assert upstream.last.closed.wait(1.5)
     assert upstream.last.closed_at - left < 1
+    tried(f"hang-up {window}{', with a reset' if rudely else ''}", "the model is let go within a second")
 
 
 def test_a_client_that_leaves_while_it_posts_costs_nothing(
-    proxy: ProxyServer, upstream: FakeUpstream
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried
 ) -> None:
     client = socket.create_connection(("127.0.0.1", proxy.port))
     client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n{")
     client.close()
     assert proxy.chat().status_code == 200
     assert len(upstream.requests) == 1
+    tried("hang-up inside the body", "the model is not asked")
 
 
-def test_a_thousand_hang_ups_leave_nothing_behind(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+def test_a_thousand_hang_ups_leave_nothing_behind(
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried
+) -> None:
     chooser = random.Random(1)
     scripts = [steps for steps, stream in WINDOWS.values() if stream]
     assert proxy.chat(stream=True).status_code == 200
@@ -89,6 +95,7 @@ def test_a_thousand_hang_ups_leave_nothing_behind(proxy: ProxyServer, upstream: 
     assert until(lambda: _open_files() <= before + 2, 5), f"{_open_files()} files, there were {before}"
     upstream.script = by_default
     assert proxy.chat(stream=True).status_code == 200
+    tried("1,000 hang-ups", "no connection, task or file is left")
 
 
 def _open_files() -> int:

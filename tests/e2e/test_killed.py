@@ -14,10 +14,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.fake_upstream import FakeUpstream
+from tests.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
 from tests.long_call import LongCall, config, is_notes, model, noted
 from tests.memory.redis_server import RedisServer
+from tests.tried import Tried
 
+pytestmark = pytest.mark.faults
 PATH = "/v1/memory/sessions/long/summaries"
 
 
@@ -72,7 +74,7 @@ def killable(request: pytest.FixtureRequest, tmp_path: Path, upstream: FakeUpstr
 
 
 def test_a_kill_while_a_summary_is_made_loses_none_and_doubles_none(
-    killable: Killable, upstream: FakeUpstream
+    killable: Killable, upstream: FakeUpstream, tried: Tried
 ) -> None:
     slow = {"by": 30.0}
     upstream.script = model(lambda request: [slow["by"], *noted(request)])
@@ -93,6 +95,32 @@ def test_a_kill_while_a_summary_is_made_loses_none_and_doubles_none(
         call.check(call.turn())
     reached = [one["turn"] for one in killable.summaries()]
     assert reached == sorted(set(reached))
+    tried("killed while it summarises, and later", "every turn once, every summary once")
+
+
+def test_a_kill_in_mid_stream_loses_nothing_that_was_said_before(
+    killable: Killable, upstream: FakeUpstream, tried: Tried
+) -> None:
+    asked = [{"role": "user", "content": f"Question {n}.", "turn_id": n} for n in range(5)]
+    headers = {"X-Session-Id": "cut"}
+    for message in asked[:3]:
+        assert killable.chat([message], headers=headers).status_code == 200
+    upstream.says(HEAD, chunk(ROLE + delta(content="half")), HANG)
+    body = {"model": "fake", "messages": [asked[3]], "stream": True}
+    with (
+        suppress(httpx2.TransportError),
+        killable.client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as got,
+    ):
+        for _ in got.iter_raw():
+            killable.kill()
+    upstream.script = by_default
+    killable.start("serve")
+    assert killable.chat([asked[4]], headers=headers).status_code == 200
+    shown = [message["content"] for message in upstream.last.json["messages"]]
+    wanted = [text for n in range(3) for text in (f"Question {n}.", "Hello there.")]
+    assert shown[:6] == wanted
+    assert shown[-1] == "Question 4."
+    tried("killed in mid-stream", "the stream breaks; all turns before it are held")
 
 
 def until(holds: Any, within: float = 10) -> None:

@@ -1,18 +1,16 @@
 """Long calls: each earlier turn reaches the model exactly once, whatever becomes of the summaries."""
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from proxy.memory.session import decode
 from proxy.memory.store import Key
+from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, answer, completion
 from tests.long_call import LongCall, config, model, noted, settle, share, tokens
-from tests.memory.redis_server import RedisServer
 from tests.proxy_server import ProxyServer
 
 Serve = Callable[..., ProxyServer]
@@ -21,12 +19,8 @@ EMPTY = answer(completion(""))
 
 
 @pytest.fixture(params=["sqlite", "redis", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "redis":
-        with contextlib.closing(RedisServer(tmp_path)) as server:
-            yield server.url
-    else:
-        yield f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+def url(request: pytest.FixtureRequest, address: Address) -> str:
+    return address(request.param)
 
 
 def segments(proxy: ProxyServer, session: str = "long") -> Any:

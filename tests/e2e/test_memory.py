@@ -1,20 +1,14 @@
 """Memory from outside: calls over HTTP, a model that remembers what it was shown, real stores."""
 
-import asyncio
 import contextlib
-import os
-import socket
 import sqlite3
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
+from tests.e2e.conftest import Address
 from tests.fake_upstream import (
     HANG,
     HEAD,
@@ -28,27 +22,14 @@ from tests.fake_upstream import (
     stream_of,
 )
 from tests.memory.redis_server import RedisServer
-from tests.postgres_server import PostgresServer
 from tests.proxy_server import ProxyServer
 from tests.remembering import CONFIG, Serve, call, held, said, texts, user
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with contextlib.closing(PostgresServer()) as server:
-        yield server
+from tests.serving_process import LISTEN, ServingProcess
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "redis", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        yield server.url(asyncio.run(server.new_schema()))
-    elif request.param == "redis":
-        with contextlib.closing(RedisServer(tmp_path)) as server:
-            yield server.url
-    else:
-        yield f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+def url(request: pytest.FixtureRequest, address: Address) -> str:
+    return address(request.param)
 
 
 @pytest.fixture
@@ -252,29 +233,12 @@ def test_a_kill_loses_no_turn_that_had_ended_a_moment_before(
     upstream: FakeUpstream, serve: Serve, tmp_path: Path
 ) -> None:
     url = f"sqlite:{tmp_path / 'killed.db'}"
-    environ = {**os.environ, "MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = tmp_path / "killed.yaml"
-    config.write_text(f"listen: {{port: {port}}}\n{CONFIG}")
-    process = subprocess.Popen([sys.executable, "-m", "proxy", "serve", str(config)], env=environ)
-    try:
-        _post(port, [user("I am Ann.", 0)])
+    environ = {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
+    body = {"model": "m", "messages": [user("I am Ann.", 0)]}
+    with ServingProcess(tmp_path, LISTEN + CONFIG, **environ) as serving:
+        got = serving.client.post("/v1/chat/completions", json=body, headers={"X-Session-Id": "s1"})
+        assert got.status_code == 200
         time.sleep(0.1)
-    finally:
-        process.kill()
-        process.wait()
+        serving.kill()
     call(serve(CONFIG, MEMORY_URL=url), user("Who am I?", 1))
     assert upstream.last.json["messages"][0] == {"role": "user", "content": "I am Ann."}
-
-
-def _post(port: int, messages: list[dict[str, Any]]) -> None:
-    body = {"model": "m", "messages": messages}
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        with contextlib.suppress(httpx2.TransportError):
-            url = f"http://127.0.0.1:{port}/v1/chat/completions"
-            assert httpx2.post(url, json=body, headers={"X-Session-Id": "s1"}).status_code == 200
-            return
-        time.sleep(0.02)
-    pytest.fail("the server did not come up")

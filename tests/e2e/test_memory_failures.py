@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import resource
 import secrets
@@ -37,12 +38,16 @@ from tests.postgres_server import PostgresServer
 from tests.proxy_server import ProxyServer
 from tests.relay import Relay
 from tests.remembering import CONFIG, Serve, call, held, texts, user
+from tests.serving_process import ServingProcess
+from tests.tried import Tried
 
+pytestmark = pytest.mark.faults
 QUICK = 1.5
 """Seconds that a call has while memory fails: its deadline of 50 ms, and what a busy machine adds."""
 BACK = 10.0
 """Seconds after which all is well again; pauses grow to two."""
 TURNS = range(1, 4)
+GOES_ON = "the answer at once, without memory; all turns held later"
 
 Outage = Callable[[], AbstractContextManager[object]]
 
@@ -167,6 +172,19 @@ def postgres_killed(server: PostgresServer) -> Iterator[None]:
     server.start()
 
 
+@contextlib.contextmanager
+def postgres_read_only(server: PostgresServer) -> Iterator[None]:
+    """As a standby is."""
+    server.ask("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+    yield
+    # A session of its own may write whatever is the default.
+    server.ask(
+        "SET default_transaction_read_only = off",
+        "ALTER SYSTEM RESET default_transaction_read_only",
+        "SELECT pg_reload_conf()",
+    )
+
+
 # --- all of them
 
 
@@ -179,13 +197,20 @@ PLACES: dict[str, Callable[[str, Path], AbstractContextManager[Place]]] = {
 }
 
 
-@pytest.fixture(params=[*PLACES, "postgresql killed", "postgresql silent"])
+POSTGRES: dict[str, Callable[[PostgresServer], AbstractContextManager[None]]] = {
+    "killed": postgres_killed,
+    "silent": PostgresServer.frozen,
+    "read-only": postgres_read_only,
+}
+
+
+@pytest.fixture(params=[*PLACES, *(f"postgresql {name}" for name in POSTGRES)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     kind, _, failure = request.param.partition(" ")
     if kind == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(asyncio.run(server.new_schema()))
-        yield Place(url, (lambda: postgres_killed(server)) if failure == "killed" else server.frozen)
+        yield Place(url, lambda: POSTGRES[failure](server))
     else:
         with PLACES[request.param](failure, tmp_path) as found:
             yield found
@@ -234,7 +259,9 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_a_call_goes_on_while_memory_fails(place: Place, serve: Serve, upstream: FakeUpstream) -> None:
+def test_a_call_goes_on_while_memory_fails(
+    place: Place, serve: Serve, upstream: FakeUpstream, tried: Tried, request: pytest.FixtureRequest
+) -> None:
     proxy = serve(CONFIG, MEMORY_URL=place.url)
     call(proxy, user("Question 0.", 0))
     until(lambda: once_each(proxy, range(1)))
@@ -252,11 +279,12 @@ def test_a_call_goes_on_while_memory_fails(place: Place, serve: Serve, upstream:
     assert proxy.app.memory is not None
     assert proxy.app.memory.recorder.lost_turns == 0
     until(lambda: proxy.tasks() <= tasks + 1 and open_files() <= files + 6)
+    tried(request.node.callspec.params["place"], GOES_ON)
 
 
 @pytest.mark.parametrize("failure", ["nobody there", "black hole", "connecting hangs"])
 def test_a_redis_that_was_never_there(
-    serve: Serve, upstream: FakeUpstream, tmp_path: Path, failure: str
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path, tried: Tried, failure: str
 ) -> None:
     port = free_port()
     with contextlib.ExitStack() as exits:
@@ -272,10 +300,11 @@ def test_a_redis_that_was_never_there(
         until(lambda: status(proxy.client) == DEGRADED, within=3)
     with contextlib.closing(RedisServer(tmp_path, port=port)):
         until(lambda: status(proxy.client) == READY and once_each(proxy, range(3)))
+    tried(f"redis from the start: {failure}", GOES_ON)
 
 
 def test_a_redis_killed_amid_a_streamed_answer_costs_that_answer_nothing(
-    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path, tried: Tried
 ) -> None:
     with contextlib.closing(RedisServer(tmp_path)) as server:
         proxy = serve(CONFIG, MEMORY_URL=server.url)
@@ -299,10 +328,11 @@ def test_a_redis_killed_amid_a_streamed_answer_costs_that_answer_nothing(
         server.start()
         upstream.says(*answer(completion()))
         until(lambda: once_each(proxy, range(2)))
+    tried("redis killed amid a stream", "the answer, whole and in time; held later")
 
 
 def test_a_thousand_turns_wait_for_a_redis_and_are_all_written(
-    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path, tried: Tried
 ) -> None:
     with contextlib.closing(RedisServer(tmp_path)) as server:
         proxy = serve(CONFIG, MEMORY_URL=server.url)
@@ -315,6 +345,37 @@ def test_a_thousand_turns_wait_for_a_redis_and_are_all_written(
         assert recorder.lost_turns == 0
         for session in ("s7", "s50", "s99"):
             assert texts(held(proxy, session))[::2] == [("user", f"Question {n}.") for n in range(10)]
+    tried("redis silent for a thousand turns", "all are written later")
+
+
+def test_a_redis_that_comes_and_goes_leaves_the_server_as_it_was(
+    upstream: FakeUpstream, tmp_path: Path, tried: Tried
+) -> None:
+    config = f'listen: {{port: "${{PORT}}"}}\nlog: {{level: error}}\n{CONFIG}'
+    with (
+        contextlib.closing(RedisServer(tmp_path, "appendonly yes")) as server,
+        ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url, MEMORY_URL=server.url) as serving,
+    ):
+
+        def outages(count: int) -> None:
+            for _ in range(count):
+                server.kill()
+                for each in range(40):
+                    body = {"model": "m", "messages": [user("Hi", 0)]}
+                    headers = {"X-Session-Id": f"s{each}"}
+                    got = serving.client.post("/v1/chat/completions", json=body, headers=headers)
+                    assert got.status_code == 200
+                server.start()
+                until(lambda: status(serving.client) == READY)
+
+        outages(3)  # what is opened once and kept is no leak
+        files, megabytes = serving.open_files(), serving.megabytes()
+        outages(6)
+        until(lambda: serving.open_files() <= files + 4)
+        grown = serving.megabytes() - megabytes
+        assert grown < 8, f"{grown:.1f} MB"
+        assert len(serving.client.get("/v1/memory/sessions?limit=100").json()["data"]) == 40
+    tried("redis killed nine times", "no file and no memory is left, all turns held")
 
 
 # --- files that cannot be used from the start
@@ -346,18 +407,9 @@ def without_folder(path: Path) -> Iterator[None]:
     path.parent.mkdir()
 
 
-@contextlib.contextmanager
-def read_only_folder(path: Path) -> Iterator[None]:
-    if os.geteuid() == 0:
-        pytest.skip("root may write to any folder")
-    path.parent.chmod(0o500)
-    yield
-    path.parent.chmod(0o700)
-
-
-@pytest.mark.parametrize("fault", [corrupt, newer, without_folder, read_only_folder])
+@pytest.mark.parametrize("fault", [corrupt, newer, without_folder])
 def test_a_file_that_cannot_be_used(
-    serve: Serve, tmp_path: Path, fault: Callable[[Path], AbstractContextManager[None]]
+    serve: Serve, tmp_path: Path, tried: Tried, fault: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
     path = tmp_path / "folder" / "sessions.db"
     path.parent.mkdir()
@@ -367,6 +419,7 @@ def test_a_file_that_cannot_be_used(
             assert degraded(quickly(proxy, user(f"Question {n}.", n)))
         until(lambda: status(proxy.client) == DEGRADED, within=3)
     until(lambda: status(proxy.client) == READY and once_each(proxy, range(3)))
+    tried(f"sqlite {fault.__name__.replace('_', ' ')}", GOES_ON)
 
 
 # --- a process of its own, under limits of its own
@@ -410,13 +463,50 @@ class Process:
 
 
 LIMIT = 300_000
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
 
 def limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, resource.RLIM_INFINITY))
 
 
-def test_a_file_that_has_reached_its_limit(upstream: FakeUpstream, tmp_path: Path) -> None:
+def obedient() -> None:
+    """What is started next obeys the rights of files, though it may be root's."""
+    if os.geteuid() == 0:
+        for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+            assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere root writes to any folder")
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_and_a_file_that_may_not_be_written(
+    upstream: FakeUpstream, tmp_path: Path, tried: Tried, there: bool
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    url = f"sqlite:{folder / 'sessions.db'}"
+    if there:
+        with contextlib.closing(Process(tmp_path, upstream, url)) as proxy:
+            proxy.ask(user("Before.", 0), session="before")
+    for path in [*folder.iterdir(), folder]:
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    with contextlib.closing(Process(tmp_path, upstream, url, preexec_fn=obedient)) as proxy:
+        until(lambda: degraded(proxy.ask(user("Question 0.", 0))), within=3)
+        until(lambda: status(proxy.client) == DEGRADED, within=3)
+        for path in [folder, *folder.iterdir()]:
+            path.chmod(0o700)
+        until(lambda: status(proxy.client) == READY)
+        until(lambda: texts_of(proxy, "s1") == ["Question 0.", "Hello there."])
+        assert texts_of(proxy, "before") == (["Before.", "Hello there."] if there else [])
+    tried(f"sqlite in a read-only folder{', read-only itself' if there else ''}", GOES_ON)
+
+
+def texts_of(proxy: "Process", session: str) -> list[str]:
+    got = proxy.client.get(f"/v1/memory/sessions/{session}").json()
+    return [entry["content"] for entry in got.get("contents", [])]
+
+
+def test_a_file_that_has_reached_its_limit(upstream: FakeUpstream, tmp_path: Path, tried: Tried) -> None:
     url = f"sqlite:{tmp_path / 'full.db'}"
     with contextlib.closing(Process(tmp_path, upstream, url, preexec_fn=limited)) as proxy:
         names = [f"s{n}" for n in range(30)]
@@ -428,3 +518,4 @@ def test_a_file_that_has_reached_its_limit(upstream: FakeUpstream, tmp_path: Pat
         until(lambda: status(proxy.client) == READY, within=15)
         listed = proxy.client.get("/v1/memory/sessions?limit=100").json()["data"]
         assert {line["id"] for line in listed} == set(names)
+    tried("sqlite at a limit of its file's size", GOES_ON)

@@ -1,6 +1,5 @@
 """Three layers of memory beside each other: a session's messages, its summaries, and a user's facts."""
 
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.proxy_server import ProxyServer
 from tests.scripted_model import fact, model, says
+from tests.waiting import awaited
 
 CONFIG = """
 memory:
@@ -40,20 +40,13 @@ def proxy(serve: Callable[..., ProxyServer], upstream: FakeUpstream, tmp_path: P
     return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'm.db'}")
 
 
-def until(holds: Callable[[], Any], within: float = 10) -> None:
-    end = time.monotonic() + within
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert holds()
-
-
 def say(proxy: ProxyServer, text: str, session: str = "s1", user: str = "ann") -> None:
     """The client sends the newest words alone: the rest is for memory to know."""
     headers = {"X-Session-Id": session, "X-User-Id": user}
     before = size(proxy, session)
     message = {"role": "user", "content": text}
     assert proxy.chat([message], headers=headers, stream=True).status_code == 200
-    until(lambda: size(proxy, session) == before + 2)
+    awaited(lambda: size(proxy, session) == before + 2)
 
 
 def size(proxy: ProxyServer, session: str) -> int:
@@ -64,8 +57,8 @@ def size(proxy: ProxyServer, session: str) -> int:
 def test_messages_summaries_and_facts_each_do_their_part(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     for number in range(5):
         say(proxy, f"This is number {number}, and I like jazz.")
-    until(lambda: proxy.client.get(f"{PATH}/summaries").json()["data"])
-    until(lambda: proxy.client.get("/v1/memory/users/ann/facts").json()["data"])
+    awaited(lambda: proxy.client.get(f"{PATH}/summaries").json()["data"])
+    awaited(lambda: proxy.client.get("/v1/memory/users/ann/facts").json()["data"])
 
     # Session: the newest messages word for word. Memory: notes on what overflowed. User memory: facts.
     say(proxy, "And now?")

@@ -10,7 +10,9 @@ from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.memory.redis_server import RedisServer, single
 from tests.proxy_server import ProxyServer
 from tests.remembering import CONFIG, Serve, call, held, said, texts, user
+from tests.tried import Tried
 
+pytestmark = pytest.mark.faults
 DAY = 86_400
 # No step forward is longer than a session lives.
 STEPS = [0, -3600, -3599, -3000, -DAY, -DAY + 1500, -DAY + 1400, -2 * DAY]
@@ -54,7 +56,7 @@ def echo(asked: Received) -> list[Step]:
 @pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("shown", ["all", "the newest"])
 def test_no_turn_is_lost(
-    proxy: ProxyServer, upstream: FakeUpstream, clock: Clock, numbered: bool, shown: str
+    proxy: ProxyServer, upstream: FakeUpstream, clock: Clock, tried: Tried, numbered: bool, shown: str
 ) -> None:
     upstream.script = echo
     window = []
@@ -67,10 +69,11 @@ def test_no_turn_is_lost(
         wanted += [("user", f"Word number {turn}"), ("assistant", f"Answer to Word number {turn}")]
         window.append(said(f"Answer to Word number {turn}", turn if numbered else None))
         assert texts(held(proxy)) == wanted
+    tried("the clock is set back and forth by days", "every turn once, in its order")
 
 
 def test_a_session_that_was_deleted_begins_anew_once_the_clock_was_set_back(
-    proxy: ProxyServer, upstream: FakeUpstream, clock: Clock
+    proxy: ProxyServer, upstream: FakeUpstream, clock: Clock, tried: Tried
 ) -> None:
     upstream.script = echo
     call(proxy, user("Before"))
@@ -79,3 +82,4 @@ def test_a_session_that_was_deleted_begins_anew_once_the_clock_was_set_back(
     clock.off = -3600
     call(proxy, user("After"))
     assert texts(held(proxy)) == [("user", "After"), ("assistant", "Answer to After")]
+    tried("the clock is set back behind a deletion", "the session begins anew")

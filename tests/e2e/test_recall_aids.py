@@ -175,7 +175,7 @@ def test_a_ranking_puts_the_longest_first(start, aids: FakeUpstream):
     settle(proxy)
     assert texts(proxy, "kitchen") == sorted(said, key=len, reverse=True)
     assert [one["score"] for one in search(proxy, "kitchen")] == [0.034, 0.011, 0.008]
-    (body, *_) = asked(aids.requests, "/rerank")
+    body = asked(aids.requests, "/rerank")[-1]  # calls may have asked, too, of what was archived by then
     assert (body["model"], body["query"], sorted(body["documents"])) == ("order", "kitchen", sorted(said))
 
 

@@ -1,55 +1,39 @@
 """A new configuration is taken over whole, or not at all, and no call notices."""
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.serving_process import ServingProcess
+from tests.waiting import until
 
 CONFIG = """
-listen: {{port: {port}}}
-upstreams: {{main: {{base_url: "{url}"}}}}
+listen: {port: "${PORT}"}
+upstreams: {main: {base_url: "URL"}}
 pipelines:
-  default: {{upstreams: [main], model: {model}}}
+  default: {upstreams: [main], model: MODEL}
 """
 
 
-class Serving:
-    """``turnkeeper serve`` as a process of its own."""
+def config(upstream: FakeUpstream, model: str) -> str:
+    return CONFIG.replace("URL", upstream.url).replace("MODEL", model)
 
-    def __init__(self, path: Path, upstream: FakeUpstream, *options: str) -> None:
-        self.path, self.upstream = path, upstream
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.write(model="one")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "proxy", "serve", str(path), *options],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
-        assert self.until(self.is_up)
+
+class Serving(ServingProcess):
+    """One that starts with the model ``one`` of an upstream."""
+
+    def __init__(self, folder: Path, upstream: FakeUpstream, *options: str) -> None:
+        super().__init__(folder, config(upstream, "one"), *options)
+        self.upstream = upstream
 
     def write(self, text: str = "", model: str = "") -> None:
-        written = text or CONFIG.format(port=self.port, url=self.upstream.url, model=model)
-        self.path.write_text(written)
-
-    def is_up(self) -> bool:
-        try:
-            return self.client.get("/readyz").status_code == 200
-        except httpx2.TransportError:
-            return False
+        self.path.write_text(text or config(self.upstream, model))
 
     def model(self) -> str:
         """Which model a call goes to."""
@@ -59,23 +43,8 @@ class Serving:
 
     def goes_to(self, upstream: FakeUpstream) -> bool:
         """Whether a call reaches this upstream."""
-        body = {"messages": [{"role": "user", "content": "Hi"}]}
-        httpx2.post(f"http://127.0.0.1:{self.port}/v1/chat/completions", json=body, timeout=10)
+        self.chat()
         return bool(upstream.requests)
-
-    def until(self, condition: Callable[[], bool], seconds: float = 10) -> bool:
-        end = time.monotonic() + seconds
-        while not condition() and time.monotonic() < end:
-            time.sleep(0.02)
-        return condition()
-
-    def hang_up(self) -> None:
-        os.kill(self.process.pid, signal.SIGHUP)
-
-    def stop(self) -> str:
-        self.client.close()
-        self.process.terminate()
-        return self.process.communicate(timeout=10)[1]
 
 
 Start = Callable[..., Serving]
@@ -83,16 +52,8 @@ Start = Callable[..., Serving]
 
 @pytest.fixture
 def start(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Start]:
-    started: list[Serving] = []
-
-    def serving(*options: str) -> Serving:
-        started.append(Serving(tmp_path / "config.yaml", upstream, *options))
-        return started[-1]
-
-    yield serving
-    for each in started:
-        if each.process.poll() is None:
-            each.stop()
+    with ExitStack() as started:
+        yield lambda *options: started.enter_context(Serving(tmp_path, upstream, *options))
 
 
 def test_a_hang_up_signal_takes_a_new_configuration_over(start: Start) -> None:
@@ -101,7 +62,7 @@ def test_a_hang_up_signal_takes_a_new_configuration_over(start: Start) -> None:
     serving.write(model="two")
     assert serving.model() == "one"
     serving.hang_up()
-    assert serving.until(lambda: serving.model() == "two")
+    assert until(lambda: serving.model() == "two")
     assert serving.process.poll() is None
 
 
@@ -110,11 +71,11 @@ def test_a_watched_file_is_taken_over_when_it_changes(start: Start) -> None:
     assert serving.model() == "one"
     time.sleep(0.3)
     serving.write(model="two")
-    assert serving.until(lambda: serving.model() == "two")
+    assert until(lambda: serving.model() == "two")
     replacement = serving.path.with_suffix(".new")
     replacement.write_text(serving.path.read_text().replace("two", "three"))
     replacement.rename(serving.path)
-    assert serving.until(lambda: serving.model() == "three")
+    assert until(lambda: serving.model() == "three")
 
 
 FILTER = """
@@ -135,11 +96,11 @@ def test_a_watched_filter_is_taken_over_when_it_changes(start: Start, upstream: 
     motto = serving.path.with_name("motto.py")
     motto.write_text(FILTER)
     time.sleep(0.3)
-    text = CONFIG.format(port=serving.port, url=upstream.url, model="two")
+    text = config(upstream, "two")
     serving.write(f"filters: [motto.py]\n{text.rstrip().rstrip('}')}, request: [motto]}}\n")
-    assert serving.until(lambda: asked() == "one")
+    assert until(lambda: asked() == "one")
     motto.write_text(FILTER.replace("one", "two"))
-    assert serving.until(lambda: asked() == "two")
+    assert until(lambda: asked() == "two")
 
 
 @pytest.mark.parametrize("text", ["pipelines: [", "", "upstreams: {main: {base_url: 'practice:', modle: x}}"])
@@ -149,9 +110,9 @@ def test_a_bad_edit_changes_nothing_and_is_reported(start: Start, text: str) -> 
     serving.hang_up()
     time.sleep(0.5)
     assert serving.model() == "one"
-    said = serving.stop()
-    assert f"{serving.path}:1" in said
-    assert "Traceback" not in said
+    serving.stop()
+    assert f"{serving.path}:1" in serving.log
+    assert "Traceback" not in serving.log
 
 
 def test_new_pipelines_come_and_old_ones_go(start: Start) -> None:
@@ -161,10 +122,10 @@ def test_new_pipelines_come_and_old_ones_go(start: Start) -> None:
     serving.hang_up()
     path = "/pipelines/extra/v1/chat/completions"
     call = {"messages": [{"role": "user", "content": "Hi"}]}
-    assert serving.until(lambda: serving.client.post(path, json=call).status_code == 200)
+    assert until(lambda: serving.client.post(path, json=call).status_code == 200)
     serving.write(text)
     serving.hang_up()
-    assert serving.until(lambda: serving.client.post(path, json=call).status_code == 404)
+    assert until(lambda: serving.client.post(path, json=call).status_code == 404)
 
 
 def test_a_turn_in_flight_ends_on_the_old_chain(start: Start, upstream: FakeUpstream, tmp_path: Path) -> None:
@@ -176,9 +137,9 @@ def test_a_turn_in_flight_ends_on_the_old_chain(start: Start, upstream: FakeUpst
         pieces = got.iter_raw()
         first = next(pieces)
         with FakeUpstream() as other:
-            serving.write(CONFIG.format(port=serving.port, url=other.url, model="two"))
+            serving.write(config(other, "two"))
             serving.hang_up()
-            assert serving.until(lambda: serving.goes_to(other))
+            assert until(lambda: serving.goes_to(other))
             rest = b"".join(pieces)
     assert (first + rest).endswith(DONE)
     assert json.loads(other.last.body)["model"] == "two"
@@ -186,8 +147,9 @@ def test_a_turn_in_flight_ends_on_the_old_chain(start: Start, upstream: FakeUpst
 
 def test_a_new_address_wants_a_restart(start: Start) -> None:
     serving = start()
-    serving.write(serving.path.read_text().replace(str(serving.port), "1") + "\n")
+    serving.write(serving.path.read_text().replace('"${PORT}"', "1") + "\n")
     serving.hang_up()
     time.sleep(0.5)
     assert serving.model() == "one"
-    assert "restart" in serving.stop()
+    serving.stop()
+    assert "restart" in serving.log

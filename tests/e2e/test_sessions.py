@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import RedisServer
 from tests.proxy_server import ProxyServer
@@ -27,8 +28,8 @@ Serve = Callable[..., ProxyServer]
 
 
 @pytest.fixture(params=["sqlite", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+def url(request: pytest.FixtureRequest, address: Address) -> str:
+    return address(request.param)
 
 
 @pytest.fixture

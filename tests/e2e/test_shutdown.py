@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -15,51 +14,27 @@ import pytest
 
 from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import CONFIG, ProxyServer
+from tests.serving_process import LISTEN, ServingProcess
+from tests.waiting import until
 
 CALL = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 
 
 @pytest.fixture
-def client(tmp_path: Path, upstream: FakeUpstream) -> Iterator[tuple[subprocess.Popen[bytes], httpx2.Client]]:
-    """``turnkeeper serve`` as a process, and a client of it."""
-    (tmp_path / "config.yaml").write_text(CONFIG + 'listen: {port: "${PORT}"}\n')
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environ = {**os.environ, "PORT": str(port), "UPSTREAM_BASE_URL": upstream.url}
-    command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml")]
-    with (
-        subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as process,
-        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client,
-    ):
-        assert _until(lambda: _readiness(client) == 200)
-        yield process, client
-        process.kill()
-
-
-def _readiness(client: httpx2.Client) -> int | None:
-    try:
-        return client.get("/readyz").status_code
-    except httpx2.TransportError:
-        return None
-
-
-def _until(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 10
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
+def serving(tmp_path: Path, upstream: FakeUpstream) -> Iterator[ServingProcess]:
+    with ServingProcess(tmp_path, LISTEN + CONFIG, UPSTREAM_BASE_URL=upstream.url) as process:
+        yield process
 
 
 def test_while_a_call_lasts_the_server_says_that_it_is_going_away(
-    client: tuple[subprocess.Popen[bytes], httpx2.Client], upstream: FakeUpstream
+    serving: ServingProcess, upstream: FakeUpstream
 ) -> None:
-    process, http = client
     upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 1.0, chunk(DONE), END)
-    with http.stream("POST", "/v1/chat/completions", json=CALL) as got:
-        process.send_signal(signal.SIGTERM)
-        assert _until(lambda: _readiness(http) == 503)
+    with serving.client.stream("POST", "/v1/chat/completions", json=CALL) as got:
+        serving.process.send_signal(signal.SIGTERM)
+        assert until(lambda: serving.readiness() == 503)
         assert got.read().endswith(DONE)
-    assert process.wait(3) == 0
+    assert serving.process.wait(3) == 0
 
 
 def test_the_server_gives_calls_their_grace_and_no_more(tmp_path: Path, upstream: FakeUpstream) -> None:

@@ -1,11 +1,11 @@
 """Summaries and the state of a session over HTTP."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, answer
 from tests.long_call import LongCall, config, is_notes, model, noted, settle
 from tests.proxy_server import ProxyServer
@@ -16,8 +16,8 @@ BUSY = answer({"error": {"message": "Busy"}}, 503)
 
 
 @pytest.fixture(params=["sqlite", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"sqlite:{tmp_path / 'sessions.db'}" if request.param == "sqlite" else "memory:"
+def url(request: pytest.FixtureRequest, address: Address) -> str:
+    return address(request.param)
 
 
 @pytest.fixture

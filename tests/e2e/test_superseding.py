@@ -30,6 +30,7 @@ from tests.fake_upstream import (
     delta,
 )
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
 Message = dict[str, Any]
@@ -52,13 +53,6 @@ def user(text: str, turn: int | None = None, **more: Any) -> Message:
 
 def said(text: str) -> Message:
     return {"role": "assistant", "content": text}
-
-
-def until(condition: Callable[[], bool], seconds: float = 3.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 class Callers:

@@ -13,6 +13,7 @@ import pytest
 from tests.fake_upstream import FakeUpstream, Received, Step, sse, stream_of
 from tests.proxy_server import ProxyServer
 from tests.scripted_model import calls, fact, is_extraction, lines, model
+from tests.waiting import awaited
 
 SECRET = "s3cret"
 CONFIG = """
@@ -86,11 +87,8 @@ def facts(proxy: ProxyServer, user: str = "ann") -> list[dict[str, Any]]:
     return found
 
 
-def until(holds: Callable[[], Any], within: float = 10) -> None:
-    end = time.monotonic() + within
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert holds()
+def search(proxy: ProxyServer, query: str) -> str:
+    return proxy.client.post("/v1/memory/search", json={"user": "ann", "query": query}).text
 
 
 def test_the_second_call_knows_what_was_said_in_the_first(proxy: ProxyServer, upstream: FakeUpstream) -> None:
@@ -108,9 +106,9 @@ def test_the_second_call_knows_what_was_said_in_the_first(proxy: ProxyServer, up
         {"role": "assistant", "content": "Once upon a", **spoken[3]},
         {"role": "user", "content": "[think] Level: VIP, dog Rex"},
     ]
-    until(lambda: len(proxy.client.get("/v1/memory/sessions/room-1").json().get("contents", ())) == 4)
+    awaited(lambda: len(proxy.client.get("/v1/memory/sessions/room-1").json().get("contents", ())) == 4)
     stopped(proxy, "room-1", contents)
-    until(lambda: facts(proxy))
+    awaited(lambda: facts(proxy))
 
     (known,) = facts(proxy)
     assert known["text"] == "Has a dog called Rex."
@@ -123,6 +121,7 @@ def test_the_second_call_knows_what_was_said_in_the_first(proxy: ProxyServer, up
     ]
     assert asked.json["response_format"]["type"] == "json_schema"
 
+    awaited(lambda: "dog Rex likes" in search(proxy, "walks by the river"))
     before = len(upstream.requests)
     answer = call(proxy, "room-2", user("Do you know where we walk?", 1))
     prompt, after = [r.json["messages"] for r in upstream.requests[before:]][:2]

@@ -1,7 +1,4 @@
-"""An upstream that does everything badly: what the caller gets, what is left behind, and the call after it.
-
-With ``-v`` a table is printed of the faults that were tried and what the caller got.
-"""
+"""An upstream that does everything badly: what the caller gets, what is left, and the call after it."""
 
 import asyncio
 import gc
@@ -11,11 +8,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx2
 import pytest
+import trustme
 
+from tests.contract_upstream import server_context
 from tests.fake_upstream import (
     CLOSE,
     DONE,
@@ -38,13 +38,19 @@ from tests.fake_upstream import (
 )
 from tests.http_peer import black_hole
 from tests.proxy_server import ProxyServer
+from tests.relay import Relay
+from tests.remembering import held, texts
+from tests.serving_process import ServingProcess
+from tests.tried import Tried
 
+pytestmark = pytest.mark.faults
 Serve = Callable[..., ProxyServer]
 CONFIG = """
+memory: {sessions: "memory:"}
 upstreams:
   main: {base_url: "${UPSTREAM_BASE_URL}", connect: 300ms, first_token: 400ms, total: 800ms, retries: %d}
 pipelines:
-  default: {upstreams: [main]}
+  default: {upstreams: [main], request: []}
 """
 GOOD = stream_of("Hello", " there.")
 HALF = ROLE + delta(content="half a ")
@@ -65,6 +71,7 @@ ZIPPED = HEAD.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
 LONG = ROLE + delta(content="x" * 1_000_000) + DONE
 WRONG_BYTES = ROLE + b'data: {"choices": [{"delta": {"content": "\xff\xfe"}}]}\n\n' + DONE
 WRONG_JSON = ROLE + b'data: {"choices": [{"delta": {"content": }\n\n' + DONE
+MIXED = WRONG_BYTES.removesuffix(DONE) + WRONG_JSON.removesuffix(DONE) + GOOD
 DEEP = ROLE + b"data: " + b"[" * 100_000 + b"\n\n" + DONE
 
 # Before the first delta: the caller gets this status.
@@ -137,6 +144,7 @@ ODD: dict[str, tuple[list[Step], bytes]] = {
     "a line of a megabyte": ([HEAD, chunk(LONG[:400_000]), 0.02, chunk(LONG[400_000:]), END], LONG),
     "bytes that are no UTF-8": (sse(WRONG_BYTES), WRONG_BYTES),
     "data that is no JSON": (sse(WRONG_JSON), WRONG_JSON),
+    "events that are none among good ones": (sse(MIXED), MIXED),
     "JSON that is too deep": (sse(DEEP), DEEP),
     "ends with the connection": ([OPEN_END, GOOD, CLOSE], GOOD),
     "resets behind [DONE]": ([HEAD, chunk(GOOD), 0.03, RESET], GOOD),
@@ -145,6 +153,9 @@ ODD: dict[str, tuple[list[Step], bytes]] = {
     "chunk extensions": ([HEAD, b"%x;a=b\r\n%b\r\n" % (len(GOOD), GOOD), END], GOOD),
     "interim answers first": ([b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", *sse(GOOD)], GOOD),
 }
+
+# Of these no client can read a word: it is as if nothing had been said.
+UNREADABLE = {"bytes that are no UTF-8", "data that is no JSON", "JSON that is too deep"}
 
 
 class Greeting(FakeUpstream):
@@ -160,17 +171,6 @@ class Greeting(FakeUpstream):
         finally:
             self.open -= 1
             writer.close()
-
-
-@pytest.fixture(scope="module")
-def table(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    rows: list[str] = []
-    yield rows
-    if request.config.get_verbosity() > 0:
-        manager = request.config.pluginmanager
-        with manager.get_plugin("capturemanager").global_and_fixture_disabled():
-            for row in ["", *rows]:
-                manager.get_plugin("terminalreporter").write_line(row)
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +222,11 @@ def harmless(proxy: ProxyServer, upstream: FakeUpstream, idle: int = 1) -> Itera
     assert until(lambda: upstream.open <= idle), "one that was left open was not the one for the next call"
 
 
+def of(session: str) -> dict[str, str]:
+    """The headers of a call that is remembered."""
+    return {"X-Session-Id": session}
+
+
 def assert_error(got: httpx2.Response, status: int) -> None:
     assert got.status_code == status, got.text
     assert got.json()["error"].keys() >= {"message", "type", "param", "code"}
@@ -238,43 +243,47 @@ def assert_broken(got: httpx2.Response, said: bytes) -> None:
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_a_fault_before_the_first_delta_is_a_status(
-    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], name: str
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, name: str
 ) -> None:
     steps, status = BEFORE[name]
     with harmless(proxy, upstream):
         upstream.says(*steps)
         started = time.monotonic()
-        assert_error(proxy.chat(stream=True), status)
+        assert_error(proxy.chat(stream=True, headers=of(name)), status)
         assert time.monotonic() - started < 3
-    table.append(f"{name:34} {status}")
+    assert texts(held(proxy, name)) == []
+    tried(name, f"{status}")
 
 
 @pytest.mark.parametrize("name", AFTER)
 def test_a_fault_after_the_first_delta_is_an_event(
-    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], name: str
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, name: str
 ) -> None:
     with harmless(proxy, upstream):
         upstream.says(*AFTER[name])
-        assert_broken(proxy.chat(stream=True), HALF)
-    table.append(f"{name:34} what was said, then an error event")
+        assert_broken(proxy.chat(stream=True, headers=of(name)), HALF)
+    assert texts(held(proxy, name)) == [("user", "Hi"), ("assistant", "half a ")]
+    tried(name, "what was said, then an error event")
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_merely_odd_arrives_as_it_was_sent(
-    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], name: str
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, name: str
 ) -> None:
     steps, body = ODD[name]
     with harmless(proxy, upstream):
         upstream.says(*steps)
-        got = proxy.chat(stream=True)
+        got = proxy.chat(stream=True, headers=of(name))
         assert got.status_code == 200
         assert got.content == body
-    table.append(f"{name:34} the answer as it was sent")
+    asked = [] if name in UNREADABLE else [("user", "Hi")]
+    assert texts(held(proxy, name))[:1] == asked
+    tried(name, "the answer as it was sent")
 
 
 @pytest.mark.parametrize("last", [RESET, CLOSE])
 def test_an_end_at_any_byte_is_a_status_or_an_event(
-    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], last: str
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, last: str
 ) -> None:
     sent = HEAD + chunk(ROLE) + chunk(delta(content="Hi")) + chunk(DONE) + END
     with harmless(proxy, upstream):
@@ -287,19 +296,19 @@ def test_an_end_at_any_byte_is_a_status_or_an_event(
                 assert got.content == ROLE + delta(content="Hi") + DONE
             else:
                 assert_error(got, 502)
-    table.append(f"{f'{last} at each of {len(sent)} bytes':34} 502, or what was said and an error event")
+    tried(f"{last} at each of {len(sent)} bytes", "502, or what was said and an error event")
 
 
 @pytest.mark.parametrize("last", [RESET, CLOSE])
 def test_a_whole_answer_that_ends_at_any_byte_is_a_status(
-    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], last: str
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, last: str
 ) -> None:
     sent = answer(completion())[0]
     with harmless(proxy, upstream):
         for cut in range(0, len(sent), 3):
             upstream.says(sent[:cut], last)
             assert_error(proxy.chat(), 502)
-    table.append(f"{f'{last} at every third byte, no stream':34} 502")
+    tried(f"{last} at every third byte, no stream", "502")
 
 
 @pytest.mark.parametrize(
@@ -312,17 +321,17 @@ def test_a_whole_answer_that_ends_at_any_byte_is_a_status(
     ],
 )
 def test_a_whole_answer_may_be_bad_too(
-    proxy: ProxyServer, upstream: FakeUpstream, table: list[str], name: str, steps: list[Step], status: int
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, name: str, steps: list[Step], status: int
 ) -> None:
     with harmless(proxy, upstream):
         upstream.says(*steps)
         got = proxy.chat()
         assert got.status_code == status
-    table.append(f"{f'{name}, no stream':34} {status}")
+    tried(f"{name}, no stream", f"{status}")
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_storm_is_weathered(serve: Serve, upstream: FakeUpstream, table: list[str], status: int) -> None:
+def test_a_storm_is_weathered(serve: Serve, upstream: FakeUpstream, tried: Tried, status: int) -> None:
     proxy = serve(CONFIG % 1)
     with harmless(proxy, upstream, idle=16):
         upstream.requests.clear()
@@ -333,11 +342,11 @@ def test_a_storm_is_weathered(serve: Serve, upstream: FakeUpstream, table: list[
             got = list(callers.map(lambda _: client.post(url, json=call).status_code, range(64)))
         assert set(got) == {status}
         assert len(upstream.requests) <= 2 * 64
-    table.append(f"{f'a storm of {status}':34} {status}")
+    tried(f"a storm of {status}", f"{status}")
 
 
 def test_a_connection_that_closes_when_it_is_used_again_costs_nothing(
-    proxy: ProxyServer, upstream: FakeUpstream, table: list[str]
+    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried
 ) -> None:
     with harmless(proxy, upstream):
         closing = iter([[CLOSE], [RESET]] * 5)
@@ -351,26 +360,26 @@ def test_a_connection_that_closes_when_it_is_used_again_costs_nothing(
         upstream.script = script
         for _ in range(10):
             assert proxy.chat(stream=True).content == GOOD
-    table.append(f"{'closed on reuse':34} the answer, from a new connection")
+    tried("closed on reuse", "the answer, from a new connection")
 
 
-def test_an_upstream_that_refuses_connections_is_502(serve: Serve, table: list[str]) -> None:
+def test_an_upstream_that_refuses_connections_is_502(serve: Serve, tried: Tried) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # nobody listens
         proxy = serve(CONFIG % 1, UPSTREAM_BASE_URL=f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
         tasks = proxy.tasks()
         assert_error(proxy.chat(stream=True), 502)
         assert until(lambda: proxy.tasks() <= tasks + 1)
-    table.append(f"{'refuses connections':34} 502")
+    tried("refuses connections", "502")
 
 
-def test_an_upstream_that_takes_no_connection_is_504(serve: Serve, table: list[str]) -> None:
+def test_an_upstream_that_takes_no_connection_is_504(serve: Serve, tried: Tried) -> None:
     with black_hole() as listener, socket.create_connection(listener.getsockname()):
         proxy = serve(CONFIG % 0, UPSTREAM_BASE_URL=f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
         started = time.monotonic()
         assert_error(proxy.chat(stream=True), 504)
         assert time.monotonic() - started < 2
-    table.append(f"{'takes no connection':34} 504")
+    tried("takes no connection", "504")
 
 
 @pytest.mark.parametrize(
@@ -382,7 +391,7 @@ def test_an_upstream_that_takes_no_connection_is_504(serve: Serve, table: list[s
     ],
 )
 def test_an_upstream_that_is_slow_or_wrong_at_tls_is_a_status(
-    serve: Serve, table: list[str], name: str, steps: list[Step], status: int
+    serve: Serve, tried: Tried, name: str, steps: list[Step], status: int
 ) -> None:
     with Greeting() as greeting:
         greeting.says(*steps)
@@ -391,4 +400,64 @@ def test_an_upstream_that_is_slow_or_wrong_at_tls_is_a_status(
         assert_error(proxy.chat(stream=True), status)
         assert time.monotonic() - started < 2
         assert until(lambda: greeting.open == 0)
-    table.append(f"{name:34} {status}")
+    tried(name, f"{status}")
+
+
+@pytest.fixture
+def secure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeUpstream]:
+    """An upstream over TLS that the server trusts."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with FakeUpstream(server_context(authority, "127.0.0.1")) as fake:
+        yield fake
+
+
+@pytest.mark.parametrize(("delay", "status"), [(0.05, 200), (0.5, 504)])
+def test_an_upstream_may_shake_hands_slowly(
+    serve: Serve, secure: FakeUpstream, tried: Tried, delay: float, status: int
+) -> None:
+    with Relay(secure.port) as way:
+        way.delay = delay
+        proxy = serve(CONFIG % 0, UPSTREAM_BASE_URL=f"https://127.0.0.1:{way.port}/v1")
+        started = time.monotonic()
+        got = proxy.chat(stream=True)
+        assert got.status_code == status
+        assert time.monotonic() - started < 2
+    tried(f"TLS, {delay * 1000:.0f} ms late", f"{status}")
+
+
+ALL = {name: steps for name, (steps, _) in [*BEFORE.items(), *ODD.items()]} | AFTER
+
+
+def test_all_of_it_again_and_again_leaves_the_server_as_it_was(
+    upstream: FakeUpstream, tmp_path: Path, tried: Tried
+) -> None:
+    upstream.script = lambda asked: ALL[asked.json["messages"][-1]["content"]]
+    config = (CONFIG % 0) + 'listen: {port: "${PORT}"}\nlog: {level: error}\ntraces: {keep: 1}\n'
+    with (
+        ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url) as serving,
+        ThreadPoolExecutor(16) as callers,
+    ):
+        once = partial(through_all, serving, callers)
+        for _ in range(8):
+            once()  # what is opened once and kept is no leak
+        files, megabytes = serving.open_files(), serving.megabytes()
+        for _ in range(5):
+            once()
+        assert until(lambda: serving.open_files() <= files + 2), f"{serving.open_files()}, there were {files}"
+        grown = serving.megabytes() - megabytes
+        assert grown < 15, f"{grown:.1f} MB"  # each round brings 6 MB
+        upstream.script = by_default
+        assert serving.chat(stream=True).content == GOOD
+    tried(f"all {len(ALL)} of these, again and again", "no file and no memory is left")
+
+
+def through_all(serving: ServingProcess, callers: ThreadPoolExecutor) -> None:
+    """A call with each fault, many at once; none is remembered, since what is held is no leak."""
+
+    def one(name: str) -> None:
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": name}]}
+        assert serving.client.post("/v1/chat/completions", json=body).status_code
+
+    list(callers.map(one, ALL))

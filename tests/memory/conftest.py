@@ -1,6 +1,5 @@
 """Stores to try the contract on. A driver is one line of ``DRIVERS``."""
 
-import asyncio
 import importlib.util
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,6 +12,7 @@ from proxy.memory.encryption import Encryption
 from proxy.memory.guard import Guard
 from proxy.memory.open import open_store
 from proxy.memory.store import Store
+from tests.in_time import in_time, time_of
 from tests.memory import redis_server
 from tests.memory.redis_server import RedisServer
 from tests.postgres_server import PostgresServer
@@ -71,12 +71,10 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 
 @pytest.fixture(autouse=True)
-async def in_bounds(anyio_backend: object) -> AsyncIterator[None]:
-    """No test outlives a minute."""
-    task = asyncio.current_task()
-    bell = asyncio.get_running_loop().call_later(60, lambda: task and task.cancel())
-    yield
-    bell.cancel()
+async def in_bounds(request: pytest.FixtureRequest, anyio_backend: object) -> AsyncIterator[None]:
+    """No test outlives what its mark says, or a minute."""
+    with in_time(time_of(request.node)):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from tests.memory.conftest import FORGETFUL, SEALED, Open
 pytestmark = pytest.mark.anyio
 LENIENT = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 FEW = settings(max_examples=15, suppress_health_check=LENIENT)
-MANY = settings(max_examples=100, suppress_health_check=LENIENT)
+MANY = settings(max_examples=2000, suppress_health_check=LENIENT)
 KEY = Key("acme", "call-1")
 # What breaks quoting, globbing, joining, sorting, C strings and encoders.
 HOSTILE = [
@@ -448,7 +448,7 @@ async def test_no_turn_comes_back_after_a_deletion(store: Store, steps: list[str
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @MANY
 @given(steps=STEPS)
 async def test_no_turn_comes_back_after_a_deletion_at_length(store: Store, steps: list[str]):
@@ -518,7 +518,7 @@ async def test_no_id_reaches_another_tenant_or_session(store: Store, tenants: li
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @MANY
 @given(tenants=TWO, ids=TWO)
 async def test_no_id_reaches_another_at_length(store: Store, tenants: list[str], ids: list[str]):

@@ -17,7 +17,7 @@ from proxy.configuration.load import load
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted, put, segment, settled
 from proxy.memory.plan import Window, due
-from proxy.memory.recall import known
+from proxy.memory.recall import known, laid
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 
@@ -50,7 +50,7 @@ class Talk:
     def request(self, answer: str = "", calls: Any = None) -> list[Message]:
         """One request, and the answer that the model gives; what the model was shown."""
         shown = [SYSTEM, *self.replayed()]
-        snapshot, heard, _ = known(self.session, shown)
+        snapshot, heard, _ = known(laid(self.session, shown), shown)
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
         self.prompts.append((self.compactions, [_sent(m) for m in prompt]))
         after = reconcile(self.session, heard, now=1.0)

@@ -12,7 +12,7 @@ from proxy.memory.redis import open as open_store
 from proxy.memory.store import Key, Store, StoreError
 from tests.memory.redis_server import RedisServer, single
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 KEYS = [Key("t", f"session {number}") for number in range(40)]
 

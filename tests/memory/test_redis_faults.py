@@ -13,7 +13,7 @@ from proxy.memory.redis import open as open_store
 from proxy.memory.store import Key, Store, StoreError
 from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, single, stopped, wait_until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 DEADLINE = 0.1
 SLACK = 0.15

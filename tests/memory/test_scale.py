@@ -50,3 +50,15 @@ def test_budgets_are_the_models_own_tokens():
     window = Window(max_messages=100, keep_messages=5, max_tokens=280, summaries=3)
     assert due(session, window) is None
     assert due(msgspec.structs.replace(session, scale=1.5), window)
+
+
+def test_after_a_models_first_turns_few_are_worth_the_trouble():
+    scales, told = Scales(), 0
+    for _ in range(80):
+        if scales.wants("m"):
+            told += 1
+            scales.learned("m", 1000, 1300)
+        else:
+            assert scales.passed_over("m") == pytest.approx(1.3)
+    assert 8 <= told < 20
+    assert scales.wants("other") and scales.passed_over("other") is None

@@ -16,7 +16,7 @@ from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.compaction import put, segment, settled
 from proxy.memory.plan import Window, forced
-from proxy.memory.recall import known
+from proxy.memory.recall import known, laid
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
 from proxy.memory.telling import telling
@@ -49,7 +49,7 @@ class Call:
         n = len(self.lines) // 2
         self.say("user", n, f"user{n} asks for the {n}th time")
         shown = [SYSTEM, *self.lines[-self.size :]]
-        snapshot, heard, epoch = known(self.session, shown)
+        snapshot, heard, epoch = known(laid(self.session, shown), shown)
         told = telling(self.session.told, epoch, "ann", self.facts, limit=20, now=float(n))
         snapshot = msgspec.structs.replace(snapshot, facts=remembered(told.head), news=remembered(told.tail))
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
@@ -234,7 +234,7 @@ def test_a_new_life_is_told_anew_from_its_first_turn_on_and_then_stands_still() 
     again = [*windows[2], line("assistant", "Hello", 1), line("user", "And good night.", 2)]
     epochs = []
     for at, window in enumerate([*windows, again]):
-        epochs.append(known(session, window).epoch)
+        epochs.append(known(laid(session, window), window).epoch)
         told = Told(person="ann", epoch=epochs[-1], at=float(at))
         said = Said(key=Key("t", "s"), window=window, answer=stream_of("Hello"), at=float(at), told=told)
         session = after(session, said)

@@ -65,3 +65,32 @@ def test_reasoning_of_a_whole_answer_is_read() -> None:
     whole = completion("Yes")
     whole["choices"][0]["message"]["reasoning_content"] = "She asks."
     assert transcript(json.dumps(whole).encode()).reasoning == "She asks."
+
+
+_WORDS = st.none() | st.text(max_size=5)
+_CALLS = st.none() | st.just([]) | st.just([{"index": 0, "id": "c", "function": {"name": "f"}}])
+_DELTAS = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.just("assistant"),
+        "content": _WORDS | st.just(["odd"]),
+        "refusal": _WORDS,
+        "audio": st.none() | st.just({"transcript": "aloud"}),
+        "reasoning": _WORDS,
+        "tool_calls": _CALLS,
+    },
+)
+_CHOICES = st.fixed_dictionaries(
+    {"delta": _DELTAS},
+    optional={"index": st.none() | st.integers(0, 2), "finish_reason": st.none() | st.just("stop")},
+)
+_CHUNKS = st.fixed_dictionaries({}, optional={"choices": st.none() | st.lists(_CHOICES, max_size=3)})
+
+
+@given(st.lists(_CHUNKS | st.integers(), max_size=6))
+def test_the_short_way_tells_what_the_long_one_does(chunks):
+    sent = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+    with pytest.MonkeyPatch.context() as patch:
+        short = transcript(sent)
+        patch.setattr("proxy.transcript._plain", lambda _: None)
+        assert transcript(sent) == short

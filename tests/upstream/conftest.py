@@ -1,6 +1,5 @@
 """Every test runs on both event loops, and each is bounded in time."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 
 from proxy.upstream import Upstream
 from tests.contract_upstream import DRIVERS, Make
+from tests.in_time import in_time, time_of
 
 LOOPS = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
 
@@ -18,12 +18,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @pytest.fixture(autouse=True)
-async def bounded(anyio_backend: object) -> AsyncIterator[None]:
-    """No test outlives a minute."""
-    task = asyncio.current_task()
-    bell = asyncio.get_running_loop().call_later(60, lambda: task and task.cancel())
-    yield
-    bell.cancel()
+async def bounded(request: pytest.FixtureRequest, anyio_backend: object) -> AsyncIterator[None]:
+    """No test outlives what its mark says, or a minute."""
+    with in_time(time_of(request.node)):
+        yield
 
 
 @pytest.fixture(params=DRIVERS, ids=lambda driver: driver.__name__)

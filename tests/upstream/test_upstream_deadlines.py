@@ -10,7 +10,7 @@ from proxy.errors import UpstreamTimeout, UpstreamUnreachable
 from tests.contract_upstream import Make, ask, now, rest
 from tests.http_peer import CHUNKED, answering, black_hole, chunk, serve, sized
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 
 async def test_nobody_there(client: Make) -> None:

@@ -13,7 +13,7 @@ from proxy.upstream import HttpUpstream
 from tests.contract_upstream import Make, ask, rest, whole
 from tests.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 
 FRAMED = {

@@ -9,7 +9,7 @@ from proxy.errors import UpstreamBroken, UpstreamUnreachable
 from tests.contract_upstream import Make, ask, path_says, rest, whole
 from tests.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 
 async def test_a_cancelled_read_loses_nothing(client: Make) -> None:

@@ -13,7 +13,7 @@ from proxy.upstream import HttpUpstream
 from tests.contract_upstream import Make, ask, path_says, server_context, trusting, whole
 from tests.http_peer import serve
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 
 @pytest.mark.parametrize("secure", [False, True])

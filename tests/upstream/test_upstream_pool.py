@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamTimeout
-from proxy.upstream import HttpUpstream
-from tests.contract_upstream import Make, ask, now, rest, whole
+from tests.contract_upstream import Make, ask, rest, whole
 from tests.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
 pytestmark = pytest.mark.anyio
@@ -178,16 +177,4 @@ async def test_an_answer_that_overtakes_its_request_ends_the_connection(client: 
         response = await ask(client(peer.url), body=bytes(30_000_000))
         assert (response.status, await rest(response)) == (413, b"no")
         peer.talks[0].transport.resume_reading()
-        await peer.all_closed()
-
-
-async def test_warm_opens_one_connection() -> None:
-    async with serve(answering(sized(b"hi"))) as peer:
-        upstream = HttpUpstream(peer.url, connect=2, environ={})
-        await upstream.warm(due=now() + 1)
-        await asyncio.sleep(0.01)
-        assert len(peer.talks) == 1
-        assert await whole(upstream) == b"hi"
-        assert len(peer.talks) == 1
-        await upstream.aclose()
         await peer.all_closed()

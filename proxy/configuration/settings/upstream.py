@@ -36,7 +36,7 @@ class Upstream(Part):
     allow: Annotated[tuple[str, ...], AfterValidator(advising(allowed_names))] = ()
     """Further field names, at the top level and in messages, that go on with ``accepts: any``."""
     connect: Duration = 2.0
-    """How long a connection may take to stand; in seconds once loaded."""
+    """How long a connection may take to stand; in seconds once loaded. One stands before the first call."""
     first_token: Duration = 5.0
     """How long the model may take to say anything, each time it is asked; in seconds once loaded."""
     first_content: Duration | None = None

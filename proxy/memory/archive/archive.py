@@ -24,7 +24,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     entry: Entry
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Something that is known of a person; times are in seconds since 1970.
 
     ``evidence`` names the turns that it rests on, ``replaces`` the fact in whose place it stands.

@@ -1,6 +1,8 @@
 """Sessions on their way into the archive: after the calls, and again until they are there."""
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -18,29 +20,41 @@ _SHORTEST, _LONGEST = 0.1, 5.0
 _SWEEP_EVERY: Final = 60.0
 _FAREWELL: Final = 3.0
 _AT_ONCE: Final = 100
+_TOGETHER: Final = 8
+# A caller who is heard or answered has the machine to himself; one who never stops is kept all the same.
+_QUIET: Final = 1.0
+_LONGEST_DUE: Final = 20.0
 # What was told last before a crash may carry a mark and not be kept; clocks of two machines differ.
 _SLACK: Final = 60.0
 
 
 class _Due(NamedTuple):
+    """A session as it was told last, at ``mark``; due ``since``, and to be kept from ``at`` on."""
+
     session: Session
     mark: float
+    since: float
+    at: float
 
 
 class Archivist:
     """Keeps in the archive what the sessions hold.
 
-    It is told of sessions; what it was not told of, or lost, it finds by comparing the store with the
-    archive: at the start, and when too much was due. ``keep`` is for how many seconds turns are kept, 0 is
-    for ever.
+    It is told of sessions, and keeps one that it was told nothing new of for ``quiet`` seconds; what it was
+    not told of, or lost, it finds by comparing the store with the archive: at the start, and when too much
+    was due. ``keep`` is for how many seconds turns are kept, 0 is for ever.
     """
 
-    def __init__(self, store: Store, archive: Archive, tenants: Sequence[str], *, keep: float) -> None:
+    def __init__(
+        self, store: Store, archive: Archive, tenants: Sequence[str], *, keep: float, quiet: float = _QUIET
+    ) -> None:
         self.failing = False
         self._store = store
         self._archive = archive
         self._tenants = tenants
         self._keep_for = keep
+        self._quiet = quiet
+        self._hurried = False
         self._due: dict[Key, _Due] = {}
         self._missed = True
         self._swept = 0.0
@@ -49,11 +63,15 @@ class Archivist:
 
     def told(self, key: Key, session: Session) -> None:
         """Takes note of a session; it never waits. The newest state counts."""
-        if key not in self._due and len(self._due) >= _MOST_DUE:
+        if len(self._due) >= _MOST_DUE and key not in self._due:
             self._missed = True
             return
-        self._due[key] = _Due(session, time.time())
-        self._awake.set()
+        now = time.time()
+        former = self._due.pop(key, None)
+        since = former.since if former else now
+        self._due[key] = _Due(session, now, since, min(now + self._quiet, since + _LONGEST_DUE))
+        if not former:
+            self._awake.set()
 
     def start(self) -> None:
         """From now on what is due is kept, first of all what was lost."""
@@ -68,14 +86,17 @@ class Archivist:
         await asyncio.wait({self._task})
         try:
             async with asyncio.timeout(_FAREWELL):
-                await self._keep_due()
+                await self._keep_due(all_=True)
         except (StoreError, TimeoutError):
             _log.warning("%d sessions are yet to be archived.", len(self._due))
 
     async def idle(self) -> None:
-        """Returns once nothing is due any more."""
-        while self._due or self._missed:  # noqa: ASYNC110 - what comes next is told to nobody else
+        """Returns once nothing is due any more; until then nobody's quiet is waited for."""
+        self._hurried = True
+        while self._due or self._missed:
+            self._awake.set()
             await asyncio.sleep(_SHORTEST / 10)
+        self._hurried = False
 
     async def _run(self) -> None:
         pause = _SHORTEST
@@ -100,24 +121,34 @@ class Archivist:
             await self._sweep()
 
     async def _wait(self) -> None:
-        if self._due:
-            return
+        """Returns when something may be due, or has come to an archivist who had nothing to do."""
+        first = next(iter(self._due.values()), None)
         self._awake.clear()
-        try:
-            async with asyncio.timeout(_SWEEP_EVERY):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SWEEP_EVERY if first is None else max(0.0, first.at - time.time())):
                 await self._awake.wait()
-        except TimeoutError:
-            return
 
-    async def _keep_due(self) -> None:
-        while self._due:
-            key = next(iter(self._due))
-            due = self._due.pop(key)
-            try:
-                await self._keep(key, due.session, due.mark)
-            except (StoreError, asyncio.CancelledError):
-                self._due.setdefault(key, due)
-                raise
+    async def _keep_due(self, *, all_: bool = False) -> None:
+        while batch := self._ripe(all_=all_ or self._hurried):
+            outcomes = await asyncio.gather(*(self._take(*one) for one in batch), return_exceptions=True)
+            for failure in filter(None, outcomes):
+                raise failure
+
+    def _ripe(self, *, all_: bool) -> list[tuple[Key, _Due]]:
+        """The next few sessions to be kept, which are due no more."""
+        now = time.time()
+        told_first = itertools.islice(self._due.items(), _TOGETHER)
+        ripe = [(key, due) for key, due in told_first if all_ or not now < due.at <= now + self._quiet]
+        for key, _ in ripe:
+            del self._due[key]
+        return ripe
+
+    async def _take(self, key: Key, due: _Due) -> None:
+        try:
+            await self._keep(key, due.session, due.mark)
+        except (StoreError, asyncio.CancelledError):
+            self._due.setdefault(key, due)
+            raise
 
     async def _keep(self, key: Key, session: Session, mark: float) -> None:
         try:

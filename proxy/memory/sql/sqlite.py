@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-import secrets
+import random
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -197,7 +197,8 @@ class SqliteStore:
 
 def _arguments(key: Key, blob: bytes, version: int, ttl: float) -> dict[str, Any]:
     now = time.time()
-    fresh = secrets.randbits(_VERSION_BITS) + 1
+    # Python's own dice are thrown anew in a forked process, and cost no call of the system's.
+    fresh = random.getrandbits(_VERSION_BITS) + 1
     return whose(key) | {"blob": blob, "version": version, "fresh": fresh, "now": now, "expires": now + ttl}
 
 

@@ -66,7 +66,7 @@ async def kept(archive: Archive) -> list[str]:
 
 
 async def test_the_newest_state_of_a_session_is_kept(store: Store, archive: Archive):
-    archivist = Archivist(store, archive, ["acme"], keep=0)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     for texts in (["a"], ["a", "b"], ["a", "c"]):
         archivist.told(KEY, session(*texts))
@@ -77,7 +77,7 @@ async def test_the_newest_state_of_a_session_is_kept(store: Store, archive: Arch
 
 async def test_what_could_not_be_kept_is_kept_when_the_archive_is_back(store: Store, archive: Archive):
     broken = Broken(archive)
-    archivist = Archivist(store, broken, ["acme"], keep=0)
+    archivist = Archivist(store, broken, ["acme"], keep=0, quiet=0)
     archivist.start()
     archivist.told(KEY, session("a"))
     await asyncio.sleep(0.3)
@@ -90,7 +90,7 @@ async def test_what_could_not_be_kept_is_kept_when_the_archive_is_back(store: St
 
 
 async def test_an_archive_that_is_away_holds_up_no_shutdown(store: Store, archive: Archive):
-    archivist = Archivist(store, Broken(archive), ["acme"], keep=0)
+    archivist = Archivist(store, Broken(archive), ["acme"], keep=0, quiet=0)
     archivist.start()
     archivist.told(KEY, session("a"))
     began = time.monotonic()
@@ -101,7 +101,7 @@ async def test_an_archive_that_is_away_holds_up_no_shutdown(store: Store, archiv
 async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store: Store, archive: Archive):
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
     await store.write(KEY, encode(session("c", moved=2)), version=0, ttl=60, cold=cold)
-    archivist = Archivist(store, archive, ["acme"], keep=0)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     await archivist.idle()
     await archivist.aclose()
@@ -128,3 +128,48 @@ async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_al
             await recollection.of(ANN, "dog", now=1.0, limit=5)
         assert time.monotonic() - began < 0.5
     assert broken.tries == 3
+
+
+async def test_a_session_is_kept_once_it_is_quiet(store: Store, archive: Archive):
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0.3)
+    archivist.start()
+    await archivist.idle()
+    for number in range(5):
+        archivist.told(KEY, session(*"abcde"[: number + 1]))
+        await asyncio.sleep(0.1)
+        assert not await kept(archive)
+    async with asyncio.timeout(3):
+        while await kept(archive) != [*"abcde"]:  # noqa: ASYNC110 - it keeps when it likes
+            await asyncio.sleep(0.02)
+    await archivist.aclose()
+
+
+async def test_a_session_that_is_never_quiet_is_kept_all_the_same(
+    store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("proxy.memory.archive.archivist._LONGEST_DUE", 0.5)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0.2)
+    archivist.start()
+    await archivist.idle()
+    async with asyncio.timeout(3):
+        while not await kept(archive):
+            archivist.told(KEY, session("a"))
+            await asyncio.sleep(0.05)
+    await archivist.aclose()
+
+
+async def test_one_session_that_fails_holds_up_no_other(store: Store, archive: Archive):
+    class Picky(Broken):
+        async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+            if key.session == "bad":
+                raise StoreError("away")
+            return await self.archive.keep(key, session, mark=mark)
+
+    archivist = Archivist(store, Picky(archive), ["acme"], keep=0, quiet=0)
+    archivist.start()
+    archivist.told(Key("acme", "bad"), session("x"))
+    archivist.told(KEY, session("a"))
+    async with asyncio.timeout(3):
+        while await kept(archive) != ["a"]:  # noqa: ASYNC110 - it keeps when it likes
+            await asyncio.sleep(0.02)
+    await archivist.aclose()

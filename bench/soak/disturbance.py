@@ -1,0 +1,91 @@
+"""What is done to a server while it is in use: its configuration is read again, and its Redis is killed."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.memory.redis_server import RedisServer
+
+_BAD = "\nnonsense: true\n"
+_BACK_WITHIN = 5.0
+_TOLD_WITHIN = 20.0
+
+
+class Outage(NamedTuple):
+    """From when until when memory was away."""
+
+    start: float
+    end: float
+
+
+class Reloads:
+    """The configuration is edited, every third time badly, and a SIGHUP tells each process of the server."""
+
+    def __init__(self, pid: int, config: Path, log: Path, *, workers: int) -> None:
+        self.good = 0
+        self.bad = 0
+        self.unheard = 0
+        self._pid = pid
+        self._config = config
+        self._text = config.read_text()
+        self._log = log
+        self.workers = workers
+
+    async def keep_on(self, every: float) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(every)
+            await self.edit(badly=(self.good + self.bad) % 3 == 2)
+
+    async def edit(self, *, badly: bool = False) -> None:
+        """One edit, until it was told of."""
+        self.good, self.bad = self.good + (not badly), self.bad + badly
+        self._config.write_text(self._text + (_BAD if badly else f"\n# edit {self.good}\n"))
+        os.kill(self._pid, signal.SIGHUP)
+        self.unheard += not await self._told()
+
+    async def _told(self) -> bool:
+        """Whether each process says that it has read each good edit, and one that it refused each bad one."""
+        end = time.monotonic() + _TOLD_WITHIN
+        while time.monotonic() < end:
+            log = await asyncio.to_thread(self._log.read_text, errors="replace")
+            good, bad = log.count("was read again"), log.count("stays as it was")
+            if good == self.good * self.workers and bad == self.bad:
+                return True
+            await asyncio.sleep(0.2)
+        return False
+
+
+class Restarts:
+    """Redis is killed, and started again on the same port and folder some seconds later."""
+
+    def __init__(self, server: RedisServer, seed: int = 2) -> None:
+        self.outages: list[Outage] = []
+        self._server = server
+        self._dice = random.Random(seed)
+
+    async def keep_on(self, every: float, ending: asyncio.Event) -> None:
+        """Until it ends; then Redis is there."""
+        while not await _within(ending, every):
+            began = time.monotonic()
+            await asyncio.to_thread(self._server.kill)
+            await _within(ending, self._dice.uniform(0.1, min(5.0, every / 2)))
+            await asyncio.to_thread(self._server.start)
+            self.outages.append(Outage(began, time.monotonic()))
+
+    def explains(self, moment: float) -> bool:
+        """Whether memory was away then, or had only just come back."""
+        return any(one.start <= moment <= one.end + _BACK_WITHIN for one in self.outages)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

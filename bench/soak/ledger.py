@@ -1,0 +1,112 @@
+"""What callers said and heard to the end, which is what must be held; and what is held."""
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+_PATIENCE = 30.0
+_PAUSE = 0.5
+
+
+class Turn(NamedTuple):
+    """One turn of a call. ``answer`` is a mark of the answer's text, where it was heard to its end."""
+
+    words: str
+    answer: int | None
+    heard: bool
+    withdrawn: str = ""
+
+    def lacking(self, held: Counter[tuple[str, str]], answers: set[int]) -> list[str]:
+        """What is wrong with how it is held."""
+        found = []
+        times = held["user", self.words]
+        if times > 1 or (self.heard and not times):
+            found.append(f"{self.words!r} is held {times} times")
+        if self.answer is not None and self.answer not in answers:
+            found.append(f"the answer to {self.words!r} is not held")
+        if self.withdrawn and held["user", self.withdrawn]:
+            found.append(f"{self.withdrawn!r} was withdrawn, and is held")
+        return found
+
+
+class Talk(NamedTuple):
+    """One call that has ended, and when."""
+
+    session: str
+    turns: Sequence[Turn]
+    ended: float
+
+    def lacking(self, contents: Sequence[dict[str, Any]]) -> list[str]:
+        """What is wrong with what is held of it."""
+        held = Counter((entry["role"], str(entry.get("content"))) for entry in contents)
+        answers = {mark(text) for role, text in held if role == "assistant"}
+        return [fault for turn in self.turns for fault in turn.lacking(held, answers)]
+
+
+def mark(text: str) -> int:
+    """Stands for a text, in less room."""
+    return hash(text.strip())
+
+
+class Ledger:
+    """Looks each call up once it has ended, and once more at the end unless memory may have forgotten it."""
+
+    def __init__(self, port: int, *, remembered: float) -> None:
+        self.calls = 0
+        self.turns = 0
+        self.calls_again = 0
+        self.slowest = 0.0
+        self.faults: list[str] = []
+        self._port = port
+        self._remembered = remembered
+        self._checks: set[asyncio.Task[None]] = set()
+        self._known: deque[Talk] = deque()
+
+    def add(self, talk: Talk) -> None:
+        """Takes a call over that has ended."""
+        self.calls += 1
+        self.turns += sum(turn.heard for turn in talk.turns)
+        check = asyncio.create_task(self._check(talk))
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    async def checked(self) -> None:
+        """Waits until all that have ended were looked up."""
+        await asyncio.gather(*self._checks)
+
+    async def check_again(self) -> None:
+        """Looks up all that memory cannot have forgotten yet."""
+        for talk in self._known:
+            if time.monotonic() - talk.ended < self._remembered:
+                self.faults += [f"{fault}, at the end" for fault in await asyncio.to_thread(self._look, talk)]
+                self.calls_again += 1
+
+    async def _check(self, talk: Talk) -> None:
+        """Memory may be away: what was said is held once it is back."""
+        while faults := await asyncio.to_thread(self._look, talk):
+            if time.monotonic() - talk.ended > _PATIENCE:
+                self.faults += faults
+                break
+            await asyncio.sleep(_PAUSE)
+        else:
+            self.slowest = max(self.slowest, time.monotonic() - talk.ended)
+            self._known.append(talk)
+        while self._known and time.monotonic() - self._known[0].ended > self._remembered:
+            self._known.popleft()
+
+    def _look(self, talk: Talk) -> list[str]:
+        url = f"http://127.0.0.1:{self._port}/v1/memory/sessions/{talk.session}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as got:
+                return talk.lacking(json.load(got)["contents"])
+        except urllib.error.HTTPError as error:
+            if error.code == 404 and not any(turn.heard for turn in talk.turns):
+                return []
+            return [f"{talk.session} is answered with {error.code}"]
+        except OSError as error:
+            return [f"{talk.session} is not answered: {type(error).__name__}"]

@@ -1,0 +1,167 @@
+"""What a soak has shown: over time, in total, and what must not be."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.load import quantile
+from bench.soak.caller import Crowd, First
+from bench.soak.disturbance import Outage, Reloads, Restarts
+from bench.soak.gauge import Sample
+from bench.soak.ledger import Ledger
+
+FLAT_FILES = 40
+"""Files that a process may hold at the end beside those of its start: SQLite keeps some to use again."""
+_DRIFT, _DRIFT_LEAST = 1.5, 0.005
+_MOST_DEGRADED = 0.01
+_TELLING = 120.0
+"""Seconds of which times can be judged: in fewer, a machine that does other things as well says more."""
+_SLICES = 12
+_WANTED = {"whole", "left", *(f"superseded: {each}" for each in ("409", "whole", "nothing"))}
+
+
+class Soaked(NamedTuple):
+    """All that is known at the end."""
+
+    crowd: Crowd
+    ledger: Ledger
+    samples: Sequence[Sample]
+    reloads: Reloads
+    restarts: Restarts | None
+
+    @property
+    def unexplained(self) -> int:
+        """How many turns went without memory though it was there."""
+        explained = self.restarts.explains if self.restarts else lambda _: False
+        return sum(not explained(moment) for moment in self.crowd.degraded)
+
+    @property
+    def outages(self) -> Sequence[Outage]:
+        """When memory was away."""
+        return self.restarts.outages if self.restarts else []
+
+
+def table(soaked: Soaked) -> str:
+    """How it went over time, in Markdown."""
+    head = ["minute", "calls", "turns/s", "first token ms p50", "p99", "CPU %", "MB", "files", "Redis away s"]
+    return "\n".join(
+        f"| {' | '.join(row)} |" for row in [head, ["---:"] * len(head), *_rows(soaked, _SLICES)]
+    )
+
+
+def _rows(soaked: Soaked, slices: int) -> Iterator[list[str]]:
+    samples = soaked.samples
+    start, end = samples[0].at, samples[-1].at
+    size = (end - start) / slices
+    for place in range(slices):
+        since, until = start + place * size, start + (place + 1) * size
+        seen = [one for one in samples if since <= one.at <= until]
+        if seen:
+            yield [f"{(until - start) / 60:.1f}", *_figures(soaked, seen, since, until)]
+
+
+def _figures(soaked: Soaked, seen: Sequence[Sample], since: float, until: float) -> list[str]:
+    waits = [one.waited * 1000 for one in soaked.crowd.firsts if since <= one.at < until]
+    away = sum(max(0.0, min(one.end, until) - max(one.start, since)) for one in soaked.outages)
+    passed = seen[-1].at - seen[0].at
+    busy = (seen[-1].seconds - seen[0].seconds) / passed * 100 if passed else 0.0
+    return [
+        f"{statistics.median(one.talking for one in seen):.0f}",
+        f"{len(waits) / (until - since):.1f}",
+        f"{quantile(waits, 0.5):.1f}",
+        f"{quantile(waits, 0.99):.1f}",
+        f"{busy:.0f}",
+        f"{statistics.median(one.megabytes for one in seen):.1f}",
+        f"{max(one.files for one in seen)}",
+        f"{away:.1f}" if away else "",
+    ]
+
+
+def summary(soaked: Soaked) -> str:
+    """The figures, in lines."""
+    first, last = soaked.samples[0], soaked.samples[-1]
+    ledger, crowd, waits = soaked.ledger, soaked.crowd, [one.waited * 1000 for one in soaked.crowd.firsts]
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in crowd.outcomes.most_common())
+    away = sum(one.end - one.start for one in soaked.outages)
+    return (
+        f"turns: {outcomes}\n"
+        f"errors: {sum(count for what, count in crowd.outcomes.items() if what not in _WANTED)}\n"
+        f"first token, ms: {quantile(waits, 0.5):.1f} p50, {quantile(waits, 0.99):.1f} p99\n"
+        f"reloads: {soaked.reloads.good} good, {soaked.reloads.bad} bad\n"
+        f"restarts of Redis: {len(soaked.outages)}, away for {away:.1f} s\n"
+        f"without memory: {len(crowd.degraded)} turns, {soaked.unexplained} of them while it was there\n"
+        f"lost: {last.lost} counted by the server; {len(ledger.faults)} faults in {ledger.calls} calls with"
+        f" {ledger.turns} turns looked up after their end ({ledger.slowest:.1f} s at most until all is held),"
+        f" {ledger.calls_again} calls again at the last\n"
+        f"megabytes: {first.megabytes:.1f} at first, {max(s.megabytes for s in soaked.samples):.1f} at most,"
+        f" {last.megabytes:.1f} at last\n"
+        f"open files: {first.files} at first, {max(s.files for s in soaked.samples)} at most,"
+        f" {last.files} at last"
+    )
+
+
+def faults(soaked: Soaked, most_grown: float) -> list[str]:
+    """What must not be: lost turns, errors that nobody made, and what has grown since the first third."""
+    outcomes = soaked.crowd.outcomes
+    found = [f"{count} turns: {outcome}" for outcome, count in outcomes.items() if outcome not in _WANTED]
+    first, last = soaked.samples[0], soaked.samples[-1]
+    if last.lost or last.waiting or last.in_flight:
+        found.append(f"{last.lost} turns lost, {last.waiting} not written, {last.in_flight} not ended")
+    found += soaked.ledger.faults[:20]
+    if soaked.reloads.unheard:
+        found.append(f"{soaked.reloads.unheard} edits of the configuration were not told of")
+    grown = _grown(soaked.samples)
+    if grown > most_grown:
+        found.append(f"memory has grown by {grown:.0%}")
+    if last.at - first.at > _TELLING:
+        found += _late(soaked)
+    if last.files > first.files + FLAT_FILES * soaked.reloads.workers:
+        found.append(f"{last.files} files are open, there were {first.files}")
+    return found
+
+
+def _late(soaked: Soaked) -> Iterator[str]:
+    """What has come too late."""
+    if soaked.unexplained > _MOST_DEGRADED * sum(soaked.crowd.outcomes.values()):
+        yield f"{soaked.unexplained} turns went without memory while it was there"
+    before, after = _drift(soaked)
+    if after > _DRIFT * before + _DRIFT_LEAST:
+        yield f"the first token came after {1000 * before:.1f} ms, and then {1000 * after:.1f} ms"
+
+
+def _grown(samples: Sequence[Sample]) -> float:
+    """The share by which memory grew from the second third to the last."""
+    third = len(samples) // 3
+    before, after = samples[third : 2 * third] or samples[:1], samples[2 * third :]
+    return statistics.median(s.megabytes for s in after) / statistics.median(s.megabytes for s in before) - 1
+
+
+def _drift(soaked: Soaked) -> tuple[float, float]:
+    """The median wait for the first token, in seconds, in the second third and in the last."""
+    firsts: list[First] = soaked.crowd.firsts
+    third = len(firsts) // 3
+    before, after = firsts[third : 2 * third], firsts[2 * third :]
+    return quantile([one.waited for one in before], 0.5), quantile([one.waited for one in after], 0.5)
+
+
+def draw(soaked: Soaked, file: Path) -> None:
+    """Writes memory, the first token and open files over time as a picture."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - an extra, for those who want a picture
+
+    start = soaked.samples[0].at
+    minutes = [(sample.at - start) / 60 for sample in soaked.samples]
+    figure, (memory, wait, files) = plt.subplots(3, sharex=True, figsize=(9, 8), layout="constrained")
+    memory.plot(minutes, [sample.megabytes for sample in soaked.samples])
+    memory.set(ylabel="MB", ylim=(0, None))
+    rows = list(_rows(soaked, 60))
+    for column, label in ((3, "p50"), (4, "p99")):
+        wait.plot([float(row[0]) for row in rows], [float(row[column]) for row in rows], label=label)
+    wait.set(ylabel="first token, ms", ylim=(0, None))
+    wait.legend()
+    files.plot(minutes, [sample.files for sample in soaked.samples])
+    files.set(ylabel="open files", xlabel="minutes", ylim=(0, None))
+    for axis in (memory, wait, files):
+        for one in soaked.outages:
+            axis.axvspan((one.start - start) / 60, (one.end - start) / 60, color="tab:red", alpha=0.3)
+    figure.savefig(file, dpi=120)
