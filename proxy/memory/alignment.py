@@ -15,13 +15,18 @@ AGAIN: Final = -2
 # What it costs to pass over a line: one that is replayed, one that is held, and both behind the last match,
 # where new lines are to be expected and answers wait for their replay.
 _REPLAYED, _HELD, _NEXT, _WAITING = 6, 5, 2, 3
+# A window with more words of the user than a cut session has left shows older lines first. Were they dearer
+# than new ones, a long history would be taken for new, behind the first of its lines that happen to be equal.
+_OLDER = _NEXT
 _SENTENCE = 3
 
 Gap = tuple[range, range]
 
 
-def align(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
+def align(held: Sequence[Line], window: Sequence[Line], *, moved: bool = False) -> list[int]:
     """For each line of the window its place in ``held``; ``NEW``, or ``AGAIN`` for a second copy.
+
+    What the window shows before all of it may be older, where the oldest has ``moved`` to the cold part.
 
     Lines that occur once on both sides and are equal to the letter are fixed points; what stands between
     two of them is matched by likeness in order, and what is left then by likeness out of order. Results of
@@ -30,11 +35,18 @@ def align(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     places = [AGAIN if _echoes(window, w) else NEW for w in range(len(window))]
     once = [w for w, line in enumerate(window) if line.lane != "tool" and places[w] == NEW]
     own = [h for h, line in enumerate(held) if line.lane != "tool"]
-    for w, place in zip(once, _aligned([held[h] for h in own], [window[w] for w in once]), strict=True):
+    older = moved and _words(window) > _words(held) + 1
+    found = _aligned([held[h] for h in own], [window[w] for w in once], older=older)
+    for w, place in zip(once, found, strict=True):
         places[w] = own[place] if place >= 0 else NEW
     paired(places, held, window)
     repeated(places, held, window)
     return places
+
+
+def _words(lines: Sequence[Line]) -> int:
+    """How many of the lines the user said."""
+    return sum(line.lane == "user" for line in lines)
 
 
 def _echoes(window: Sequence[Line], w: int) -> bool:
@@ -43,14 +55,14 @@ def _echoes(window: Sequence[Line], w: int) -> bool:
     return w > 0 and line.lane == before.lane == "assistant" and same(line.text, before.text)
 
 
-def _aligned(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
+def _aligned(held: Sequence[Line], window: Sequence[Line], *, older: bool) -> list[int]:
     places = [NEW] * len(window)
     fixed = _fixed_points(held, window)
     for w, h in fixed:
         places[w] = h
     for gap in _gaps(fixed, len(window), len(held)):
-        _fill(places, held, window, gap)
-    _earliest(places, window)
+        _fill(places, held, window, gap, older=older and gap[0].start == 0)
+    _earliest(places, window, older=older)
     _swapped(places, held, window)
     return places
 
@@ -91,15 +103,15 @@ def _gaps(fixed: list[tuple[int, int]], replayed: int, held: int) -> list[Gap]:
     return [(ws, hs) for ws, hs in spans if ws and hs]
 
 
-def _fill(places: list[int], held: Sequence[Line], window: Sequence[Line], gap: Gap) -> None:
+def _fill(places: list[int], held: Sequence[Line], window: Sequence[Line], gap: Gap, *, older: bool) -> None:
     ws, hs = gap
     kin = [[kinship(window[w], held[h]) for h in hs] for w in ws]
-    score = _scores(kin, len(hs), open_end=ws.stop == len(window))
+    score = _scores(kin, len(hs), open_end=ws.stop == len(window), older=older)
     i, j = 0, _start(score[0], open_start=ws.start == 0)
     while i < len(ws) and j < len(hs):
         best = score[i][j]
         # What a window shows before the oldest that is held may be equal to it: the latest is the one.
-        if ws.start == 0 and best == score[i + 1][j] - _REPLAYED:
+        if ws.start == 0 and best == score[i + 1][j] - (_OLDER if older and not j else _REPLAYED):
             i += 1
         elif kin[i][j] and best == kin[i][j] + score[i + 1][j + 1]:
             places[ws[i]] = hs[j]
@@ -119,12 +131,15 @@ def _start(scores: list[int], *, open_start: bool) -> int:
     return max(range(len(scores)), key=lambda j: (scores[j], j))
 
 
-def _scores(kin: list[list[int]], width: int, *, open_end: bool) -> list[list[int]]:
+def _scores(kin: list[list[int]], width: int, *, open_end: bool, older: bool) -> list[list[int]]:
     """The best that can be made of the rest, from each pair of positions on."""
     height = len(kin)
     end = (_NEXT, _WAITING) if open_end else (_REPLAYED, _HELD)
+    # Where older lines cost what new ones do, the last line decides: it is rather new than held.
+    free = open_end and older
     score = [
-        [-end[0] * (height - i) - end[1] * (width - j) for j in range(width + 1)] for i in range(height + 1)
+        [-end[0] * max(height - i - free, 0) - end[1] * (width - j) for j in range(width + 1)]
+        for i in range(height + 1)
     ]
     for i in range(height - 1, -1, -1):
         row, below, likeness = score[i], score[i + 1], kin[i]
@@ -133,12 +148,18 @@ def _scores(kin: list[list[int]], width: int, *, open_end: bool) -> list[list[in
             if likeness[j]:
                 best = max(best, likeness[j] + below[j + 1])
             row[j] = best
+        if older:
+            row[0] = max(row[0], below[0] - _OLDER)
     return score
 
 
-def _earliest(places: list[int], window: Sequence[Line]) -> None:
-    """Of equal words of the user in a row, the first are the ones that are held: the last are new."""
-    for w in range(len(window) - 1, 0, -1):
+def _earliest(places: list[int], window: Sequence[Line], *, older: bool) -> None:
+    """Of equal words of the user in a row, the first are the ones that are held: the last are new.
+
+    What stands before all that is held may be older, and stays so.
+    """
+    first = next((w for w, place in enumerate(places) if place >= 0), 0) if older else 0
+    for w in range(len(window) - 1, first, -1):
         words = window[w - 1].lane == "user" and window[w - 1].key == window[w].key
         if words and places[w] >= 0 and places[w - 1] == NEW:
             places[w - 1], places[w] = places[w], NEW

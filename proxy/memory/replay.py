@@ -75,17 +75,17 @@ def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
     One that a newer request has overtaken begins no life, and may show older lines alone.
     """
     entries, spoken = of_life(held), _by_number(speech.lines)
-    answering = speech.answering
-    run = _straight(entries, spoken, moved=held.moved > 0)
+    answering, moved = speech.answering, held.moved > 0
+    run = _straight(entries, spoken, moved=moved)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
     if entries and not any(number_of(message) is not None for message in spoken):
         if overtaken:
-            return _aligned(entries, spoken, answering=answering)
-        return _beginning(entries, spoken, held.newest, answering=answering)
+            return _aligned(entries, spoken, answering=answering, moved=moved)
+        return _beginning(entries, spoken, held.newest, answering=answering, moved=moved)
     anew = life.contradicts if overtaken else life.begins_anew
-    return _compared(entries, spoken, anew, answering=answering)
+    return _compared(entries, spoken, anew, answering=answering, moved=moved)
 
 
 def of_life(held: Session) -> Sequence[Entry]:
@@ -105,13 +105,15 @@ def last_user(entries: Sequence[Entry], before: int | None = None) -> int | None
 def _straight(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool) -> list[int] | None:
     """The places of a window that shows, line by line, the newest that is held, and perhaps one line more.
 
-    Only the last that is held may differ: it may be an answer of which less was heard. What the window shows
-    before all of it is older, where the oldest has ``moved`` to the cold part.
+    Answers may be spelt otherwise, and the last that is held may be one of which less was heard. What the
+    window shows before all of it is older, where the oldest has ``moved`` to the cold part.
     """
     count, size = len(spoken), len(entries)
     if not spoken or not entries or spoken[-1].role != "user":
         return None
-    for start in (size - count, size - count - 1, size - count + 1):
+    # Where the talk repeats itself, either may fit: a window that is longer than what is held says more.
+    again, more = size - count - 1, size - count + 1
+    for start in (size - count, more, again) if count > size else (size - count, again, more):
         first, older = max(start, 0), max(-start, 0)
         shown = min(count - older, size - first)
         if (older and not moved) or shown <= 0:
@@ -128,8 +130,18 @@ def _runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
         if entry.role != message.role or entry.engine_turn != number_of(message):
             return False
         if entry.content != message.content or entry.tool_calls or message.tool_calls or entry.tool_call_id:
-            return i == last > 0 and _answers_as(message, entry)
+            if i == last:
+                return last > 0 and _answers_as(message, entry)
+            if not _respelt(message, entry):
+                return False
     return True
+
+
+def _respelt(message: Message, entry: Entry) -> bool:
+    """Whether the replayed line is the held answer to the letter, where turns are not numbered."""
+    if entry.role != "assistant" or entry.engine_turn is not None or entry.tool_calls or message.tool_calls:
+        return False
+    return same(message.text, entry.text)
 
 
 def _answers_as(message: Message, entry: Entry) -> bool:
@@ -146,11 +158,12 @@ def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> 
 
 
 def _compared(
-    entries: Sequence[Entry], spoken: Sequence[Message], anew: life.Judge, *, answering: bool
+    entries: Sequence[Entry], spoken: Sequence[Message], anew: life.Judge, *, answering: bool, moved: bool
 ) -> Replay:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
     if not any(line.number is not None for line in held):
-        return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
+        places = align(held, window, moved=moved)
+        return Replay(entries, spoken, places, len(held), anew=False, answering=answering)
     if anew(held, window):
         return Replay((), spoken, align((), window), 0, anew=True, answering=answering)
     places = numbering.match(held, window)
@@ -158,14 +171,19 @@ def _compared(
 
 
 def _beginning(
-    entries: Sequence[Entry], spoken: Sequence[Message], newest: Newest | None, *, answering: bool
+    entries: Sequence[Entry],
+    spoken: Sequence[Message],
+    newest: Newest | None,
+    *,
+    answering: bool,
+    moved: bool,
 ) -> Replay:
     """An unnumbered window that perhaps has no history, or begins another talk."""
     if len(spoken) == 1 and spoken[0].role == "user":
         return Replay(
             entries, spoken, _alone(entries, spoken[0]), len(entries), anew=False, answering=answering
         )
-    replay = _aligned(entries, spoken, answering=answering)
+    replay = _aligned(entries, spoken, answering=answering, moved=moved)
     if _former_calls(replay):
         places = [NEW] * len(spoken)
         return msgspec.structs.replace(replay, places=places)
@@ -181,9 +199,10 @@ def _former_calls(replay: Replay) -> bool:
     return calls and last is not None and max(replay.places, default=NEW) < last
 
 
-def _aligned(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool) -> Replay:
+def _aligned(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool, moved: bool) -> Replay:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
-    return Replay(entries, spoken, align(held, window), len(held), anew=False, answering=answering)
+    places = align(held, window, moved=moved)
+    return Replay(entries, spoken, places, len(held), anew=False, answering=answering)
 
 
 def _alone(entries: Sequence[Entry], words: Message) -> list[int]:

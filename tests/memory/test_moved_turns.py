@@ -5,14 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.unheard import bare
+from proxy.memory.alignment import align
 from proxy.memory.answer import Answer, answered
 from proxy.memory.cap import cap
+from proxy.memory.line import NEW, Line
 from proxy.memory.reconcile import asked, marked, missing, reconcile
 from proxy.memory.session import Session
-from tests.memory.call import message
+from tests.memory.call import calling, message, messages
 
 NORMAL = pytest.param(25, id="25 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
+BOUNDS = [(4, 4), (6, 3), (12, 4), (60, 20)]
 SHORT = ["Yes.", "No.", "Okay then.", "Yes, okay."]
 
 
@@ -81,3 +84,69 @@ def test_every_turn_is_held_once_in_the_session_or_in_its_cold_part(examples, nu
             history.append(message(f"a:{heard}", **fields))
 
     check()
+
+
+def jumbled(text):
+    return " ".join(reversed(text.split()))
+
+
+def unpunctuated(text):
+    return text.replace(".", "")
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("size", [None, 8, 4])
+@pytest.mark.parametrize("spelt", [str, str.upper, unpunctuated])
+def test_a_caller_who_says_the_same_is_held_once_where_the_engine_spells_answers_otherwise(
+    bounds, size, spelt
+):
+    call, history = Long(*bounds), []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        window = history if size is None else history[-size:]
+        restored = spoken([*missing(call.held, window), *window])
+        assert restored == spoken(history)[-len(restored) :]
+        call.ask(window, 10.0 * turn, f"Answer {turn}.")
+        assert call.whole == [*spoken(history), ("assistant", f"answer{turn}")]
+        history.append(message("a:" + spelt(f"Answer {turn}.")))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_a_long_history_whose_answers_are_jumbled_is_held_once(bounds):
+    call, history, said = Long(*bounds), [], []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        text = f"Well, this is number {turn}."
+        call.ask(history, 10.0 * turn, text)
+        said += [("user", "yes"), ("assistant", bare(text))]
+        assert call.whole == said
+        history.append(message(f"a:{jumbled(text)}"))
+
+
+@pytest.mark.parametrize("bounds", [(2, 2), *BOUNDS])
+def test_a_caller_who_cuts_every_answer_at_the_same_word_is_held_once(bounds):
+    call, history = Long(*bounds), []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        call.ask(history, 10.0 * turn, f"Answer {turn}.")
+        assert missing(call.held, history) == ()
+        assert call.whole == [*spoken(history), ("assistant", f"answer{turn}")]
+        history.append(message("a:Answer"))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("words", [SHORT, ["Yes."]])
+def test_a_long_history_without_its_answers_is_held_once(bounds, words):
+    call, history, said = Long(*bounds), [], []
+    for turn in range(60):
+        text = words[turn * turn % 7 % len(words)]
+        history.append(message(f"u:{text}"))
+        call.ask(history, 10.0 * turn, f"Answer {turn}.")
+        said += [("user", bare(text)), ("assistant", f"answer{turn}")]
+        assert call.whole == said
+
+
+def test_what_is_new_between_held_lines_is_not_taken_for_older_ones():
+    held = messages("u:Fine.", calling("x"), "u:Good.")
+    window = messages("u:One.", "u:Two.", "u:Fine.", calling("x"), "u:Hm.", calling("x"), "u:Good.")
+    assert align([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, 0, 1, NEW, NEW, 2]
