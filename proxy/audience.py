@@ -15,7 +15,6 @@ from proxy.watch import Watch
 
 # One wake of the log's thread, and one turn of the loop, for all that ended meanwhile.
 _A_MOMENT = 0.05
-_AT_ONCE, _BREATH = 4, 0.005
 
 
 class Audience:
@@ -44,7 +43,7 @@ class Audience:
             return
         self._ended.append(watch)
         if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(_A_MOMENT, self._settle_some)
+            self._due = asyncio.get_running_loop().call_later(_A_MOMENT, self.settle)
 
     def settle(self) -> None:
         """Everybody knows of what has ended so far."""
@@ -53,15 +52,6 @@ class Audience:
             self._due = None
         ended, self._ended = self._ended, []
         for watch in ended:
-            self._tell(watch)
-
-    def _settle_some(self) -> None:
-        """The next few are told of, and more once callers were served in between."""
-        count = max(_AT_ONCE, len(self._ended) // _AT_ONCE)
-        some, self._ended = self._ended[:count], self._ended[count:]
-        loop = asyncio.get_running_loop()
-        self._due = loop.call_later(_BREATH, self._settle_some) if self._ended else None
-        for watch in some:
             self._tell(watch)
 
     def heard(self, account: Account) -> None:

@@ -10,8 +10,6 @@ from queue import Empty, SimpleQueue
 from threading import Event
 from typing import Any, Final, Literal, TextIO
 
-from proxy.priority import give_way
-
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -101,10 +99,6 @@ class _Writing(QueueListener):
     def __init__(self, queue: "SimpleQueue[logging.LogRecord]", writer: logging.Handler) -> None:
         super().__init__(queue, writer)
         self._ended = Event()
-
-    def _monitor(self) -> None:
-        give_way()
-        super()._monitor()  # type: ignore[misc]  # what the thread runs
 
     def dequeue(self, block: bool) -> logging.LogRecord:  # noqa: FBT001 - as the library has it
         """The next record; one wake of the thread is for all that come within a moment."""

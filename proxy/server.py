@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import uvicorn
@@ -14,7 +13,6 @@ import uvicorn
 from proxy.app import App
 from proxy.configuration.settings import Settings
 from proxy.log import logging_to
-from proxy.priority import give_way
 from proxy.protocol import Protocol
 from proxy.reload import Reload
 
@@ -23,7 +21,6 @@ _COLLECT_AFTER = (2_000, 25, 100)
 # Callers wait on the loop: threads that write to memory or to the log give way to it after so many seconds.
 _SWITCH_AFTER = 0.0005
 _FAREWELL = 5.0
-_THREADS = 8
 
 Work = Callable[[], Coroutine[None, None, None]]
 
@@ -70,7 +67,6 @@ class Server(uvicorn.Server):
         """Begins to serve, and to listen for SIGHUP."""
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(_THREADS, "beside", initializer=give_way))
         if hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, self._do, self._reload.now)
         for work in self._beside:

@@ -15,7 +15,6 @@ from proxy.memory.sql import log
 from proxy.memory.sql.file import File
 from proxy.memory.sql.writer import Writer
 from proxy.memory.store import StoreError
-from proxy.priority import give_way
 
 T = TypeVar("T")
 
@@ -33,7 +32,7 @@ class SqliteEngine:
     def __init__(self, path: Path) -> None:
         self._file = File(path, wait=_WAIT)
         self._writer = Writer(self._file)
-        self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall", initializer=give_way)
+        self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
         self._own = threading.local()
         self._opened: list[sqlite3.Connection] = []
         self._reading = 0

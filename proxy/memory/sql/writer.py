@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from proxy.memory.sql.file import File, is_locked
 from proxy.memory.store import StoreError
-from proxy.priority import give_way
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -73,7 +72,6 @@ class Writer:
             await asyncio.to_thread(self._thread.join)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        give_way()
         open_ = True
         while open_:
             jobs, open_ = self._batch()
