@@ -1,6 +1,7 @@
 """Work that no caller waits for: found from the store, and done by one process at a time."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ class Worker:
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._lulls = {work.name: Lull() for work in works}
         self._late: set[tuple[str, Key]] = set()
+        self._looking: set[asyncio.Task[None]] = set()
         self._running = False
         self._seen = 0.0
 
@@ -76,6 +78,13 @@ class Worker:
                 self._late.add((work.name, key))  # it may be past its last look
             elif work.due(session):
                 self._begin(work, key)
+
+    def look(self, key: Key) -> None:
+        """Tells of a session that may have become due; what it holds is read once more."""
+        if self._running:
+            task = asyncio.get_running_loop().create_task(self._look(key))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
 
     async def run(self, *, every: float = EVERY) -> None:
         """Works until it is cancelled; looks through the store at once and then every few seconds."""
@@ -90,7 +99,7 @@ class Worker:
             await self._stop(chores)
 
     async def _stop(self, chores: Sequence[asyncio.Task[None]]) -> None:
-        tasks = [*self._tasks.values(), *chores]
+        tasks = [*self._tasks.values(), *self._looking, *chores]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -114,6 +123,11 @@ class Worker:
                 if line.updated >= self._seen:
                     await self._consider(Key(tenant, line.session))
             after = page[-1].session
+
+    async def _look(self, key: Key) -> None:
+        # What cannot be read now is found when the store is looked through.
+        with contextlib.suppress(StoreError):
+            await self._consider(key)
 
     async def _consider(self, key: Key) -> None:
         held = await self._store.read(key)

@@ -97,7 +97,7 @@ def _listeners(settings: MemorySettings, archiving: Archiving | None, worker: Wo
         yield archiving.archivist.told
     yield worker.nudge
     if settings.facts:
-        yield Pause(worker.nudge, after=settings.facts.pause).told
+        yield Pause(worker.look, after=settings.facts.pause).told
 
 
 def _chores(store: Store, archiving: Archiving | None) -> Iterator[Chore]:
