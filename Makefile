@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-long test-clients faults check bench soak docs lock
+.PHONY: help install run test test-long test-clients faults check audit bench soak docs lock
 
 CONFIG ?= config/agora.yaml
 ARGS ?=
@@ -43,6 +43,10 @@ check: .venv/.test.ok ## Lint, format, types, imports
 	$(python) -m ruff format --check .
 	$(python) -m mypy
 	$(bin)/lint-imports
+
+audit: $(python) ## Ask whether a pinned dependency has a known weakness (needs the network)
+	$(pip) install pip-audit
+	$(python) -m pip_audit --require-hashes --disable-pip --requirement requirements.lock $(ARGS)
 
 bench: .venv/.test.ok ## Measure what the proxy adds, beside its peers (ARGS="--peers nginx,smg")
 	$(python) -m bench.proxy $(ARGS)
