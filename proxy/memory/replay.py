@@ -105,6 +105,7 @@ def last_user(entries: Sequence[Entry], before: int | None = None) -> int | None
 def _straight(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool) -> list[int] | None:
     """The places of a window that shows, line by line, the newest that is held, and perhaps one line more.
 
+    It may show whole turns more, where turns are numbered: those of calls that are yet to be recorded.
     Answers may be spelt otherwise, and the last that is held may be one of which less was heard. What the
     window shows before all of it is older, where the oldest has ``moved`` to the cold part.
     """
@@ -113,7 +114,8 @@ def _straight(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: boo
         return None
     # Where the talk repeats itself, either may fit: a window that is longer than what is held says more.
     again, more = size - count - 1, size - count + 1
-    for start in (size - count, more, again) if count > size else (size - count, again, more):
+    starts = (size - count, more, again) if count > size else (size - count, again, more)
+    for start in (*starts, size - count + _ahead(entries, spoken)):
         first, older = max(start, 0), max(-start, 0)
         shown = min(count - older, size - first)
         if (older and not moved) or shown <= 0:
@@ -121,6 +123,15 @@ def _straight(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: boo
         if _runs(entries[first : first + shown], spoken[older:] if older else spoken):
             return [*[NEW] * older, *range(first, first + shown), *[NEW] * (count - older - shown)]
     return None
+
+
+def _ahead(entries: Sequence[Entry], spoken: Sequence[Message]) -> int:
+    """How many of the window's last lines are of turns behind all that is held."""
+    newest = entries[-1].engine_turn
+    if newest is None:
+        return 0
+    known = (i for i, message in enumerate(reversed(spoken)) if (number_of(message) or 0) <= newest)
+    return next(known, 0)
 
 
 def _runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
