@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from filters.message import Message
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
@@ -19,7 +18,7 @@ from proxy.memory.session import Session, decode, encode
 from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
 from proxy.memory.store import APART, Deleted, Key, Store, StoreError
-from proxy.memory.told import Told
+from proxy.said import Said, alone
 from proxy.transcript import transcript
 from proxy.usage import usage_of
 
@@ -33,28 +32,6 @@ _SHORTEST, _LONGEST = 0.1, 2.0
 _ATTEMPTS = 20
 _MOST_WAITING = 10_000
 _DRAINED_WITHIN = 3.0
-
-
-class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One turn as it went by: the client's window, and the answer's bytes.
-
-    ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
-    so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
-    shown: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at their head.
-    ``read`` is what the turn read of the session, where it could.
-    """
-
-    key: Key
-    user: str | None = None
-    model: str | None = None
-    window: Sequence[Message]
-    answer: bytes
-    at: float
-    trimmed: bool = False
-    told: Told | None = None
-    read: Reading | None = None
-    shown: Sequence[Message] = ()
-    tools: bytes = b""
 
 
 class Recorder:
@@ -99,7 +76,7 @@ class Recorder:
             return
         self._count += 1
         if said.key in self._waiting:
-            self._waiting[said.key].append(said)
+            self._waiting[said.key].append(alone(said))
             return
         self._waiting[said.key] = deque([said])
         task = asyncio.get_running_loop().create_task(self._write(said.key))
@@ -129,13 +106,14 @@ class Recorder:
     async def _write(self, key: Key) -> None:
         turns = self._waiting[key]
         while turns:
-            await self._until_written(turns[0])
+            await self._first_written(turns)
             self._failing.discard(key)
             turns.popleft()
             self._count -= 1
         del self._waiting[key]
 
-    async def _until_written(self, said: Said) -> None:
+    async def _first_written(self, turns: deque[Said]) -> None:
+        said = turns[0]
         pause, read = _SHORTEST, said.read
         while True:
             try:
@@ -148,6 +126,8 @@ class Recorder:
                 if not self.failing:
                     _log.warning("Memory cannot be written: %s", error)
                 self._failing.add(said.key)
+                turns[0] = said = alone(said)
+                read = None
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST)
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest

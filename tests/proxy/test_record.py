@@ -10,7 +10,8 @@ import pytest
 from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.open import open_store
-from proxy.memory.session import decode
+from proxy.memory.recall import laid
+from proxy.memory.session import Session, decode
 from proxy.memory.store import Key, Store, StoreError
 from proxy.record import Recorder, Said, Window
 from tests.fake_upstream import stream_of
@@ -135,3 +136,19 @@ def test_a_turn_of_after_the_deletion_is_written() -> None:
         return await texts(store)
 
     assert asyncio.run(run()) == ["question 1", "answer 1"]
+
+
+def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
+    async def run() -> tuple[list[Any], list[Any]]:
+        store = memory()
+        recorder = Recorder(Sick(store, 2), Window())  # type: ignore[arg-type]
+        for number in range(3):
+            recorder.put(msgspec.structs.replace(said(number), read=laid(Session(), said(number).window)))
+        await asyncio.sleep(0.02)
+        kept = [turn.read for turn in recorder._waiting[KEY]]
+        await recorder.drain()
+        return kept, await texts(store)
+
+    kept, written = asyncio.run(run())
+    assert kept == [None, None, None]
+    assert written == [f"{kind} {number}" for number in range(3) for kind in ("question", "answer")]

@@ -1,0 +1,37 @@
+"""One turn as it went by, for memory to take in."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from filters.message import Message
+from proxy.memory.recall import Reading
+from proxy.memory.store import Key
+from proxy.memory.told import Told
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One turn as it went by: the client's window, and the answer's bytes.
+
+    ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
+    so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
+    shown: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at their head.
+    ``read`` is what the turn read of the session, where it could.
+    """
+
+    key: Key
+    user: str | None = None
+    model: str | None = None
+    window: Sequence[Message]
+    answer: bytes
+    at: float
+    trimmed: bool = False
+    told: Told | None = None
+    read: Reading | None = None
+    shown: Sequence[Message] = ()
+    tools: bytes = b""
+
+
+def alone(said: Said) -> Said:
+    """A turn that has to wait, without what it read: its session will have moved on by then."""
+    return said if said.read is None else msgspec.structs.replace(said, read=None)
