@@ -85,6 +85,7 @@ class Link:
         fault = None if task.cancelled() else task.exception()
         if isinstance(fault, Exception):
             self._lost(made, fault)
+        _forget_frames(fault)
 
     def _outlived(self, task: asyncio.Task[Any]) -> None:
         bell = asyncio.get_running_loop().call_later(_GRACE * self._deadline, task.cancel)
@@ -134,7 +135,20 @@ async def _wait(task: asyncio.Task[Any], due: float) -> None:
 def _result(task: asyncio.Task[T]) -> T:
     if task.cancelled():
         raise StoreError("the store is closed")
-    try:
+    fault = task.exception()
+    if fault is None:
         return task.result()
-    except Exception as fault:  # noqa: BLE001  (whatever the client's library raises, a call goes on)
-        raise StoreError(said(fault)) from None  # its own words may quote what was to be stored
+    if not isinstance(fault, Exception):
+        raise fault
+    raise StoreError(said(fault))  # its own words may quote what was to be stored
+
+
+def _forget_frames(fault: BaseException | None) -> None:
+    """Lets go of where a fault came from.
+
+    The loop's connecting keeps its own faults in its frames: a client with all its parts would wait for the
+    collector, one for each attempt while a Redis is away.
+    """
+    while fault is not None:
+        fault.__traceback__ = None
+        fault = fault.__cause__ or fault.__context__
