@@ -78,7 +78,7 @@ class Crowd:
             withdrawn = words[: len(words) // 2]
             other = Phone(self._port)
             early = asyncio.create_task(self._asked(other, posted(withdrawn), name))
-            await asyncio.sleep(self._dice.uniform(0.05, 0.6))
+            await asyncio.sleep(self._dice.uniform(0.15, 0.6))
             heard = await self._asked(phone, posted(words), name)
             self.outcomes[f"superseded: {(await early).outcome}"] += 1
             other.hang_up()

@@ -140,7 +140,7 @@ def _result(task: asyncio.Task[T]) -> T:
         return task.result()
     if not isinstance(fault, Exception):
         raise fault
-    raise StoreError(said(fault))  # its own words may quote what was to be stored
+    raise StoreError(said(fault)) from None  # its own words may quote what was to be stored
 
 
 def _forget_frames(fault: BaseException | None) -> None:
