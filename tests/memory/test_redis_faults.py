@@ -163,7 +163,9 @@ async def test_a_stall_ends_where_it_ends(store: Store, server: RedisServer):
     await asyncio.sleep(0.05)
     await asyncio.gather(*[failure(store.read(KEY)) for _ in range(50)])
     await stall
-    assert all(await asyncio.gather(*[store.read(KEY) for _ in range(50)]))
+    # A busy machine does not open fifty connections within one deadline: that is not what has stalled.
+    for _ in range(10):
+        assert all(await asyncio.gather(*[store.read(KEY) for _ in range(5)]))
 
 
 async def test_a_loop_that_was_late_blames_nobody(store: Store):
