@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.picture import picture
 from tests.fake_upstream import FakeUpstream, answer
 from tests.long_call import LongCall, config, model, noted, settle, share, tokens, unchanged
 from tests.memory.redis_server import RedisServer
@@ -89,7 +90,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--turns", type=int, default=300)
     options.add_argument("--window", type=int, nargs=2, default=(100, 20), metavar=("MAX", "KEEP"))
-    options.add_argument("--plot", type=Path)
+    options.add_argument("--plot", type=picture)
     asked: Any = options.parse_args()
     calls: dict[str, LongCall] = {}
     least = allowed(*asked.window)

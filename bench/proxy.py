@@ -19,6 +19,7 @@ import uvloop
 
 from bench.load import Block, Load
 from bench.peers import PEERS, System, installed, turnkeeper
+from bench.picture import picture
 from bench.serving import Running, free_port, running
 from bench.table import Row, printed
 from tests.memory.redis_server import RedisServer, closing
@@ -55,7 +56,7 @@ def _asked() -> argparse.Namespace:
     options.add_argument("--memory", default=["off", "sqlite", "redis"], type=lambda text: text.split(","))
     options.add_argument("--seconds", default=6.0, type=float)
     options.add_argument("--config", default=Path("config/agora.yaml"), type=Path)
-    options.add_argument("--plot", type=Path)
+    options.add_argument("--plot", type=picture)
     return options.parse_args()
 
 

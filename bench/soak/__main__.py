@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.picture import picture
 from bench.serving import free_port, running
 from bench.soak.caller import Crowd
 from bench.soak.disturbance import Reloads, Restarts
@@ -105,7 +106,7 @@ def _asked() -> argparse.Namespace:
     options.add_argument("--restart", type=float, help="seconds from one kill of Redis to the next")
     options.add_argument("--workers", default=1, type=int)
     options.add_argument("--grown", default=0.1, type=float, help="by how much memory may, in the last third")
-    options.add_argument("--plot", type=Path, help="a PNG; needs matplotlib")
+    options.add_argument("--plot", type=picture, help="a PNG; needs matplotlib")
     return options.parse_args()
 
 
