@@ -121,9 +121,18 @@ async def test_another_protocol():
 # --- gone, and back
 
 
+async def connected(store: Store, count: int) -> None:
+    """So many connections are open; a busy machine does not open them all within one deadline."""
+    for _ in range(20):
+        read = await asyncio.gather(*[store.read(KEY) for _ in range(count)], return_exceptions=True)
+        if not any(isinstance(one, StoreError) for one in read):
+            return
+    raise AssertionError("connections cannot be opened")
+
+
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 async def test_a_server_that_stops_answering_is_used_again_at_once(store: Store, server, operation):
-    await asyncio.gather(*[store.read(KEY) for _ in range(20)])
+    await connected(store, 20)
     with stopped(server):
         for _ in range(2):
             await failure(operation(store))
@@ -144,7 +153,7 @@ async def test_a_server_killed_amid_operations_is_used_again_at_once(store: Stor
 
 
 async def test_a_server_that_restarted_unseen_is_used_at_once(store: Store, server: RedisServer):
-    await asyncio.gather(*[store.read(KEY) for _ in range(20)])
+    await connected(store, 20)
     server.kill()
     server.start()
     await asyncio.sleep(0.02)
@@ -152,7 +161,7 @@ async def test_a_server_that_restarted_unseen_is_used_at_once(store: Store, serv
 
 
 async def test_connections_that_the_server_closed_are_not_used(store: Store, server: RedisServer):
-    await asyncio.gather(*[store.read(KEY) for _ in range(20)])
+    await connected(store, 20)
     server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await asyncio.sleep(0.02)
     assert all(await asyncio.gather(*[store.read(KEY) for _ in range(20)]))
