@@ -201,10 +201,10 @@ def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
 
 
 @contextmanager
-def harmless(proxy: ProxyServer, upstream: FakeUpstream, idle: int = 1) -> Iterator[None]:
+def harmless(proxy: ProxyServer, upstream: FakeUpstream, idle: int = 2) -> Iterator[None]:
     """What happens inside leaves no connection, task or file behind, and the next call is served.
 
-    So many connections may wait for the next call.
+    So many connections may wait for the next call: the last one, and one that was opened early meanwhile.
     """
     upstream.script = by_default
     assert proxy.chat(stream=True).content == GOOD
