@@ -53,6 +53,7 @@ def start(tmp_path: Path, upstream: FakeUpstream, redis: RedisServer) -> Iterato
 
     def begin(config: str = CONFIG) -> ServingProcess:
         environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": f"{redis.url}?prefix={tmp_path.name}:"}
+        environ["TMPDIR"] = str(tmp_path)
         started.append(ServingProcess(tmp_path, config, "--workers", "2", **environ).__enter__())
         assert until(lambda: len(started[-1].members) == 2)
         return started[-1]
@@ -101,6 +102,16 @@ def test_numbers_are_of_all(start: Start) -> None:
         assert f'turnkeeper_turns_total{{outcome="done",pipeline="default",status="200"}} {wanted}' in told
     assert len(set(re.findall(r'process_open_fds{pid="(\d+)"}', told))) == 2
     assert "turnkeeper_info{" in told
+
+
+def test_numbers_are_told_while_a_process_begins_to_count(start: Start, tmp_path: Path) -> None:
+    """The library makes a file first and gives it its size a moment later."""
+    serving = start()
+    assert serving.chat().status_code == 200
+    (folder,) = tmp_path.glob("turnkeeper-*/")
+    (folder / "counter_1.db").touch()
+    assert {httpx2.get(f"{serving.root}/metrics").status_code for _ in range(5)} == {200}
+    assert until(lambda: value(serving, "turnkeeper_turns_total") == 1, 3)
 
 
 def test_limits_are_of_all(start: Start) -> None:
