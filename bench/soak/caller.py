@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ class Crowd:
         dice, withdrawn = self._dice.random(), ""
         if dice < _INTERRUPTS:
             withdrawn = words[: len(words) // 2]
-            other = Phone(self._port)
+            other = await self._second_line()
             early = asyncio.create_task(self._asked(other, posted(withdrawn), name))
             await asyncio.sleep(self._dice.uniform(0.15, 0.6))
             heard = await self._asked(phone, posted(words), name)
@@ -88,6 +89,13 @@ class Crowd:
         self.outcomes[heard.outcome] += 1
         whole = mark(heard.text) if heard.outcome == "whole" else None
         return Turn(words, whole, bool(heard.text), withdrawn), heard
+
+    async def _second_line(self) -> Phone:
+        """A line that is open already: what takes its time to be opened could be overtaken by newer words."""
+        other = Phone(self._port)
+        with suppress(OSError):
+            await other.dial()
+        return other
 
     async def _asked(self, phone: Phone, body: bytes, name: str, patience: float | None = None) -> Heard:
         try:

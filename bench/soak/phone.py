@@ -55,6 +55,11 @@ class Phone(asyncio.Protocol):
         if self._ended and not self._ended.done():
             self._ended.set_result(None)
 
+    async def dial(self) -> None:
+        """Opens the line, where it is not open; raises OSError if nobody is there."""
+        if self._transport is None:
+            await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", self._port)
+
     async def ask(self, body: bytes, session: str, patience: float | None = None) -> Heard:
         """One answer; ``patience`` is after how many seconds the caller hangs up."""
         kept = self._transport is not None
@@ -65,10 +70,8 @@ class Phone(asyncio.Protocol):
         return heard
 
     async def _asked(self, body: bytes, session: str, patience: float | None) -> Heard:
-        loop = asyncio.get_running_loop()
-        if self._transport is None:
-            await loop.create_connection(lambda: self, "127.0.0.1", self._port)
-        self._ended, self._first = loop.create_future(), None
+        await self.dial()
+        self._ended, self._first = asyncio.get_running_loop().create_future(), None
         self._answer.clear()
         began = time.monotonic()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nx-session-id: {session}\r\n"
