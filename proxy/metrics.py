@@ -14,6 +14,7 @@ from proxy.tally import Tally
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MODELS: Final = 50
+_MOST_NOTED: Final = 100
 _CHAT: Final = "chat"
 
 
@@ -33,6 +34,7 @@ class Metrics:
         self._process = ProcessCollector(registry=None if shared else self._registry)
         self._shared = shared
         self._tally: Tally | None = None
+        self._operations: list[tuple[str, str, float]] = []
 
     def gauge(self, standing: Callable[[], Standing]) -> None:
         """Asks for a standing whenever somebody reads."""
@@ -44,15 +46,18 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """All of it, in Prometheus' text format."""
+        self._settle()
         return self._tally.exposition() if self._tally else generate_latest(self._registry)
 
     def publish(self) -> None:
         """Shows other processes how this one stands, where there are any."""
+        self._settle()
         if self._tally:
             self._tally.publish()
 
     def turn(self, account: Account) -> None:
         """Counts a turn that has ended."""
+        self._settle()
         of = self._families
         self._child(of.turns, account.pipeline, account.outcome or "", str(account.status)).inc()
         if account.ignored:
@@ -65,12 +70,19 @@ class Metrics:
             self._struggled(account, account.upstream)
 
     def memory(self, operation: str, outcome: str, seconds: float) -> None:
-        """Counts one operation of a store."""
-        self._child(self._families.memory, operation, outcome).observe(seconds)
+        """Notes one operation of a store, which callers may wait for: it is counted when a turn has ended."""
+        self._operations.append((operation, outcome, seconds))
+        if len(self._operations) >= _MOST_NOTED:
+            self._settle()
 
     def refused(self, limit: str) -> None:
         """Counts a request over a rate limit."""
         self._child(self._families.refused, limit).inc()
+
+    def _settle(self) -> None:
+        noted, self._operations = self._operations, []
+        for operation, outcome, seconds in noted:
+            self._child(self._families.memory, operation, outcome).observe(seconds)
 
     def _own(self, account: Account) -> None:
         """What a turn took of ours, once it has come as far as the model."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from proxy.memory.redis.client import MOST_CONNECTIONS, Made
@@ -64,14 +65,20 @@ class Link:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _enter(self, due: float) -> None:
+        if self._room.locked():
+            await self._room_by(due)
+        else:  # nothing is waited for, and so nothing to be timed
+            await self._room.acquire()
+        if self._closed:
+            self._room.release()
+            raise StoreError("the store is closed")
+
+    async def _room_by(self, due: float) -> None:
         try:
             async with asyncio.timeout_at(due):
                 await self._room.acquire()
         except TimeoutError:
             raise StoreError("all connections to Redis are busy") from None
-        if self._closed:
-            self._room.release()
-            raise StoreError("the store is closed")
 
     def _start(self, work: Coroutine[Any, Any, T], made: Made) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -125,11 +132,25 @@ async def _wait(task: asyncio.Task[Any], due: float) -> None:
 
     Where our own loop was late, the reply may have arrived and not been looked at: that takes some rounds.
     """
-    await asyncio.wait({task}, timeout=max(0.0, due - asyncio.get_running_loop().time()))
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    bell = loop.call_at(due, _ring, over)
+    ended = partial(_ring, over)
+    task.add_done_callback(ended)
+    try:
+        await over
+    finally:
+        bell.cancel()
+        task.remove_done_callback(ended)
     for _ in range(_ROUNDS):
         if task.done():
             break
         await asyncio.sleep(0)
+
+
+def _ring(over: asyncio.Future[None], *_: object) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 def _result(task: asyncio.Task[T]) -> T:
