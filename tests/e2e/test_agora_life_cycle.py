@@ -305,6 +305,29 @@ def test_what_was_forgotten_is_not_told_of_again(proxy: ProxyServer, upstream: F
     assert held(proxy) == []
 
 
+@pytest.mark.parametrize("path", ["sessions/room-1", "users/ann"])
+def test_a_history_of_an_agent_that_outlived_a_deletion_brings_nothing_back(
+    proxy: ProxyServer, upstream: FakeUpstream, path: str
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    assert proxy.client.delete(f"/v1/memory/{path}").status_code == 204
+    history = [spoken("user", "I am Ann.", -80)]
+    body = notice(103, start_ts=seconds(100), stop_ts=seconds(-1), contents=history)
+    assert tell(proxy, body) == "ignored"
+    assert held(proxy) == []
+
+
+def test_of_a_call_that_goes_on_after_its_deletion_the_rest_is_remembered(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    assert proxy.client.delete("/v1/memory/sessions/room-1").status_code == 204
+    call(proxy, upstream, user("Goodbye.", 2))
+    history = [spoken("user", "I am Ann.", -80), spoken("user", "Goodbye.", -1)]
+    tell(proxy, notice(103, start_ts=seconds(100), stop_ts=seconds(-1), contents=history))
+    assert held(proxy) == [("user", "Goodbye."), ("assistant", "Hello.")]
+
+
 # --- from short-term to long-term memory
 
 
