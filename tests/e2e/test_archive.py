@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
+from tests.waiting import awaited
 
 CONFIG = """
 keys: "${KEYS:-}"
@@ -189,6 +191,29 @@ def test_with_its_session_go_the_turns_of_nobody(archiving: ProxyServer, tmp_pat
     with sqlite3.connect(tmp_path / "memory.db") as connection:
         assert connection.execute("SELECT COUNT(*) FROM turnkeeper_turns").fetchone() == (0,)
     connection.close()
+
+
+def strangers(folder: Path) -> int:
+    """How many turns of nobody are in the archive."""
+    with closing(sqlite3.connect(folder / "memory.db")) as connection:
+        count: int = connection.execute(
+            "SELECT COUNT(*) FROM turnkeeper_turns WHERE owner IS NULL"
+        ).fetchone()[0]
+    return count
+
+
+def test_turns_of_nobody_that_were_to_be_archived_go_with_their_session(
+    archiving: ProxyServer, tmp_path: Path
+):
+    path = "/v1/memory/sessions/s1"
+    say(archiving, WORDS, user="")
+    awaited(lambda: archiving.client.get(path).status_code == 200)
+    assert archiving.client.delete(path).status_code == 204
+    settle(archiving)
+    assert strangers(tmp_path) == 0
+    say(archiving, "Hello again.", user="")
+    settle(archiving)
+    assert strangers(tmp_path) == 2
 
 
 def test_an_import_is_archived(archiving: ProxyServer):

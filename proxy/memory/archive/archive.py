@@ -150,8 +150,11 @@ class Archive(Protocol):
         """Removes all turns of a session, and refuses what was said in it until ``at``; how many."""
         ...
 
-    async def forget_strangers(self, key: Key) -> int:
-        """Removes the turns of a session that belong to no person; how many there were."""
+    async def forget_strangers(self, key: Key, *, at: float) -> int:
+        """Removes the turns of a session that belong to no person; how many there were.
+
+        For a quarter of an hour, what was said in it until ``at`` is refused while it is nobody's session.
+        """
         ...
 
     async def add_fact(self, person: Scope, fact: Fact) -> None:

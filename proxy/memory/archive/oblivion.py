@@ -15,12 +15,14 @@ from proxy.memory.archive.words import (
     NO_PERSON,
     PERSON,
     SESSION,
+    STRANGERS,
     SWEEP_PASSAGES,
     SWEEP_TALKS,
     SWEEP_TURNS,
+    UNEARTH,
 )
 from proxy.memory.sql.statement import stored, whose
-from proxy.memory.store import Key
+from proxy.memory.store import DELETION_KEPT, Key
 
 
 def forget(person: Scope, *, at: float) -> Steps[int]:
@@ -50,8 +52,11 @@ def forget_session(key: Key, *, at: float) -> Steps[int]:
     return len(rows)
 
 
-def forget_strangers(key: Key) -> Steps[int]:
+def forget_strangers(key: Key, *, at: float) -> Steps[int]:
     """As the archive's ``forget_strangers``; such turns have no words in the index."""
+    tombs = {"tenant": stored(key.tenant), "kind": STRANGERS}
+    yield from asked(UNEARTH, {**tombs, "before": at - DELETION_KEPT})
+    yield from asked(ENTOMB, {**tombs, "name": stored(key.session), "at": at})
     rows = yield from asked(FORGET_STRANGERS, whose(key))
     if rows:
         yield from asked(FORGET_TALKS, whose(key))

@@ -61,9 +61,9 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.write(partial(oblivion.forget_session, key, at=at))
 
-    async def forget_strangers(self, key: Key) -> int:
+    async def forget_strangers(self, key: Key, *, at: float) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(oblivion.forget_strangers, key))
+        return await self._engine.write(partial(oblivion.forget_strangers, key, at=at))
 
     async def add_fact(self, person: Scope, fact: Fact) -> None:
         """As the protocol has it."""
