@@ -10,9 +10,12 @@ from filters.group import call_id
 from filters.message import Content, Message
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
+from proxy.memory.store import Unreadable
 from proxy.memory.told import Told
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
+UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
+"""What reading one session raises where its bytes are of no use, though the store answers."""
 REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
 _MARKS = ("source", "user", "interrupt_timestamp", "original")

@@ -30,6 +30,7 @@ pipelines:
 """
 WORDS = "My scarecrow is called Ferdinand."
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+OTHER_KEY = f"B{KEY[1:]}"
 ACME = {"authorization": "Bearer one"}
 OTHER = {"authorization": "Bearer two"}
 KEYS = "acme:one,other:two"
@@ -281,6 +282,22 @@ def test_of_a_forgotten_person_nothing_is_left_in_the_files(serve: Serve, url: s
     assert len(search(proxy, "marmalade", user="bob")) >= 8
     assert proxy.client.get("/v1/memory/sessions/s1").status_code == 404
     assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
+
+
+def test_a_session_that_nobody_can_read_costs_nobody_else_their_rights(serve: Serve, url: str):
+    proxy, lost = (serve(CONFIG, MEMORY_URL=url, KEY=key) for key in (KEY, OTHER_KEY))
+    say(proxy, WORDS, session="s1")
+    settle(proxy)
+    say(lost, WORDS, session="lost", user="carl")
+    settle(lost)
+    assert WORDS in proxy.client.get("/v1/memory/users/ann/system_messages").text
+    export, path = "/v1/memory/users/ann/export", "/v1/memory/users/ann"
+    assert [one["id"] for one in proxy.client.get(export).json()["sessions"]] == ["s1"]
+    assert proxy.client.delete(path).status_code == 503  # it may be theirs
+    left = proxy.client.get(export).json()
+    assert (left["sessions"], left["turns"]) == ([], [])
+    assert proxy.client.delete("/v1/memory/sessions/lost").status_code == 204
+    assert proxy.client.delete(path).status_code == 204
 
 
 def test_a_forgotten_person_who_calls_again_is_remembered_from_then_on(archiving: ProxyServer):
