@@ -154,13 +154,18 @@ class HeldSessions:
             version, ttl = held.version, self._ttl
             if await self._store.replace(key, encode(left), version=version, ttl=ttl, cold=moved):
                 return True
-        return False
+        raise StoreError("others are writing this session")
 
 
 def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Session, Sequence[Entry]]:
-    """The session without what one of its speakers said, and its cold part; ``entries`` are all it holds."""
+    """The session without what one of its speakers said, and its cold part; ``entries`` are all it holds.
+
+    Where summaries stand for some of it, they go, and all turns are held ready for new ones.
+    """
     told = None if session.told and session.told.person == name else session.told
     kept = tuple(entry for entry in entries if entry.user != name)
+    if any(entry.user == name and entry.place <= session.reach for entry in entries):
+        return msgspec.structs.replace(session, entries=kept, moved=0, summaries=(), told=told), ()
     hot = tuple(entry for entry in session.entries if entry.user != name)
     cold = kept[: len(kept) - len(hot)]
     return msgspec.structs.replace(session, entries=hot, moved=len(cold), told=told), cold

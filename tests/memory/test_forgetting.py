@@ -19,6 +19,19 @@ pytestmark = pytest.mark.anyio
 BOB = Scope("acme", "bob")
 
 
+class Contended:
+    """A store whose sessions others are always writing."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def replace(self, *_: object, **__: object) -> bool:
+        return False
+
+
 class Away:
     """A store that does not answer, but for its list."""
 
@@ -81,6 +94,15 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> Non
     assert [one["id"] for one in (await held.exported(BOB))["sessions"]] == ["b"]
     with pytest.raises(StoreError, match="1 sessions are left"):
         await held.forget(BOB, at=0)
+    assert await names(store) == ["a"]
+
+
+async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
+    store = Contended(memory())
+    await put(store, "a", encode(Session(user="ann", entries=(said("4711", "bob"),))))
+    await put(store, "b", encode(Session(user="bob")))
+    with pytest.raises(StoreError, match="others are writing"):
+        await HeldSessions(store, ttl=60).forget(BOB, at=0)
     assert await names(store) == ["a"]
 
 
