@@ -43,7 +43,8 @@ class Quota:
     """Counts by tenant, the name of a key, in windows of a minute that begin with their first request.
 
     Counts may be shared with other servers; turns at once are this process's own. Where ``storage`` fails,
-    or takes longer than ``deadline`` seconds, everybody is let in; it is asked again after a second.
+    or takes longer than ``deadline`` seconds if there is one, everybody is let in; it is asked again after a
+    second.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Quota:
         limits: Limits,
         storage: Storage | None = None,
         *,
-        deadline: float = 0.05,
+        deadline: float | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limits = limits
