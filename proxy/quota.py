@@ -72,9 +72,9 @@ class Quota:
 
         Raises LimitExceeded. The answer's headers say what is left.
         """
-        await self._admit(tenant, reply)
-        self._open[tenant] += 1
+        self._take_place(tenant)
         try:
+            await self._admit(tenant, reply)
             yield
         finally:
             self._open[tenant] -= 1
@@ -88,10 +88,14 @@ class Quota:
         if close:
             await close()
 
-    async def _admit(self, tenant: str, reply: Reply) -> None:
+    def _take_place(self, tenant: str) -> None:
+        # Taken before anybody is waited for: of a burst, all would find the same place free.
         most = self._limits.concurrent_streams
         if most and self._open[tenant] >= most:
             self._refuse("streams", f"This key may have {most} answers at once.", 1.0)
+        self._open[tenant] += 1
+
+    async def _admit(self, tenant: str, reply: Reply) -> None:
         left = await self._asked(tenant, reply)
         for kind, each in left.items():
             reply.add(f"x-ratelimit-limit-{kind}", str(each.limit))
