@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from proxy.errors import UpstreamError
+from proxy.errors import UpstreamRefused
 from proxy.tools import TOOLS, Offer, Rounds, Tools, offered
 from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.anyio
 OWN = frozenset(TOOLS)
 SSE = [(b"content-type", b"text/event-stream")]
 JSON = [(b"content-type", b"application/json")]
+DUE = 5.0
 
 
 @pytest.fixture
@@ -71,12 +72,12 @@ async def shown(*bodies, most=4, headers=SSE, size=10_000):
     answers = [Answer(body, headers, size=size) for body in bodies]
     asked = []
 
-    async def again(messages, last):
+    async def again(messages, last, due):
         asked.append((list(messages), last))
         return answers[len(asked)]
 
     kit = Kit()
-    rounds = Rounds(answers[0], again, Tools(Offer({}, OWN, {}), kit, most))
+    rounds = Rounds(answers[0], again, Tools(Offer({}, OWN, {}), kit, most), DUE)
     seen = b""
     while data := await rounds.read():
         seen += data
@@ -165,12 +166,12 @@ async def test_a_whole_answer_is_one_as_well():
 
 
 async def test_an_error_between_two_rounds_is_the_answers():
-    async def again(messages, last):
-        return Answer(b'{"error": {"message": "no"}}', JSON, status=500)
+    async def again(messages, last, due):
+        raise UpstreamRefused(429, b"", {})
 
     tools = Tools(Offer({}, OWN, {}), Kit(), 2)
-    rounds = Rounds(Answer(calling("memory_recall")), again, tools)
-    with pytest.raises(UpstreamError):
+    rounds = Rounds(Answer(calling("memory_recall")), again, tools, DUE)
+    with pytest.raises(UpstreamRefused):
         while await rounds.read():
             pass
 
