@@ -34,12 +34,13 @@ upstreams:
 pipelines:
   default: {upstreams: [%s], tools: [memory_recall]}
 """
+SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
 
 
 def recalling(words: str = "") -> list[Step]:
     """A round in which a tool is called, behind some words."""
     function = {"name": "memory_recall", "arguments": '{"query": "name"}'}
-    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function, **SIGNED}
     said = delta(content=words) if words else b""
     return sse(ROLE + said + delta(tool_calls=[call]) + delta(finish="tool_calls") + DONE)
 
@@ -79,6 +80,16 @@ def ready(proxy: ProxyServer) -> tuple[int, list[str]]:
 
 def refusal(status: int, headers: str = "") -> list[Step]:
     return answer({"error": {"message": "No."}}, status, headers)
+
+
+def test_a_signature_returns_with_the_call_that_it_came_with(
+    served: Callable[..., ProxyServer], upstream: FakeUpstream
+) -> None:
+    proxy = served("accepts: gemini")
+    in_rounds(upstream, recalling(), *sse(stream_of("Ann.")))
+    assert transcript(chat(proxy).content).text == "Ann."
+    [call] = upstream.last.json["messages"][-2]["tool_calls"]
+    assert call["extra_content"] == SIGNED["extra_content"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
