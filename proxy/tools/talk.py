@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from proxy.transcript import is_another
+
 Chunk = dict[str, Any]
 
 
@@ -50,17 +52,11 @@ class Calls:
     def _call(self, index: object, piece: Mapping[str, Any]) -> dict[str, Any]:
         """The call that a piece is of: the newest of its index, or a new one."""
         call = self._newest.get(index)
-        if call is None or _is_another(call, piece):
+        if call is None or is_another(call, piece):
             call = self._newest[index] = {"id": "", "type": "function"}
             call["function"] = {"name": "", "arguments": ""}
             self._calls.append(call)
         return call
-
-
-def _is_another(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
-    # Some servers give all parallel calls one index; others give each piece of one call an id of its own.
-    named = piece.get("id") and object_in(piece, "function").get("name")
-    return bool(named and call["id"] and call["id"] != piece["id"])
 
 
 def _add(call: dict[str, Any], piece: Mapping[str, Any]) -> None:
