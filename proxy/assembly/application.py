@@ -69,7 +69,8 @@ def _quota(settings: Settings, refused: Callable[[str], None]) -> "Quota | None"
     quota = importlib.import_module("proxy.quota")
     limits = quota.Limits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
     storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
-    deadline = memory.deadline if memory else 0.0
+    # What this process counts itself is there at once, and a busy moment is no reason to let everybody in.
+    deadline = memory.deadline if memory and storage else None
     counted: Quota = quota.Quota(limits, storage, deadline=deadline, refused=refused)
     return counted
 

@@ -445,3 +445,37 @@ def test_a_stream_that_comes_to_its_end_makes_up_for_those_that_broke(
     for _ in range(9):
         assert proxy.chat(stream=True).status_code == 200
     assert ready(proxy) == (200, [])
+
+
+# A hedge whose reserve will not answer.
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_what_the_reserve_refuses_is_no_verdict_on_an_upstream_that_is_merely_late(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream, status: int
+) -> None:
+    upstream.says(0.8, *sse(GOOD))
+    reserve.says(*answer({"error": {"message": "No."}}, status))
+    got = both("first_token: 5s", "first_token: 5s", HEDGED).chat(stream=True)
+    assert (got.status_code, got.content) == (200, GOOD)
+    assert (len(upstream.requests), len(reserve.requests)) == (1, 1)
+
+
+def test_what_the_first_upstream_refuses_is_told_before_the_reserve_has_answered(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    upstream.says(0.5, *answer({"error": {"message": "No."}}, 400))
+    reserve.says(HANG)
+    proxy = both("first_token: 9s", "first_token: 9s", HEDGED)
+    got = proxy.chat(stream=True)
+    assert (got.status_code, got.json()["error"]["message"]) == (400, "No.")
+    assert reserve.last.closed.wait(1)
+
+
+def test_when_the_first_fails_after_all_its_own_failure_is_told(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    upstream.says(0.5, *answer({"error": {"message": "Down."}}, 503))
+    reserve.says(*answer({"error": {"message": "No."}}, 400))
+    got = both("first_token: 5s, retries: 0", "first_token: 5s", HEDGED).chat(stream=True)
+    assert (got.status_code, got.json()["error"]["message"]) == (503, "Down.")

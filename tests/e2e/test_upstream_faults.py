@@ -123,6 +123,8 @@ BEFORE: dict[str, tuple[list[Step], int]] = {
     "500": (answer(b"", 500), 500),
     "503": (answer(b"", 503, "retry-after: 9\r\n"), 503),
     "529": (answer(b"", 529), 529),
+    "a status beyond all classes": (answer(b"", 600), 502),
+    "the last status there could be": (answer(b"", 999), 502),
 }
 
 # After the first delta: the caller gets these bytes, and an error event.
