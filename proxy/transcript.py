@@ -147,12 +147,18 @@ def _calls(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
         pieces = delta.get("tool_calls")
         for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if isinstance(piece, dict):
-                index = piece.get("index", place)
+                index = index_of(piece, place)
                 if index not in newest or is_another(newest[index], piece):
                     newest[index] = {}
                     calls.append((index, newest[index]))
                 _add(newest[index], piece)
     return [call for _, call in sorted(calls, key=itemgetter(0))] or None
+
+
+def index_of(piece: Mapping[str, Any], place: int) -> int:
+    """Which call of a delta a piece says it is of; its place there, where it says nothing of use."""
+    index = piece.get("index")
+    return index if isinstance(index, int) else place
 
 
 def is_another(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.transcript import is_another
+from proxy.transcript import index_of, is_another
 
 Chunk = dict[str, Any]
 
@@ -37,19 +37,19 @@ class Calls:
 
     def __init__(self) -> None:
         self._calls: list[dict[str, Any]] = []
-        self._newest: dict[object, dict[str, Any]] = {}
+        self._newest: dict[int, dict[str, Any]] = {}
 
     def add(self, pieces: Any) -> None:
         """Takes what one delta carries."""
         for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if isinstance(piece, dict):
-                _add(self._call(piece.get("index", place), piece), piece)
+                _add(self._call(index_of(piece, place), piece), piece)
 
     def whole(self) -> list[dict[str, Any]]:
         """The calls so far, in the order in which they began."""
         return self._calls
 
-    def _call(self, index: object, piece: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, index: int, piece: Mapping[str, Any]) -> dict[str, Any]:
         """The call that a piece is of: the newest of its index, or a new one."""
         call = self._newest.get(index)
         if call is None or is_another(call, piece):
