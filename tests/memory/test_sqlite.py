@@ -69,18 +69,22 @@ class Watch:
     """How long something took, and the longest time for which the loop did nothing else."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._seen = time.monotonic()
         self.stalled = 0.0
         self._task = asyncio.ensure_future(self._tick())
 
     async def _tick(self) -> None:
         while True:
-            before = time.monotonic()
             await asyncio.sleep(0.001)
-            self.stalled = max(self.stalled, time.monotonic() - before)
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self.stalled, self._seen = max(self.stalled, now - self._seen), now
 
     def stop(self) -> float:
         self._task.cancel()
+        self._look()
         return time.monotonic() - self._began
 
 
