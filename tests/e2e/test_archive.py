@@ -21,6 +21,7 @@ CONFIG = """
 keys: "${KEYS:-}"
 memory:
   sessions: "${MEMORY_URL}"
+  deadline: "${DEADLINE:-5s}"
   encryption: ["${KEY:-}"]
   archive: {url: "${ARCHIVE_URL:-}", keep: "${KEEP:-forever}"}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL:-practice:}"}}
@@ -239,7 +240,8 @@ def test_what_a_kill_left_unarchived_is_found_at_the_next_start(serve: Serve, ur
 
 def test_a_slow_archive_costs_a_call_its_deadline_and_no_more(serve: Serve, upstream: FakeUpstream):
     """Nobody answers at this address."""
-    proxy = serve(CONFIG, MEMORY_URL="memory:", ARCHIVE_URL="postgresql://127.0.0.1:9/none")
+    nobody = "postgresql://127.0.0.1:9/none"
+    proxy = serve(CONFIG, MEMORY_URL="memory:", ARCHIVE_URL=nobody, DEADLINE="50ms")
     began = time.monotonic()
     reply = say(proxy, WORDS)
     assert time.monotonic() - began < 1
