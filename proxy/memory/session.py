@@ -145,4 +145,7 @@ def encode(session: Session) -> bytes:
 
 def decode(blob: bytes) -> Session:
     """A session from a store's bytes; raises msgspec.DecodeError for anything else."""
-    return msgspec.msgpack.decode(blob, type=Session)
+    try:
+        return msgspec.msgpack.decode(blob, type=Session)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"it holds no session: {type(error).__name__}") from None

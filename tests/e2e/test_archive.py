@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 CONFIG = """
 keys: "${KEYS:-}"
@@ -209,6 +211,18 @@ def test_what_a_kill_left_unarchived_is_found_at_the_next_start(serve: Serve, ur
     turns = again.client.get("/v1/memory/users/ann/export").json()["turns"]
     said = {turn["message"]["content"] for turn in turns}
     assert {f"{WORDS} {i}" for i in range(89)} <= said
+
+
+def test_a_session_that_cannot_be_read_holds_up_no_other(serve: Serve, url: str, tmp_path: Path):
+    off = serve(CONFIG, MEMORY_URL=url, KEEP="off")
+    say(off, WORDS)
+    time.sleep(0.5)
+    off.run(off.app.memory.recorder.drain())
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
+        connection.execute("UPDATE turnkeeper_sessions SET blob = X'C1'")
+    again = serve(CONFIG, MEMORY_URL=url)
+    assert say(again, WORDS, session="s2").status_code == 200
+    assert until(lambda: search(again))
 
 
 def test_a_slow_archive_costs_a_call_its_deadline_and_no_more(serve: Serve, upstream: FakeUpstream):
