@@ -313,6 +313,38 @@ def test_the_commands_do_the_same_beside_a_server(
     assert b"carecrow" not in raw(tmp_path)
 
 
+def kept_turns(proxy: ProxyServer, user: str = "ann") -> list[str]:
+    """The sessions of the turns that a server keeps of somebody."""
+    told = proxy.client.get(f"/v1/memory/users/{user}/export").json()
+    return [turn["session_id"] for turn in told["kept_turns"]]
+
+
+def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
+    archiving: ProxyServer, turnkeeper: Callable[..., Any]
+):
+    for session in ("s1", "s2", "s3"):
+        say(archiving, WORDS, session=session)
+    say(archiving, WORDS, session="b1", user="bob")
+    settle(archiving)
+    assert kept_turns(archiving) == ["s1", "s2", "s3"]
+    done = turnkeeper("forget", "--session", "s2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert until(lambda: kept_turns(archiving) == ["s1", "s3"])
+    assert turnkeeper("forget", "ann").returncode == 0
+    say(archiving, "It is me again.", session="s4")
+    assert until(lambda: kept_turns(archiving) == ["s4"])
+    assert kept_turns(archiving, "bob") == ["b1"]
+
+
+def test_without_an_archive_a_terminal_says_what_it_cannot_reach(
+    turnkeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KEEP", "off")
+    done = turnkeeper("forget", "ann")
+    assert done.returncode == 0
+    assert "DELETE /v1/memory/users/ID" in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [(), ("ann", "--session", "s1")])
 def test_whom_to_forget_is_said_once(turnkeeper: Callable[..., Any], arguments: tuple[str, ...]):
     assert turnkeeper("forget", *arguments).returncode == 2

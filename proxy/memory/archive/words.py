@@ -19,6 +19,10 @@ ENTOMB: Final = Statement(
     "INSERT INTO turnkeeper_tombstones (tenant, kind, name, at) VALUES (:tenant, :kind, :name, :at)"
     " ON CONFLICT (tenant, kind, name) DO UPDATE SET at = excluded.at"
 )
+BURIED: Final = Statement(
+    "SELECT kind, name, at FROM turnkeeper_tombstones"
+    " WHERE tenant = :tenant AND at >= :since AND at <= :until"
+)
 PERSON_ID: Final = Statement("SELECT id FROM turnkeeper_people WHERE tenant = :tenant AND person = :person")
 NEW_PERSON: Final = Statement(
     "INSERT INTO turnkeeper_people (tenant, person) VALUES (:tenant, :person)"
