@@ -13,6 +13,7 @@ from proxy.configuration.settings import Limits, Settings
 from proxy.era import Parts
 from proxy.exact import Exact
 from proxy.gate import Gate
+from proxy.graves import Graves
 from proxy.memory.open import open_counts
 from proxy.metrics import Metrics
 from proxy.traces import Keeping, Traces
@@ -57,6 +58,7 @@ def parts(
         quota=_quota(settings, metrics.refused),
         tracing=traced_to(settings.opentelemetry.endpoint),
         keeping=Keeping(settings.traces.keep, settings.traces.content),
+        graves=Graves(memory.archiving.archive, traces) if memory and memory.archiving else None,
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
-from tests.waiting import awaited
+from tests.waiting import awaited, until
 
 CONFIG = """
 keys: "${KEYS:-}"
@@ -238,6 +238,18 @@ def test_what_a_kill_left_unarchived_is_found_at_the_next_start(serve: Serve, ur
     assert {f"{WORDS} {i}" for i in range(89)} <= said
 
 
+def test_a_session_that_cannot_be_read_holds_up_no_other(serve: Serve, url: str, tmp_path: Path):
+    off = serve(CONFIG, MEMORY_URL=url, KEEP="off")
+    say(off, WORDS)
+    time.sleep(0.5)
+    off.run(off.app.memory.recorder.drain())
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
+        connection.execute("UPDATE turnkeeper_sessions SET blob = X'C1'")
+    again = serve(CONFIG, MEMORY_URL=url)
+    assert say(again, WORDS, session="s2").status_code == 200
+    assert until(lambda: search(again))
+
+
 def test_a_slow_archive_costs_a_call_its_deadline_and_no_more(serve: Serve, upstream: FakeUpstream):
     """Nobody answers at this address."""
     nobody = "postgresql://127.0.0.1:9/none"
@@ -341,6 +353,38 @@ def test_the_commands_do_the_same_beside_a_server(
     assert (done.returncode, done.stderr) == (0, "")
     assert search(archiving) == []
     assert b"carecrow" not in raw(tmp_path)
+
+
+def kept_turns(proxy: ProxyServer, user: str = "ann") -> list[str]:
+    """The sessions of the turns that a server keeps of somebody."""
+    told = proxy.client.get(f"/v1/memory/users/{user}/export").json()
+    return [turn["session_id"] for turn in told["kept_turns"]]
+
+
+def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
+    archiving: ProxyServer, turnkeeper: Callable[..., Any]
+):
+    for session in ("s1", "s2", "s3"):
+        say(archiving, WORDS, session=session)
+    say(archiving, WORDS, session="b1", user="bob")
+    settle(archiving)
+    assert kept_turns(archiving) == ["s1", "s2", "s3"]
+    done = turnkeeper("forget", "--session", "s2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert until(lambda: kept_turns(archiving) == ["s1", "s3"])
+    assert turnkeeper("forget", "ann").returncode == 0
+    say(archiving, "It is me again.", session="s4")
+    assert until(lambda: kept_turns(archiving) == ["s4"])
+    assert kept_turns(archiving, "bob") == ["b1"]
+
+
+def test_without_an_archive_a_terminal_says_what_it_cannot_reach(
+    turnkeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KEEP", "off")
+    done = turnkeeper("forget", "ann")
+    assert done.returncode == 0
+    assert "DELETE /v1/memory/users/ID" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("ann", "--session", "s1")])

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Chunk, Fact, Meaning, Query
+from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Meaning, Query
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
@@ -291,6 +291,17 @@ async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive:
     later = Entry(role="user", turn=1, content="Hello again.", timestamp=NOW + 4, recorded=NOW + 5)
     await archive.keep(KEY, session(entries=(replayed, later), created=NOW + 5), mark=NOW)
     assert await kept(archive) == ["Hello again."]
+
+
+async def test_who_was_forgotten_is_told(archive: Archive):
+    await archive.forget(ANN, at=NOW)
+    await archive.forget(BOB, at=NOW - 10)
+    await archive.forget(Scope("acme", "\udc00\0"), at=NOW + 1)
+    await archive.forget(Scope("acme", "late"), at=NOW + 10)
+    await archive.forget_session(KEY, at=NOW)
+    await archive.forget(Scope("other", "ann"), at=NOW)
+    told = await archive.buried("acme", since=NOW, until=NOW + 1)
+    assert told == Buried(persons={"ann": NOW, "\udc00\0": NOW + 1}, sessions={KEY.session: NOW})
 
 
 async def test_what_a_forgotten_person_said_in_anothers_session_goes(archive: Archive):

@@ -1,8 +1,10 @@
 """What leaves the archive: a person, a session, and what is older than it may be."""
 
+from proxy.memory.archive.archive import Buried
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.steps import Steps, asked, owner_of
 from proxy.memory.archive.words import (
+    BURIED,
     ENTOMB,
     FORGET_FACTS,
     FORGET_PASSAGES,
@@ -21,7 +23,7 @@ from proxy.memory.archive.words import (
     SWEEP_TURNS,
     UNEARTH,
 )
-from proxy.memory.sql.statement import stored, whose
+from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import DELETION_KEPT, Key
 
 
@@ -61,6 +63,13 @@ def forget_strangers(key: Key, *, at: float) -> Steps[int]:
     if rows:
         yield from asked(FORGET_TALKS, whose(key))
     return len(rows)
+
+
+def buried(tenant: str, *, since: float, until: float) -> Steps[Buried]:
+    """As the archive's ``buried``."""
+    rows = yield from asked(BURIED, {"tenant": stored(tenant), "since": since, "until": until})
+    of = {kind: {shown(name): at for each, name, at in rows if each == kind} for kind in (PERSON, SESSION)}
+    return Buried(of[PERSON], of[SESSION])
 
 
 def sweep(*, before: float, limit: int) -> Steps[int]:

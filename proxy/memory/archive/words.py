@@ -22,6 +22,10 @@ ENTOMB: Final = Statement(
 UNEARTH: Final = Statement(
     "DELETE FROM turnkeeper_tombstones WHERE tenant = :tenant AND kind = :kind AND at < :before"
 )
+BURIED: Final = Statement(
+    "SELECT kind, name, at FROM turnkeeper_tombstones"
+    " WHERE tenant = :tenant AND at >= :since AND at <= :until"
+)
 PERSON_ID: Final = Statement("SELECT id FROM turnkeeper_people WHERE tenant = :tenant AND person = :person")
 NEW_PERSON: Final = Statement(
     "INSERT INTO turnkeeper_people (tenant, person) VALUES (:tenant, :person)"

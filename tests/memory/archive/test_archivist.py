@@ -173,3 +173,21 @@ async def test_one_session_that_fails_holds_up_no_other(store: Store, archive: A
         while await kept(archive) != ["a"]:  # noqa: ASYNC110 - it keeps when it likes
             await asyncio.sleep(0.02)
     await archivist.aclose()
+
+
+@pytest.mark.parametrize(
+    "blob", [b"\xc1", b"", b"\x81\xa4user\xa1\xff", b"\x81\xa5state" + b"\x81\xa1a" * 2000]
+)
+async def test_a_session_that_cannot_be_read_holds_up_no_other(store: Store, archive: Archive, blob: bytes):
+    await store.write(Key("acme", "bad"), blob, version=0, ttl=60)
+    await store.write(KEY, encode(session("a")), version=0, ttl=60)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    async with asyncio.timeout(3):
+        await archivist.idle()
+    assert await kept(archive) == ["a"]
+    archivist.told(KEY, session("a", "b"))
+    async with asyncio.timeout(3):
+        await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == ["a", "b"]
