@@ -163,7 +163,7 @@ def test_a_clients_time_out_reaches_the_model(client: openai.OpenAI, upstream: F
     upstream.says(HANG)
     with pytest.raises(openai.APITimeoutError):
         client.chat.completions.create(model="m", messages=MESSAGES, timeout=0.2)
-    assert upstream.last.closed.wait(1)
+    assert upstream.last.closed.wait(10)
 
 
 def test_retries_are_the_clients_to_make(agora: ProxyServer, upstream: FakeUpstream) -> None:
@@ -205,7 +205,7 @@ def test_asynchronous_calls_side_by_side_and_cancelled(agora: ProxyServer, upstr
                 await waiting
 
     asyncio.run(run())
-    assert upstream.last.closed.wait(1)
+    assert upstream.last.closed.wait(10)
     assert json.loads(upstream.last.body)["messages"][0]["content"] == "never"
 
 
@@ -213,4 +213,4 @@ def test_leaving_a_stream_early_reaches_the_model(client: openai.OpenAI, upstrea
     upstream.says(HEAD, chunk(ROLE + delta(content="x")), HANG)
     with client.chat.completions.create(model="m", messages=MESSAGES, stream=True) as stream:
         next(iter(stream))
-    assert upstream.last.closed.wait(1)
+    assert upstream.last.closed.wait(10)
