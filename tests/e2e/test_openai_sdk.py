@@ -162,7 +162,7 @@ def test_a_stream_that_breaks_is_an_error(client: openai.OpenAI, upstream: FakeU
 def test_a_clients_time_out_reaches_the_model(client: openai.OpenAI, upstream: FakeUpstream) -> None:
     upstream.says(HANG)
     with pytest.raises(openai.APITimeoutError):
-        client.chat.completions.create(model="m", messages=MESSAGES, timeout=0.2)
+        client.chat.completions.create(model="m", messages=MESSAGES, timeout=2)
     assert upstream.last.closed.wait(10)
 
 
@@ -199,7 +199,9 @@ def test_asynchronous_calls_side_by_side_and_cancelled(agora: ProxyServer, upstr
             assert await asyncio.gather(*map(say, words)) == words
             upstream.says(HANG)
             waiting = asyncio.create_task(say("never"))
-            await asyncio.sleep(0.2)
+            async with asyncio.timeout(10):
+                while b"never" not in upstream.last.body:  # noqa: ASYNC110 - it is another thread that is asked
+                    await asyncio.sleep(0.01)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
