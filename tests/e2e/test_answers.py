@@ -112,12 +112,14 @@ def test_an_answer_that_began_in_time_is_not_broken_by_a_filler(serve: Serve, up
 
 
 def test_a_failure_after_a_filler_is_an_error_event(serve: Serve, upstream: FakeUpstream) -> None:
-    upstream.says(1.0, *answer({"error": {"message": "Busy."}}, 503))
-    got = serve(CONFIG % FILLER % "200ms").chat(stream=True)
+    filling = CONFIG % FILLER % "200ms"
+    patient = filling.replace("first_token: 2s", "first_token: 9s")
+    upstream.says(0.6, *answer({"error": {"message": "Busy."}}, 503))
+    got = serve(patient).chat(stream=True)
     assert got.status_code == 200
     assert b"Busy." in got.content
     assert b"[DONE]" not in got.content
-    upstream.says(1.0, *answer(completion()))
-    assert b"asked for a stream" in serve(CONFIG % FILLER % "200ms").chat(stream=True).content
+    upstream.says(0.6, *answer(completion()))
+    assert b"asked for a stream" in serve(patient).chat(stream=True).content
     upstream.says(HANG)
-    assert b"upstream_timeout" in serve(CONFIG % FILLER % "200ms").chat(stream=True).content
+    assert b"upstream_timeout" in serve(filling).chat(stream=True).content
