@@ -39,7 +39,8 @@ from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, replicat
 from tests.postgres_server import PostgresServer
 from tests.proxy_server import ProxyServer
 from tests.relay import Relay
-from tests.remembering import CONFIG, Serve, call, held, texts, user
+from tests.remembering import IMPATIENT as CONFIG
+from tests.remembering import Serve, call, held, texts, user
 from tests.serving_process import ServingProcess
 from tests.tried import Tried
 
@@ -454,15 +455,14 @@ class Process:
     """``serve`` as users run it, on a port that was free."""
 
     def __init__(self, folder: Path, upstream: FakeUpstream, url: str, **options: Any) -> None:
-        with socket.create_server((LOOPBACK, 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         config = folder / "process.yaml"
         config.write_text(f"listen: {{port: {self.port}}}\n{CONFIG}")
         environ = {**os.environ, "MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
         command = [sys.executable, "-m", "proxy", "serve", str(config)]
         self.process = subprocess.Popen(command, env=environ, **options)
         self.client = httpx2.Client(base_url=f"http://{LOOPBACK}:{self.port}", timeout=10)
-        until(self._answers, within=20)
+        until(self._answers, within=30)
 
     def _answers(self) -> bool:
         with contextlib.suppress(httpx2.TransportError):
