@@ -84,7 +84,10 @@ class Crew:
         """Takes note of all that have ended; whether those that were to end did so well."""
         well = True
         while pid := _ended():
-            place, since = self._places.pop(pid[0])
+            ours = self._places.pop(pid[0], None)
+            if ours is None:  # an orphan: a container leaves all of its own to its first process
+                continue
+            place, since = ours
             self._tell_ended(pid[0])
             if self._stopping:
                 well = well and pid[1] == 0

@@ -245,3 +245,18 @@ def test_a_store_of_one_process_is_refused(tmp_path: Path) -> None:
         serving.__enter__()
     assert serving.process.wait(5) == 1
     serving.__exit__()
+
+
+def test_an_orphan_that_ends_takes_nobody_along(tmp_path: Path, upstream: FakeUpstream) -> None:
+    """The first process of a container is left with all that lose their parent."""
+    environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": f"sqlite:{tmp_path / 'sessions.db'}"}
+    serving = ServingProcess(tmp_path, CONFIG, "--workers", "2", **environ)
+    serving.command = ["sh", "-c", 'sleep 60 & exec "$@"', "sh", *serving.command]
+    with serving:
+        assert until(lambda: len(serving.members) == 3)
+        (orphan,) = [pid for pid in serving.members if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+        os.kill(orphan, signal.SIGKILL)
+        assert until(lambda: serving.process.poll() is not None or len(serving.members) == 2)
+        assert serving.chat().status_code == 200
+        assert "has ended" not in serving.log
+        assert serving.stop() == 0
