@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -260,3 +261,22 @@ def test_an_orphan_that_ends_takes_nobody_along(tmp_path: Path, upstream: FakeUp
         assert serving.chat().status_code == 200
         assert "has ended" not in serving.log
         assert serving.stop() == 0
+
+
+def test_who_comes_while_the_last_answers_end_is_refused(start: Start, upstream: FakeUpstream) -> None:
+    upstream.says(HEAD, chunk(ROLE), HANG)
+    serving = start(CONFIG.replace("grace: 3s", "grace: 20s"))
+    call = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with httpx2.stream("POST", f"{serving.root}/v1/chat/completions", json=call, timeout=10):
+        serving.process.terminate()
+        assert until(lambda: is_refused(serving.port))
+        assert serving.process.poll() is None
+    assert serving.process.wait(15) == 0
+
+
+def is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
