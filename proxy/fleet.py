@@ -86,10 +86,12 @@ class Fleet:
     def _again(self) -> bool:
         """Reads the configuration; whether the others should, too. What is wrong is told once."""
         try:
-            self._settings = load(self._path, self._environ)
+            settings = load(self._path, self._environ)
+            fit(settings, len(self._among))
         except ConfigError as error:
             self._log.error("The configuration stays as it was:\n%s", error.message)
             return False
+        self._settings = settings
         return True
 
     def _lost(self, place: int, pid: int) -> None:

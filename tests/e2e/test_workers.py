@@ -280,3 +280,12 @@ def is_refused(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     return False
+
+
+def test_a_store_of_one_process_is_not_taken_over(start: Start) -> None:
+    serving = start()
+    serving.path.write_text(CONFIG.replace("${MEMORY_URL}", "memory:"))
+    serving.hang_up()
+    assert until(lambda: "which each process would have for itself" in serving.log)
+    assert "was read again" not in serving.log
+    assert serving.chat().status_code == 200
