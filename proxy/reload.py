@@ -90,7 +90,7 @@ def _leading_to(file: Path) -> Iterator[Path]:
 
 
 def _content(file: Path) -> tuple[int, ...]:
-    """What tells what a file holds from what it held, whichever links lead to it; nothing where it is gone."""
+    """Tells what a file holds from what it held, whichever links lead to it; nothing where it is gone."""
     try:
         found = file.stat()
     except OSError:
