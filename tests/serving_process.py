@@ -28,14 +28,14 @@ class ServingProcess:
     """Serves a configuration, whose ``listen.port`` is ``${PORT}``, until it is left.
 
     ``said`` is the file with all that it wrote. With ``options`` for several processes the first one's pid
-    is ``pid``, and those that serve are ``members``.
+    is ``pid``, and those that serve are ``members``. ``command`` may be changed before it starts.
     """
 
     def __init__(self, folder: Path, config: str, *options: str, **environ: str) -> None:
         self.path = folder / "served.yaml"
         self.path.write_text(config)
         self.said = folder / "served.log"
-        self._options = options
+        self.command = [sys.executable, "-m", "proxy", "serve", str(self.path), *options]
         self._environ = environ
         self.port = free_port()
 
@@ -47,7 +47,7 @@ class ServingProcess:
         """It is up; again, on the same port, after it has ended."""
         with self.said.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", str(self.path), *self._options],
+                self.command,
                 env={**os.environ, "PORT": str(self.port), **self._environ},
                 stdout=out,
                 stderr=out,

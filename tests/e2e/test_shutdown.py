@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.proxy_server import CONFIG, ProxyServer
+from tests.raw_client import RawClient, request
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import until
 
@@ -70,6 +71,29 @@ def test_a_stream_that_outlasts_the_server_ends_with_an_error_event(
         "code": "shutting_down",
     }
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("calls", [[request(stream=True)], [request(), request()]], ids=["within", "behind"])
+def test_who_does_not_read_does_not_hold_up_the_end(
+    tmp_path: Path, upstream: FakeUpstream, calls: list[bytes]
+) -> None:
+    """Within an answer, or behind one that is still on its way to him."""
+    word = chunk(delta(content="x" * 100_000))
+    whole = answer(completion("x" * 30_000_000))
+    upstream.script = lambda asked: (
+        [HEAD, chunk(ROLE), *([word] * 300), HANG] if asked.json.get("stream") else whole
+    )
+    config = 'listen: {port: "${PORT}", grace: 1s}\n' + CONFIG
+    with (
+        ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url) as serving,
+        RawClient(serving.port) as client,
+    ):
+        client.send(b"".join(calls))
+        assert until(lambda: len(upstream.requests) == len(calls))
+        time.sleep(1)
+        assert serving.stop() == 0
+        assert serving.log.count("INFO turn ") == len(calls)
+        assert "Traceback" not in serving.log
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02, 0.05, 0.1, 0.2])
