@@ -393,6 +393,18 @@ def test_a_stream_that_takes_too_long_ends_with_an_error_event(serve: Serve, ups
     assert upstream.last.closed.wait(10)
 
 
+@pytest.mark.parametrize(
+    "steps", [[chunk(ROLE + delta(content="x") + DONE)], [chunk(ROLE + delta(content="x")), 0.1, chunk(DONE)]]
+)
+def test_a_stream_is_over_soon_after_its_end_though_the_upstream_stays(
+    proxy: ProxyServer, upstream: FakeUpstream, steps: list[object]
+) -> None:
+    upstream.says(HEAD, *steps, HANG)
+    got = proxy.chat(stream=True)  # a client that waits for 10 s
+    assert got.content == ROLE + delta(content="x") + DONE
+    assert upstream.last.closed.wait(10)
+
+
 # What stands around a completion.
 
 
