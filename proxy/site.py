@@ -88,7 +88,7 @@ class Site:
         degraded = list(_degraded(parts))
         if self._health.phase != "ready":
             return _json({"status": self._health.phase, "degraded": degraded}, status=503)
-        if all(health.down for health in parts.health.values()):
+        if not parts.answering:
             return _json({"status": "unavailable", "degraded": degraded}, status=503)
         return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
 
