@@ -11,7 +11,8 @@ import msgspec
 from proxy.account import Account
 from proxy.memory.store import Key
 
-_LARGEST: Final = 200_000
+LARGEST: Final = 200_000
+"""So many bytes has a note at most."""
 _AT_ONCE: Final = 100
 
 
@@ -53,7 +54,7 @@ def inboxes(count: int) -> list[Inbox]:
 
 
 class Neighbours:
-    """The other processes. What they have no room for is lost, and nobody waits."""
+    """The other processes. What they have no room for is lost, as is what fits no note, and nobody waits."""
 
     def __init__(self, among: Sequence[Inbox], own: int) -> None:
         self.place = f"process {own + 1} of {len(among)}, with the turns that it has answered"
@@ -64,19 +65,22 @@ class Neighbours:
 
     def tell(self, note: Note) -> None:
         """Tells all others."""
-        said = self._encoder.encode(note)
-        for other in self._others:
-            with contextlib.suppress(OSError):
-                other.send(said)
+        with contextlib.suppress(OverflowError, ValueError):  # what cannot be written
+            self._send(self._encoder.encode(note))
 
     def listen(self, hear: Callable[[Note], None]) -> None:
         """From now on ``hear`` is called with what the others tell."""
         asyncio.get_running_loop().add_reader(self._own, self._read, hear)
 
+    def _send(self, said: bytes) -> None:
+        for other in self._others if len(said) <= LARGEST else ():
+            with contextlib.suppress(OSError):
+                other.send(said)
+
     def _read(self, hear: Callable[[Note], None]) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
             for _ in range(_AT_ONCE):
-                hear(self._decoder.decode(self._own.recv(_LARGEST)))
+                hear(self._decoder.decode(self._own.recv(LARGEST)))
 
 
 def _inbox() -> Inbox:
@@ -86,5 +90,5 @@ def _inbox() -> Inbox:
         made = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     for end in made:
         end.setblocking(False)  # noqa: FBT003
-    made[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _LARGEST)
+    made[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST)
     return made
