@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +15,8 @@ from proxy.memory.store import Key
 LARGEST: Final = 200_000
 """So many bytes has a note at most."""
 _AT_ONCE: Final = 100
+_PAUSE, _TRIES = 0.1, 600
+_log = logging.getLogger("turnkeeper")
 
 
 class Turned(msgspec.Struct, frozen=True, tag="turned"):
@@ -54,7 +57,10 @@ def inboxes(count: int) -> list[Inbox]:
 
 
 class Neighbours:
-    """The other processes. What they have no room for is lost, as is what fits no note, and nobody waits."""
+    """The other processes. What they have no room for is lost, as is what fits no note; nobody waits.
+
+    What is insisted on is told again.
+    """
 
     def __init__(self, among: Sequence[Inbox], own: int) -> None:
         self.place = f"process {own + 1} of {len(among)}, with the turns that it has answered"
@@ -66,21 +72,40 @@ class Neighbours:
     def tell(self, note: Note) -> None:
         """Tells all others."""
         with contextlib.suppress(OverflowError, ValueError):  # what cannot be written
-            self._send(self._encoder.encode(note))
+            said = self._encoder.encode(note)
+            if len(said) <= LARGEST:
+                _sent(said, self._others)
+
+    def insist(self, note: Note) -> None:
+        """The same; who has no room is told again, for a minute."""
+        self._insist(self._encoder.encode(note), self._others, _TRIES)
+
+    def _insist(self, said: bytes, others: Sequence[socket.socket], tries: int) -> None:
+        missed = _sent(said, others)
+        if missed and tries:
+            asyncio.get_running_loop().call_later(_PAUSE, self._insist, said, missed, tries - 1)
+        elif missed:
+            _log.error("What was forgotten here may still be kept by %d other processes.", len(missed))
 
     def listen(self, hear: Callable[[Note], None]) -> None:
         """From now on ``hear`` is called with what the others tell."""
         asyncio.get_running_loop().add_reader(self._own, self._read, hear)
 
-    def _send(self, said: bytes) -> None:
-        for other in self._others if len(said) <= LARGEST else ():
-            with contextlib.suppress(OSError):
-                other.send(said)
-
     def _read(self, hear: Callable[[Note], None]) -> None:
         with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
             for _ in range(_AT_ONCE):
                 hear(self._decoder.decode(self._own.recv(LARGEST)))
+
+
+def _sent(said: bytes, others: Iterable[socket.socket]) -> list[socket.socket]:
+    """Whom it could not be told."""
+    missed = []
+    for other in others:
+        try:
+            other.send(said)
+        except OSError:
+            missed.append(other)
+    return missed
 
 
 def _inbox() -> Inbox:

@@ -29,12 +29,12 @@ def serving(tmp_path: Path, upstream: FakeUpstream) -> Iterator[ServingProcess]:
 def test_while_a_call_lasts_the_server_says_that_it_is_going_away(
     serving: ServingProcess, upstream: FakeUpstream
 ) -> None:
-    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 1.0, chunk(DONE), END)
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 3.0, chunk(DONE), END)
     with serving.client.stream("POST", "/v1/chat/completions", json=CALL) as got:
         serving.process.send_signal(signal.SIGTERM)
         assert until(lambda: serving.readiness() == 503)
         assert got.read().endswith(DONE)
-    assert serving.process.wait(3) == 0
+    assert serving.process.wait(20) == 0
 
 
 def test_the_server_gives_calls_their_grace_and_no_more(tmp_path: Path, upstream: FakeUpstream) -> None:
@@ -51,8 +51,8 @@ def test_the_server_gives_calls_their_grace_and_no_more(tmp_path: Path, upstream
             began = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert b"shutting_down" in got.read()
-        assert process.wait(5) == 0
-    assert 0.9 < time.monotonic() - began < 4
+        assert process.wait(20) == 0
+    assert 0.9 < time.monotonic() - began < 8
 
 
 def test_a_stream_that_outlasts_the_server_ends_with_an_error_event(

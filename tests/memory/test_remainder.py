@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
+from proxy.memory.agents import Agents
 from proxy.memory.answer import Answer, answered
 from proxy.memory.contents import contents, imported
 from proxy.memory.reconcile import asked, reconcile
@@ -51,6 +52,12 @@ sessions = st.builds(
     user=st.none() | texts,
     created=st.floats(0, 2e9),
     updated=st.floats(0, 2e9),
+    agents=st.none()
+    | st.builds(
+        Agents,
+        notices=st.lists(texts, max_size=3).map(tuple),
+        lives=st.dictionaries(texts, numbers, max_size=3),
+    ),
 )
 
 

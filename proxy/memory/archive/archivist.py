@@ -184,11 +184,12 @@ class Archivist:
     async def _keep_held(self, key: Key, mark: float) -> None:
         try:
             held = await self._store.read(key)
-        except StoreError as error:
+            session = decode(held.blob) if held else None
+        except (StoreError, msgspec.DecodeError) as error:
             _log.warning("A session cannot be read for the archive: %s", error)
             return
-        if held is not None and key not in self._due:
-            await self._keep(key, decode(held.blob), mark)
+        if session is not None and key not in self._due:
+            await self._keep(key, session, mark)
 
     async def _sweep(self) -> None:
         before = time.time() - self._keep_for
