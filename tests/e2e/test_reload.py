@@ -155,28 +155,16 @@ def test_a_new_address_wants_a_restart(start: Start) -> None:
     assert "restart" in serving.log
 
 
-def test_who_looks_on_stays_and_keeps_nothing_old_open(start: Start, tmp_path: Path) -> None:
+def test_who_looks_on_stays_and_keeps_nothing_old_open(start: Start, upstream: FakeUpstream) -> None:
     serving = start()
-    kept = f"memory: {{sessions: 'sqlite:{tmp_path / 'memory.db'}'}}\n"
-    reload(serving, config(serving.upstream, "kept") + kept, "kept")
-    with serving.client.stream("GET", "/v1/turns") as got:
+    assert serving.model() == "one"
+    with serving.client.stream("GET", "/v1/turns") as got, FakeUpstream() as other:
         seen = (json.loads(line[6:]) for line in got.iter_lines() if line.startswith("data: "))
-        assert next(seen)["model"] and serving.model() == "kept"
-        before = written(serving)
-        for model in ("two", "three", "four"):
-            reload(serving, config(serving.upstream, model) + kept, model)
-        assert until(lambda: written(serving) == before), f"{written(serving)}, there were {before}"
-        assert "four" in (event["model"] for event in seen)
-
-
-def written(serving: Serving) -> int:
-    """How many connections to SQLite hold its log; the database itself is closed with the last of them."""
-    links = Path(f"/proc/{serving.pid}/fd").iterdir()
-    return sum(link.resolve().name.endswith("-wal") for link in links)
-
-
-def reload(serving: Serving, text: str, model: str) -> None:
-    """Calls go to the model of a new configuration."""
-    serving.write(text)
-    serving.hang_up()
-    assert until(lambda: serving.model() == model)
+        assert next(seen)["model"] == "one"
+        assert upstream.open
+        serving.write(config(other, "two"))
+        serving.hang_up()
+        assert until(lambda: serving.goes_to(other))
+        assert until(lambda: not upstream.open, 5), "the ways to the old model are still open"
+        serving.chat(session="later")
+        assert "later" in (event["session"] for event in seen)
