@@ -17,8 +17,9 @@ from filters.sensitive import Sensitive
 from filters.template import template_with
 from filters.text_stage import TextStage
 
-# A string of JSON, and the colon behind it that makes it a name and, taken together, no JSON.
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
+# A string of JSON, and the colon behind it that makes it a name and, taken together, no JSON. One without an
+# end reaches to the end of the text: else each quotation mark within it would be tried as another beginning.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"(?:\s*:)?|\\?\Z)', re.DOTALL)
 
 
 class Redact(RequestFilter, AnswerFilter):

@@ -8,7 +8,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,7 +28,7 @@ from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
 from proxy.query import query_of
 from proxy.reply import OUTLET, Reply
-from proxy.site import Site
+from proxy.site import TURNS, Site
 from proxy.standing import Standing
 from proxy.traces import Traces
 from proxy.trial import explain
@@ -142,7 +142,7 @@ class App:
         outlet = scope.get("extensions", {}).pop(OUTLET, None)
         reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, outlet)
         try:
-            with self._era as parts:
+            with self._held(scope["path"]) as parts:
                 await self._route(parts, scope, headers, receive, reply)
         except TurnkeeperError as error:
             if isinstance(error, FilterFailed):
@@ -156,14 +156,15 @@ class App:
             await reply.fail(ShuttingDown("Turnkeeper is going away; ask again."))
         except Exception as error:  # noqa: BLE001
             # The message of a stray exception may quote the caller: the log gets only where it came from.
-            _log.error(
-                "%s in a request:\n%s",
-                type(error).__name__,
-                "".join(traceback.format_tb(error.__traceback__)),
-            )
+            where = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("%s in a request:\n%s", type(error).__name__, where)
             await reply.fail(TurnkeeperError("Turnkeeper failed; its log says where."))
         finally:
             watch.end("done" if reply.ending else "hangup")
+
+    def _held(self, path: str) -> AbstractContextManager[Parts]:
+        """What to answer with. Who looks on may stay for days, and keeps nothing old open meanwhile."""
+        return nullcontext(self.parts) if path == TURNS else self._era
 
     async def _route(
         self, parts: Parts, scope: Scope, headers: dict[str, str], receive: Receive, reply: Reply

@@ -47,6 +47,12 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     graves: Graves | None = None
 
     @property
+    def answering(self) -> bool:
+        """Whether an upstream that calls go to may answer; who is asked for memory alone does not count."""
+        targets = (target for pipeline in self.pipelines.values() for target in pipeline.targets)
+        return any(not target.health.down for target in targets)
+
+    @property
     def breakers(self) -> dict[tuple[str, str], str]:
         """How the breaker of each upstream and model stands."""
         return {

@@ -1,6 +1,7 @@
 """One process among several: what it tells the others, and what it does when they tell it something."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -11,11 +12,13 @@ import msgspec
 from proxy.app import App
 from proxy.crew import SIGNALS
 from proxy.flight import Line
-from proxy.neighbours import Entered, Forgotten, Looking, Neighbours, Note, Turned
+from proxy.neighbours import LARGEST, Entered, Forgotten, Looking, Neighbours, Note, Turned
 from proxy.supersession import Asked
 
 _EVERY: Final = 1.0
 _LOOKING_FOR: Final = 3.0
+# More than one is to find room.
+_MOST_SHOWN: Final = LARGEST // 2
 
 
 class Membership:
@@ -50,7 +53,15 @@ class Membership:
 
     def _entered(self, line: Line, at: float, asked: Asked) -> None:
         key, pipeline = line
-        self._neighbours.tell(Entered(key, pipeline, at, msgspec.Raw(self._encoder.encode(asked))))
+        self._neighbours.tell(Entered(key, pipeline, at, self._shown(asked)))
+
+    def _shown(self, asked: Asked) -> msgspec.Raw:
+        """All of it; less of what is long, or holds a number that is too large for any note."""
+        with contextlib.suppress(OverflowError):
+            whole = self._encoder.encode(asked)
+            if len(whole) <= _MOST_SHOWN:
+                return msgspec.Raw(whole)
+        return msgspec.Raw(self._encoder.encode(asked.shortened()))
 
     def _hear(self, note: Note) -> None:
         if isinstance(note, Turned):

@@ -12,7 +12,8 @@ import msgspec
 from proxy.account import Account
 from proxy.memory.store import Key
 
-_LARGEST: Final = 200_000
+LARGEST: Final = 200_000
+"""So many bytes has a note at most."""
 _AT_ONCE: Final = 100
 _PAUSE, _TRIES = 0.1, 600
 _log = logging.getLogger("turnkeeper")
@@ -56,7 +57,10 @@ def inboxes(count: int) -> list[Inbox]:
 
 
 class Neighbours:
-    """The other processes. What they have no room for is lost, unless it is insisted on; nobody waits."""
+    """The other processes. What they have no room for is lost, as is what fits no note; nobody waits.
+
+    What is insisted on is told again.
+    """
 
     def __init__(self, among: Sequence[Inbox], own: int) -> None:
         self.place = f"process {own + 1} of {len(among)}, with the turns that it has answered"
@@ -67,7 +71,10 @@ class Neighbours:
 
     def tell(self, note: Note) -> None:
         """Tells all others."""
-        _sent(self._encoder.encode(note), self._others)
+        with contextlib.suppress(OverflowError, ValueError):  # what cannot be written
+            said = self._encoder.encode(note)
+            if len(said) <= LARGEST:
+                _sent(said, self._others)
 
     def insist(self, note: Note) -> None:
         """The same; who has no room is told again, for a minute."""
@@ -85,9 +92,9 @@ class Neighbours:
         asyncio.get_running_loop().add_reader(self._own, self._read, hear)
 
     def _read(self, hear: Callable[[Note], None]) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
             for _ in range(_AT_ONCE):
-                hear(self._decoder.decode(self._own.recv(_LARGEST)))
+                hear(self._decoder.decode(self._own.recv(LARGEST)))
 
 
 def _sent(said: bytes, others: Iterable[socket.socket]) -> list[socket.socket]:
@@ -108,5 +115,5 @@ def _inbox() -> Inbox:
         made = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     for end in made:
         end.setblocking(False)  # noqa: FBT003
-    made[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _LARGEST)
+    made[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST)
     return made

@@ -18,6 +18,8 @@ from proxy.metrics import CONTENT_TYPE, Metrics
 from proxy.pipeline import Pipeline
 from proxy.traces import Traces
 
+TURNS: Final = "/v1/turns"
+"""Where turns are shown as they happen: an answer without an end."""
 _UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 
 
@@ -55,7 +57,7 @@ class Site:
                 Route("/healthz", self._alive),
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics),
-                Route("/v1/turns", self._turns),
+                Route(TURNS, self._turns),
                 Route("/v1/models", self._models),
                 Route("/v1/models/{model:path}", self._model),
                 *sessions.routes(),
@@ -88,7 +90,7 @@ class Site:
         degraded = list(_degraded(parts))
         if self._health.phase != "ready":
             return _json({"status": self._health.phase, "degraded": degraded}, status=503)
-        if all(health.down for health in parts.health.values()):
+        if not parts.answering:
             return _json({"status": "unavailable", "degraded": degraded}, status=503)
         return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
 

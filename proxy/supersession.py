@@ -1,11 +1,12 @@
 """When a newer call takes an older one's place: both ask for an answer to one turn."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Self
 
 import msgspec
 
-from filters.message import Message
+from filters.message import LARGEST, Message
 from proxy.memory.wording import goes_on, same
 from proxy.wire import Call
 
@@ -15,15 +16,28 @@ _LONGEST_SPOKEN = 20_000
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """What a call shows of the turn that it asks for."""
+    """What a call shows of the turn that it asks for; where it is ``short``, digests stand for most of it."""
 
     number: int | None
     messages: Sequence[Message]
+    short: bool = False
 
     @classmethod
     def of(cls, call: Call) -> Self:
         """What a call shows."""
         return cls(number(call), call.messages)
+
+    def shortened(self) -> Self:
+        """The same in few bytes; it compares as the whole does, less talk that engines wrote otherwise.
+
+        To look for such would keep all callers waiting for milliseconds.
+        """
+        newest = _newest(self.messages)
+        talk = _spoken(self.messages[: max(newest, 0)])
+        shown = _digest([(each.role, each.tool_calls or None, each.text) for each in talk])
+        before = Message(role="assistant", content=shown, name=_digest(self.messages))
+        words = map(_opening, self.messages[newest : newest + 1])
+        return type(self)(self.number, [before, *words], short=True)
 
 
 def supersedes(newer: Asked, older: Asked) -> bool:
@@ -32,6 +46,7 @@ def supersedes(newer: Asked, older: Asked) -> bool:
     Engines' turn numbers decide where both have one; else the newest words of the user do, which go on from
     the older's after an equal history.
     """
+    older = older.shortened() if newer.short else older
     if newer.number is not None and older.number is not None:
         return newer.number == older.number and newer.messages != older.messages
     return _goes_on(newer.messages, older.messages)
@@ -41,7 +56,8 @@ def number(call: Call) -> int | None:
     """The engine's number of the turn that a call asks for, if it has one."""
     newest = _newest(call.messages)
     shown = call.messages[newest].turn_id if newest >= 0 else None
-    return next((given for given in (call.field("turn_id"), shown) if type(given) is int), None)
+    numbers = (given for given in (call.field("turn_id"), shown) if type(given) is int)
+    return next((given for given in numbers if abs(given) <= LARGEST), None)
 
 
 def _newest(messages: Sequence[Message]) -> int:
@@ -77,3 +93,17 @@ def _alike(one: Message, other: Message) -> bool:
         return False
     text, words = one.text, other.text
     return text == words or (max(len(text), len(words)) <= _LONGEST_SPOKEN and same(text, words))
+
+
+def _opening(message: Message) -> Message:
+    """The newest words, as far as they are looked at, and who says them."""
+    text = message.text[: _LONGEST_SPOKEN + 1]
+    return Message(role=message.role, content=text, name=message.name, metadata={"user": message.user})
+
+
+def _digest(shown: object) -> str:
+    try:
+        written = msgspec.msgpack.encode(shown, order="deterministic")
+    except OverflowError:  # clients may send numbers of any length
+        written = repr(shown).encode()
+    return hashlib.blake2b(written, digest_size=16).hexdigest()

@@ -410,6 +410,18 @@ def test_without_any_upstream_the_server_is_not_ready_and_asks_all_the_same(
     assert ready(proxy) == (200, ["upstream main"])
 
 
+def test_who_makes_summaries_alone_makes_no_server_ready(
+    serve: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    config = (CONFIG % (QUICK, QUICK, "request: []")).replace("[main, reserve]", "[main]")
+    memory = 'memory: {sessions: "memory:", summaries: {upstream: reserve}}\n'
+    proxy = serve(config + memory, RESERVE=reserve.url)
+    upstream.says(RESET)
+    for _ in range(3):
+        assert proxy.chat(stream=True).status_code == 502
+    assert ready(proxy) == (503, ["upstream main"])
+
+
 @pytest.mark.parametrize("status", [400, 401, 404, 429])
 def test_what_callers_do_wrong_speaks_against_no_upstream(
     proxy: ProxyServer, upstream: FakeUpstream, status: int

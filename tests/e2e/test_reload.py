@@ -216,3 +216,18 @@ def test_what_changes_beside_a_watched_file_is_nobodys_concern(start: Start) -> 
     serving.path.with_name("other.yaml").write_text("y")
     time.sleep(0.5)
     assert serving.log.count("was read again") == 1
+
+
+def test_who_looks_on_stays_and_keeps_nothing_old_open(start: Start, upstream: FakeUpstream) -> None:
+    serving = start()
+    assert serving.model() == "one"
+    with serving.client.stream("GET", "/v1/turns") as got, FakeUpstream() as other:
+        seen = (json.loads(line[6:]) for line in got.iter_lines() if line.startswith("data: "))
+        assert next(seen)["model"] == "one"
+        assert upstream.open
+        serving.write(config(other, "two"))
+        serving.hang_up()
+        assert until(lambda: serving.goes_to(other))
+        assert until(lambda: not upstream.open, 5), "the ways to the old model are still open"
+        serving.chat(session="later")
+        assert "later" in (event["session"] for event in seen)

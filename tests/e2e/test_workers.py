@@ -122,8 +122,16 @@ def test_limits_are_of_all(start: Start) -> None:
     assert sum(each.status_code == 200 for each in answers) == 10
 
 
+TALKED = [
+    {"role": role, "content": f"{each} " + "word " * 3_000}
+    for each in range(9)
+    for role in ("user", "assistant")
+]
+
+
+@pytest.mark.parametrize("talk", [[], TALKED], ids=["a short talk", "a talk that no note holds"])
 def test_a_newer_request_takes_an_older_ones_place_whoever_answers(
-    start: Start, upstream: FakeUpstream
+    start: Start, upstream: FakeUpstream, talk: list[dict[str, str]]
 ) -> None:
     """Of so many pairs some meet in one process and some do not."""
 
@@ -131,18 +139,24 @@ def test_a_newer_request_takes_an_older_ones_place_whoever_answers(
         return [HEAD, HANG] if request.json["messages"][-1]["content"] == "Tell" else by_default(request)
 
     upstream.script = script
+
+    def call(text: str, session: str) -> httpx2.Response:
+        messages = [*talk, {"role": "user", "content": text}]
+        return serving.chat(session=session, stream=True, messages=messages)
+
     serving = start()
     time.sleep(0.5)
     with ThreadPoolExecutor(64) as pool:
-        older = [pool.submit(serving.chat, "Tell", f"s{each}", stream=True) for each in CALLS]
+        older = [pool.submit(call, "Tell", f"s{each}") for each in CALLS]
         assert until(lambda: len(upstream.requests) == len(CALLS))
-        newer = [pool.submit(serving.chat, "Tell me a joke", f"s{each}", stream=True) for each in CALLS]
+        newer = [pool.submit(call, "Tell me a joke", f"s{each}") for each in CALLS]
         assert [each.result().status_code for each in newer] == [200] * len(CALLS)
         assert [each.result().status_code for each in older] == [409] * len(CALLS)
+    assert "Traceback" not in serving.log
 
 
-def test_whoever_looks_on_sees_all_turns(start: Start) -> None:
-    serving = start()
+def looking(serving: ServingProcess) -> list[str]:
+    """The sessions of the turns that are shown from now on."""
     seen: list[str] = []
 
     def look_on() -> None:
@@ -151,8 +165,29 @@ def test_whoever_looks_on_sees_all_turns(start: Start) -> None:
             seen.extend(json.loads(line)["session"] for line in told)
 
     threading.Thread(target=look_on, daemon=True).start()
+    return seen
+
+
+def test_whoever_looks_on_sees_all_turns(start: Start) -> None:
+    serving = start()
+    seen = looking(serving)
     all_of([lambda each=each: serving.chat("Hi", f"s{each}") for each in CALLS])
     assert until(lambda: set(seen) == {f"s{each}" for each in CALLS}, 5), seen
+
+
+def test_a_number_that_nobody_counts_to_costs_no_answer_and_no_figure(start: Start) -> None:
+    serving = start()
+    seen = looking(serving)
+    number = 10**400
+    words = [{"role": "user", "content": "Hi", "metadata": {"number": number}}]
+    calls = [
+        lambda each=each: serving.chat(session=f"s{each}", stream=True, turn_id=number, messages=words)
+        for each in CALLS
+    ]
+    assert all(answer.content.endswith(DONE) for answer in all_of(calls))
+    assert until(lambda: value(serving, "turnkeeper_turns_total") == len(CALLS), 3)
+    assert until(lambda: set(seen) == {f"s{each}" for each in CALLS}, 5), seen
+    assert "Traceback" not in serving.log
 
 
 def pages(serving: ServingProcess, path: str, count: int = 12) -> list[httpx2.Response]:
