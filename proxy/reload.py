@@ -18,6 +18,8 @@ from proxy.errors import ConfigError
 
 _log = logging.getLogger("turnkeeper")
 
+_LOOKED_EVERY: Final = 5_000
+"""Milliseconds after which files are looked at though nothing was told of them."""
 _READ_AT_THE_START: Final = ("listen.host", "listen.port", "listen.grace", "log.format", "log.level")
 
 
@@ -43,10 +45,12 @@ class Reload:
     async def whenever_it_changes(self, tell: Callable[[], None] | None = None) -> None:
         """Reads the file again after every change to it, or to a filter that it names, until cancelled.
 
-        With ``tell`` somebody else is told of the change instead. Folders that a later configuration, or
-        another link, brings in are not watched.
+        With ``tell`` somebody else is told of the change instead. What no folder's watch tells of, as on some
+        mounts, or behind a link that leads elsewhere now, is seen five seconds later.
         """
-        async for _ in awatch(*self._folders(), recursive=False):
+        async for _ in awatch(
+            *self._folders(), recursive=False, rust_timeout=_LOOKED_EVERY, yield_on_timeout=True
+        ):
             if self._has_changed():
                 if tell is None:
                     await self.now()

@@ -205,6 +205,8 @@ def test_a_watched_link_on_the_way_to_the_file_is_followed(tmp_path: Path, upstr
         for number, model in (("2", "two"), ("3", "three")):
             swap(current, tmp_path / "releases" / number, config(upstream, model))
             assert until(lambda model=model: serving.model() == model)
+        serving.write(model="four")  # in place, in a folder that was not there when watching began
+        assert until(lambda: serving.model() == "four")
 
 
 def test_what_changes_beside_a_watched_file_is_nobodys_concern(start: Start) -> None:
