@@ -20,6 +20,7 @@ _SHORTEST, _LONGEST = 0.1, 5.0
 _SWEEP_EVERY: Final = 60.0
 _FAREWELL: Final = 3.0
 _AT_ONCE: Final = 100
+_LOOKED_BACK: Final = 10
 _TOGETHER: Final = 8
 # A caller who is heard or answered has the machine to himself; one who never stops is kept all the same.
 _QUIET: Final = 1.0
@@ -161,15 +162,29 @@ class Archivist:
             _log.error("A session cannot be archived: %s", type(error).__name__)
 
     async def _keep_moved(self, key: Key, session: Session, start: int) -> None:
-        """What moved out of a session before the archive had it."""
+        """What moved out of a session before the archive had it, from the first entry of its turn on."""
         while start < session.moved:
-            limit = min(_AT_ONCE, session.moved - start)
-            blobs = await self._store.cold(key, start=start, limit=limit)
-            if not blobs:
+            moved = await self._moved(key, start, min(_AT_ONCE, session.moved - start))
+            if not moved:
                 return
-            moved = [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
-            await self._archive.keep_moved(key, session, moved, start=start)
+            begun = await self._begun(key, start, moved[0])
+            await self._archive.keep_moved(key, session, [*begun, *moved], start=start - len(begun))
             start += len(moved)
+
+    async def _begun(self, key: Key, end: int, entry: Entry) -> list[Entry]:
+        """What stands before an entry, the one at ``end``, in its own turn."""
+        begun: list[Entry] = []
+        while end > 0:
+            start = max(0, end - _LOOKED_BACK)
+            before = await self._moved(key, start, end - start)
+            same = [*itertools.takewhile(lambda one: one.place == entry.place, reversed(before))]
+            begun = [*reversed(same), *begun]
+            end = start if len(same) == end - start else 0
+        return begun
+
+    async def _moved(self, key: Key, start: int, limit: int) -> list[Entry]:
+        blobs = await self._store.cold(key, start=start, limit=limit)
+        return [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
 
     async def _catch_up(self) -> None:
         for tenant in self._tenants:

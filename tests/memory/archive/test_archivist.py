@@ -108,6 +108,49 @@ async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store:
     assert await kept(archive) == ["a", "b", "c"]
 
 
+def turn(number: int, *roles: str) -> list[Entry]:
+    return [
+        Entry(role=role, turn=number, content=f"{number}.{i}", recorded=time.time())
+        for i, role in enumerate(roles)
+    ]
+
+
+LOOKED_UP = ("user", "assistant", "tool", "assistant")
+
+
+async def moved_out(store: Store, moved: list[Entry], hot: list[Entry]) -> None:
+    """A session that is held with these entries, of which the first have moved."""
+    held = msgspec.structs.replace(session(), entries=tuple(hot), moved=len(moved))
+    cold = [msgspec.msgpack.encode(entry) for entry in moved]
+    await store.write(KEY, encode(held), version=0, ttl=60, cold=cold)
+
+
+@pytest.mark.parametrize("length", [4, 250])
+@pytest.mark.parametrize("before", range(96, 101))
+async def test_a_turn_that_pages_part_is_kept_whole(store: Store, archive: Archive, before: int, length: int):
+    early = [entry for number in range(before) for entry in turn(number, "user")]
+    looked_up = turn(before, *(LOOKED_UP[i % 4] for i in range(length)))
+    hot = turn(before + 1, "user")
+    await moved_out(store, [*early, *looked_up], hot)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == [entry.text for entry in (*early, *looked_up, *hot)]
+
+
+async def test_a_turn_that_was_kept_in_part_before_it_moved_is_kept_whole(store: Store, archive: Archive):
+    looked_up, hot = turn(0, *LOOKED_UP), turn(1, "user")
+    begun = msgspec.structs.replace(session(), entries=tuple(looked_up[:2]))
+    await archive.keep(KEY, begun, mark=0.0)
+    await moved_out(store, looked_up, hot)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == [entry.text for entry in (*looked_up, *hot)]
+
+
 async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Archive):
     old = Entry(role="user", turn=0, content="old", recorded=time.time() - 1000)
     await archive.keep(KEY, msgspec.structs.replace(session("new"), entries=(old,)), mark=0.0)
