@@ -250,6 +250,29 @@ async def test_a_fact_that_has_expired_is_not_there(archive: Archive):
     assert await asked(archive, "headache") == []
 
 
+async def test_what_has_expired_takes_no_others_place(archive: Archive):
+    for number in range(25):
+        jazz = Fact(id=f"f{number}", text=f"Likes jazz, {number}.", created=NOW - 9, expires=NOW - 1)
+        await archive.add_fact(ANN, jazz)
+    await archive.keep(KEY, session("On Sundays I do play some jazz with friends of mine."), mark=NOW)
+    assert len(await asked(archive, "jazz", limit=10)) == 1
+
+
+async def test_what_has_expired_goes_for_good_a_few_at_a_time(archive: Archive):
+    for number, expires in enumerate((NOW - 3, NOW - 2, NOW - 1, NOW + 60, None)):
+        await archive.add_fact(
+            ANN, Fact(id=f"f{number}", text=f"Fact {number}.", created=1.0, expires=expires)
+        )
+    last = Fact(id="f5", text="Fact 5.", created=2.0, replaces="f2")
+    await archive.add_fact(ANN, last)
+    assert await embed(archive) == ["Fact 0.", "Fact 1.", "Fact 3.", "Fact 4.", "Fact 5."]
+    assert [await archive.expire(now=NOW, limit=2) for _ in range(3)] == [2, 1, 0]
+    left = await archive.facts(ANN, now=0.0, superseded=True)
+    assert [fact.id for fact in left] == ["f3", "f4", "f5"]
+    assert await vectors_left(archive) == 3
+    assert await embed(archive, "other") == ["Fact 3.", "Fact 4.", "Fact 5."]
+
+
 async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archive):
     chunks = [Chunk(title="Opening hours", text="We open at nine."), Chunk(title="", text="Parking is free.")]
     await archive.add_document("acme", "faq.md", chunks, at=NOW)

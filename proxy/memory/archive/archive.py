@@ -185,6 +185,10 @@ class Archive(Protocol):
         """Removes a few turns that were recorded before a time; how many."""
         ...
 
+    async def expire(self, *, now: float, limit: int = 200) -> int:
+        """Removes a few facts that have expired; how many."""
+        ...
+
     async def scrub(self) -> None:
         """Nothing that was removed can be read from the database's own files any more."""
         ...

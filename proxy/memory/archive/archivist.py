@@ -43,7 +43,7 @@ class Archivist:
 
     It is told of sessions, and keeps one that it was told nothing new of for ``quiet`` seconds; what it was
     not told of, or lost, it finds by comparing the store with the archive: at the start, and when too much
-    was due. ``keep`` is for how many seconds turns are kept, 0 is for ever.
+    was due. ``keep`` is for how many seconds turns are kept, 0 is for ever; facts are kept until they expire.
     """
 
     def __init__(
@@ -114,11 +114,14 @@ class Archivist:
                 pause = min(2 * pause, _LONGEST)
 
     async def _round(self) -> None:
+        is_time = time.monotonic() >= self._swept
+        if is_time:
+            await self._expire()
         await self._keep_due()
         if self._missed:
             await self._catch_up()
             self._missed = False
-        if self._keep_for and time.monotonic() >= self._swept:
+        if is_time:
             await self._sweep()
 
     async def _wait(self) -> None:
@@ -205,8 +208,14 @@ class Archivist:
         if held is not None and key not in self._due:
             await self._keep(key, decode(held.blob), mark)
 
-    async def _sweep(self) -> None:
-        before = time.time() - self._keep_for
-        while await self._archive.sweep(before=before):  # noqa: ASYNC110 - so that others write in between
+    async def _expire(self) -> None:
+        now = time.time()
+        while await self._archive.expire(now=now):  # noqa: ASYNC110 - so that others write in between
             await asyncio.sleep(_SHORTEST)
+
+    async def _sweep(self) -> None:
+        if self._keep_for:
+            before = time.time() - self._keep_for
+            while await self._archive.sweep(before=before):  # noqa: ASYNC110 - so that others write in between
+                await asyncio.sleep(_SHORTEST)
         self._swept = time.monotonic() + _SWEEP_EVERY

@@ -4,6 +4,8 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.steps import Steps, asked, owner_of
 from proxy.memory.archive.words import (
     ENTOMB,
+    EXPIRE,
+    FACT,
     FORGET_FACTS,
     FORGET_PASSAGES,
     FORGET_SESSION,
@@ -12,6 +14,7 @@ from proxy.memory.archive.words import (
     FORGET_STRANGERS,
     FORGET_TALKS,
     FORGET_TURNS,
+    NO_PASSAGE,
     NO_PERSON,
     PERSON,
     SESSION,
@@ -65,4 +68,12 @@ def sweep(*, before: float, limit: int) -> Steps[int]:
     rows = yield from asked(SWEEP_TURNS, old)
     if rows:
         yield from asked(SWEEP_TALKS, old)
+    return len(rows)
+
+
+def expire(*, now: float, limit: int) -> Steps[int]:
+    """As the archive's ``expire``."""
+    rows = yield from asked(EXPIRE, {"now": now, "limit": limit})
+    for (item,) in rows:
+        yield from asked(NO_PASSAGE, {"kind": FACT, "item": item})
     return len(rows)

@@ -36,9 +36,20 @@ def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
     for scope in (person, Scope(person.tenant)):
         question = Question(shelf.lexicon.asked(scope, stems), times if scope.person else (), query.now)
         found += yield from _owned(shelf, scope, question, query.meaning)
-    best = sorted(((worth * _WORTH[one.kind], one) for worth, one in found), key=lambda pair: -pair[0])
-    read = yield from _read(shelf, person, best[: 2 * query.limit], query.now)
-    return list(read)[: query.limit]
+    weighed = ((worth * _WORTH[one.kind], one) for worth, one in found if worth > 0)
+    best = sorted(weighed, key=lambda pair: -pair[0])
+    return (yield from _answers(shelf, person, best, query))
+
+
+def _answers(shelf: Shelf, person: Scope, best: list[Ranked], query: Query) -> Steps[list[Found]]:
+    """The first that are still there, read a few at a time: what is gone takes no other's place."""
+    answers: list[Found] = []
+    few = 2 * query.limit
+    for start in range(0, len(best), few):
+        answers += yield from _read(shelf, person, best[start : start + few], query.now)
+        if len(answers) >= query.limit:
+            break
+    return answers[: query.limit]
 
 
 def _owned(shelf: Shelf, scope: Scope, question: Question, meaning: Meaning | None) -> Steps[list[Ranked]]:

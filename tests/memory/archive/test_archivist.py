@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Query
+from proxy.memory.archive.archive import Archive, Fact, Query
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
@@ -159,6 +159,23 @@ async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Arch
     while await kept(archive):  # noqa: ASYNC110 - it sweeps when it likes
         await asyncio.sleep(0.01)
     await archivist.aclose()
+
+
+@pytest.mark.parametrize("keep", [0, 500])
+async def test_facts_go_when_they_expire_however_long_turns_are_kept(
+    store: Store, archive: Archive, keep: float
+):
+    await archive.keep(KEY, session("a"), mark=0.0)
+    now = time.time()
+    for name, expires in ("old", now - 1), ("new", now + 60):
+        await archive.add_fact(ANN, Fact(id=name, text=name, created=now - 9, expires=expires))
+    archivist = Archivist(store, archive, ["acme"], keep=keep)
+    archivist.start()
+    async with asyncio.timeout(3):
+        while len(await archive.facts(ANN, now=0.0)) > 1:  # noqa: ASYNC110 - it sweeps when it likes
+            await asyncio.sleep(0.01)
+    await archivist.aclose()
+    assert await kept(archive) == ["a"]
 
 
 async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(archive: Archive):
