@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 
 import msgspec
 import pytest
@@ -209,6 +210,22 @@ async def test_nobody_finds_what_is_anothers(archive: Archive):
     for nobody in (Scope("acme", ""), Scope("other", "ann"), Scope("acme", "carl"), Scope("", "ann")):
         assert await asked(archive, "dog", nobody) == []
         assert await archive.turns(nobody) == []
+
+
+@pytest.mark.parametrize("driver", ["sealed-sqlite", "sealed-postgresql"])
+async def test_neighbours_under_a_key_that_is_lost_are_left_out(request: pytest.FixtureRequest, driver: str):
+    url = await DRIVERS[driver](request)
+    held = session("My dog is Rex.", "Lovely.", "Is the dog hungry?")
+    async with under(bytes(32), url) as old:
+        await old.keep(KEY, held, mark=NOW)
+    async with under(bytes([1] * 32), url) as new:
+        await new.keep(KEY, msgspec.structs.replace(held, entries=held.entries[2:], moved=2), mark=NOW)
+        assert await asked(new, "dog") == ["Is the dog hungry?"]
+
+
+def under(key: bytes, url: str) -> AbstractAsyncContextManager[Archive]:
+    """An archive that is closed whatever happens."""
+    return aclosing(open_archive(url, codec=Encryption([key])))
 
 
 async def test_a_question_is_never_syntax(archive: Archive):

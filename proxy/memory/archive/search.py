@@ -1,7 +1,10 @@
 """A question, and what of a person's turns and facts and of the tenant's documents answers it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from proxy.memory.archive.archive import Chunk, Fact, Found, Meaning, Query
 from proxy.memory.archive.dialect import listed
@@ -14,7 +17,7 @@ from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
 from proxy.memory.archive.words import DOCUMENT, DURING, FACT, OWNED, TURN
 from proxy.memory.session import Entry
 from proxy.memory.sql.statement import shown
-from proxy.memory.store import Key
+from proxy.memory.store import Key, StoreError
 
 _MOST_WORDS: Final = 32
 _LONGEST: Final = 2000
@@ -102,8 +105,8 @@ def _by_id(rows: Rows) -> dict[int, Passage]:
     return {row[0]: Passage(*row) for row in rows}
 
 
-def _read(shelf: Shelf, person: Scope, best: list[Ranked], now: float) -> Steps[Iterator[Found]]:
-    """What the passages stand for, in their order; what has expired is left out."""
+def _read(shelf: Shelf, person: Scope, best: list[Ranked], now: float) -> Steps[list[Found]]:
+    """What the passages stand for, in their order, less what has expired and what cannot be opened."""
     items: dict[tuple[int, int], Sequence[Any]] = {}
     for kind in sorted({one.kind for _, one in best}):
         ids = listed(one.item for _, one in best if one.kind == kind)
@@ -117,11 +120,15 @@ def _told(
     person: Scope,
     best: Iterable[tuple[float, Passage]],
     items: dict[tuple[int, int], Sequence[Any]],
-) -> Iterator[Found]:
+) -> list[Found]:
+    told: list[Found] = []
     for worth, one in best:
         row = items.get((one.kind, one.item))
-        if row is not None and worth > 0:
-            yield _found(shelf, person, one.kind, round(worth, 4), row)
+        # A key that is lost may not hold up what can be read.
+        with contextlib.suppress(StoreError, msgspec.DecodeError):
+            if row is not None:
+                told.append(_found(shelf, person, one.kind, round(worth, 4), row))
+    return told
 
 
 def _found(shelf: Shelf, person: Scope, kind: int, score: float, row: Sequence[Any]) -> Found:
