@@ -12,7 +12,7 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.contents import contents
 from proxy.memory.session import Entry, Session, decode, encode, message_of
 from proxy.memory.sql import log
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Store, StoreError
 
 _AT_ONCE: Final = 100
 _ATTEMPTS: Final = 10
@@ -66,8 +66,15 @@ class People:
         return count
 
     async def _scrub(self) -> None:
+        """Each place is tried, whatever another says; then the first that failed is told of."""
+        failures: list[StoreError] = []
         for holding in self._holdings:
-            await holding.scrub()
+            try:
+                await holding.scrub()
+            except StoreError as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
 
 
 class HeldSessions:
