@@ -41,6 +41,13 @@ class Notice(msgspec.Struct, frozen=True):
         start, stop = lives.plausible(told.get("start_ts")), lives.plausible(told.get("stop_ts"))
         return Agent(id=name, start=start, stop=stop)
 
+    @property
+    def at(self) -> float | None:
+        """When what it tells came about; of a history, when the first of it may have."""
+        start, stop = self.agent.start, self.agent.stop
+        told = start or stop if self.eventType == _HISTORY else stop or start
+        return told or lives.plausible(self.notifyMs)
+
 
 _decoder: Final = msgspec.json.Decoder(Notice)
 
@@ -83,7 +90,7 @@ async def _take(memory: Memory, tenant: str, notice: Notice) -> bool:
     if channel is None or change is None:
         return False
     agent = notice.agent
-    at = agent.stop or agent.start or lives.plausible(notice.notifyMs) or now
+    at = notice.at or now
     try:
         await memory.recorder.revise(Key(tenant, channel), _once(notice, agent, change), at=at)
     except Deleted:  # what was forgotten since is not told of again

@@ -13,9 +13,10 @@ from proxy.framing import Framing
 from proxy.opening import Opening, refusal
 from proxy.pipeline import Target
 from proxy.question import Request
+from proxy.remedy import remedy
 from proxy.upstream import Headers, Response, is_stream, read_all
 
-PATH: Final = "/chat/completions"
+_PATH: Final = "/chat/completions"
 _REDIRECTION, _ERROR = 300, 400
 _LARGEST_ANSWER = 64_000_000
 _LARGEST_ERROR = 1_000_000
@@ -63,13 +64,12 @@ class Begun:
         self.response.close()
         if kind is None:
             self._breaker.succeeded()
-        elif isinstance(error, UpstreamError) and not isinstance(error, UpstreamTimeout):
-            # What takes too long in the middle may have been held up by a client that reads slowly.
+        elif isinstance(error, UpstreamError) and _is_ailing(error):
             self._breaker.failed()
 
 
 Stitching = Callable[[Response, float], Response]
-"""Puts something in the place of a response; the time is when it must have ended."""
+"""Puts something in the place of a response; the time is when it must have begun to answer."""
 
 
 async def attempt(
@@ -79,12 +79,10 @@ async def attempt(
 
     Raises UpstreamError where there is none: for an error under the status 200, too.
     """
-    response = await target.upstream.open("POST", PATH, request.headers, request.body, due=due.first)
+    response = await opened(target, request, due.first)
     try:
-        if response.status >= _REDIRECTION:
-            await _refuse(response)
         if stitched is not None:
-            response = stitched(response, due.total)
+            response = stitched(response, due.first)
         framing = Framing() if is_stream(response.headers) else None
         data = await (_whole(response) if framing is None else _opening(response, framing, due))
     except BaseException:
@@ -93,6 +91,17 @@ async def attempt(
     response.due(due.total)
     breaker.begun()
     return Begun(target.name, request.model, breaker, response, data, framing)
+
+
+async def opened(target: Target, request: Request, due: float) -> Response:
+    """The response whose head is there by ``due``; raises UpstreamError where it is no answer."""
+    response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=due)
+    if response.status >= _REDIRECTION:
+        try:
+            await _refuse(response)
+        finally:
+            response.close()
+    return response
 
 
 async def _refuse(response: Response) -> NoReturn:
@@ -135,3 +144,8 @@ class _Answer(msgspec.Struct):
 def passed_on(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The upstream's headers that concern the client."""
     return [(name, value) for name, value in headers if _PASSED_ON.fullmatch(name)]
+
+
+def _is_ailing(error: UpstreamError) -> bool:
+    # What takes too long in the middle may have been held up by a client that reads slowly.
+    return not isinstance(error, UpstreamTimeout) and remedy(error).ailing

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from filters.message import Message
-from proxy.attempt import PATH
+from proxy.attempt import opened
 from proxy.breaker import Breaker
 from proxy.errors import UpstreamError
 from proxy.pipeline import Pipeline, Target
@@ -46,11 +46,11 @@ class Candidate:
         if tools is None:
             return response
 
-        async def again(said: Sequence[Message], last: bool) -> Response:  # noqa: FBT001
+        async def again(said: Sequence[Message], last: bool, due: float) -> Response:  # noqa: FBT001
             asked = self._question.followed_by(said, last=last).to(self.target, self._pipeline)
-            return await self.target.upstream.open("POST", PATH, asked.headers, asked.body, due=due)
+            return await opened(self.target, asked, due)
 
-        return Rounds(response, again, tools)
+        return Rounds(response, again, tools, due)
 
     @property
     def breaker(self) -> Breaker:

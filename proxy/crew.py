@@ -25,8 +25,8 @@ class Crew:
 
     ``again`` is called on SIGHUP, and the others get the signal where it says so. ``ended`` is told of each
     process that is no more, and ``lost`` of its place and pid where that was not wanted; it is replaced, at
-    once or, where it did not live for long, after a pause. After SIGTERM or SIGINT all have ``within``
-    seconds.
+    once or, where it did not live for long, after a pause. After SIGTERM or SIGINT no more are started,
+    ``stopping`` is called, and all have ``within`` seconds.
     """
 
     def __init__(  # noqa: PLR0913 - all that a first process does is told to it
@@ -37,12 +37,14 @@ class Crew:
         again: Callable[[], bool],
         ended: Callable[[int], None],
         lost: Callable[[int, int], None],
+        stopping: Callable[[], None],
         within: float,
     ) -> None:
         self._work = work
         self._again = again
         self._tell_ended = ended
         self._tell_lost = lost
+        self._tell_stopping = stopping
         self._within = within
         self._places: dict[int, tuple[int, float]] = {}
         self._missing = dict.fromkeys(range(size), 0.0)
@@ -72,6 +74,7 @@ class Crew:
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
+            self._tell_stopping()
             signal.setitimer(signal.ITIMER_REAL, self._within, 1.0)
         self._send(signal.SIGTERM)
 
@@ -84,7 +87,10 @@ class Crew:
         """Takes note of all that have ended; whether those that were to end did so well."""
         well = True
         while pid := _ended():
-            place, since = self._places.pop(pid[0])
+            ours = self._places.pop(pid[0], None)
+            if ours is None:  # an orphan: a container leaves all of its own to its first process
+                continue
+            place, since = ours
             self._tell_ended(pid[0])
             if self._stopping:
                 well = well and pid[1] == 0

@@ -9,6 +9,7 @@ import msgspec
 
 from proxy.exact import Exact
 from proxy.gate import Gate
+from proxy.graves import Graves
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
 from proxy.traces import Keeping
@@ -25,8 +26,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """What an application is made of. ``health`` goes by the upstreams' names; ``max_body`` is in bytes.
 
     ``log_content`` is whether the log may hold what was said, and ``keeping`` what is kept of turns to be
-    looked at. ``worker`` does what no caller waits for; ``works`` is whether it does
-    so beside the calls.
+    looked at; ``graves`` tells what may not be kept of them any more. ``worker`` does what no caller waits
+    for; ``works`` is whether it does so beside the calls.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -43,6 +44,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     exact: Exact | None = None
     worker: Worker | None = None
     works: bool = True
+    graves: Graves | None = None
 
     @property
     def breakers(self) -> dict[tuple[str, str], str]:
@@ -88,10 +90,12 @@ class Era:
         return self.parts.memory.recorder.lost_turns if self.parts.memory else 0
 
     def load(self) -> None:
-        """Begins to load what no call waits for, and opens the ways to the models."""
+        """Begins to load what no call waits for, opens the ways to the models, and hears of the forgotten."""
         loading = [upstream.keep_warm() for upstream in self.parts.upstreams]
         if self.parts.exact:
             loading.append(self.parts.exact.ready())
+        if self.parts.graves:
+            loading.append(self.parts.graves.look())
         self._loading = [asyncio.get_running_loop().create_task(each) for each in loading]
 
     async def end(self) -> None:

@@ -1,7 +1,7 @@
 """Upstreams are asked one after the other, until one begins to answer or time is up."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Sequence
 
 from proxy.attempt import Begun, Due, attempt
 from proxy.candidates import Candidate, Candidates
@@ -106,12 +106,15 @@ class Fallback:
         return begun
 
 
-async def _first(runs: Iterable[asyncio.Task[Begun | None]]) -> Begun | None:
-    """What the first run that has an answer brings; raises what the first raises that fails for good."""
+async def _first(runs: Sequence[asyncio.Task[Begun | None]]) -> Begun | None:
+    """What the first run that has an answer brings; raises what the one that began first raises."""
     left = set(runs)
     while left:
         done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
         for each in done:
+            # Whoever was to help out and will not is no reason to give up the one that is merely late.
+            if each is not runs[0] and isinstance(each.exception(), UpstreamError):
+                continue
             if begun := each.result():
                 return begun
     return None

@@ -68,6 +68,7 @@ class Fleet:
                 again=self._again,
                 ended=tally.forget,
                 lost=self._lost,
+                stopping=lambda: _close(sockets),
                 within=self._settings.listen.grace + _DRAINED_WITHIN,
             )
             return crew.run()
@@ -85,14 +86,22 @@ class Fleet:
     def _again(self) -> bool:
         """Reads the configuration; whether the others should, too. What is wrong is told once."""
         try:
-            self._settings = load(self._path, self._environ)
+            settings = load(self._path, self._environ)
+            fit(settings, len(self._among))
         except ConfigError as error:
             self._log.error("The configuration stays as it was:\n%s", error.message)
             return False
+        self._settings = settings
         return True
 
     def _lost(self, place: int, pid: int) -> None:
         self._log.error("Process %d (pid %d) has ended; it is started again.", place + 1, pid)
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    # Who serves has its own: with ours open, callers would reach a port at which nobody is left to answer.
+    for each in sockets:
+        each.close()
 
 
 def _counted_apart(settings: Settings) -> bool:

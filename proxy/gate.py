@@ -26,13 +26,14 @@ class Gate:
     def admit(self, headers: Mapping[str, str], path: str) -> str:
         """The tenant; ``default`` where there are no keys, and for notices, whose signature is checked.
 
-        Raises Forbidden for a foreign ``Host`` where there are no keys, and for a key that may only chat;
+        Raises Forbidden for strangers where there are no keys, and for a key that may only chat;
         Unauthorized where a key is wanted and not given.
         """
         if path in _SIGNED:
             return "default"
         if not self._keys:
-            self._refuse_strangers(headers.get("host"))
+            self.refuse_strangers(headers)
+            _refuse_foreign_pages(headers)
             return "default"
         if path in _OPEN:
             return "default"
@@ -43,11 +44,21 @@ class Gate:
             raise Forbidden("This key may chat, and nothing else.", code="insufficient_scope")
         return key.tenant
 
-    def _refuse_strangers(self, host: str | None) -> None:
+    @staticmethod
+    def refuse_strangers(headers: Mapping[str, str]) -> None:
+        """Raises Forbidden where this machine is called by a name that others could give it."""
+        host = headers.get("host")
         # A page in a caller's browser can reach loopback under its own name (DNS rebinding).
         if host is not None and not is_loopback_name(host):
             advice = "set TURNKEEPER_KEYS to be called by other names"
             raise Forbidden(f"'{host[:80]}' is no loopback name; {advice}.", code="host_not_allowed")
+
+
+def _refuse_foreign_pages(headers: Mapping[str, str]) -> None:
+    # A page may post what looks like a form to loopback under its right name, and asks nobody first.
+    if headers.get("sec-fetch-site") == "cross-site":
+        advice = "set TURNKEEPER_KEYS and send one"
+        raise Forbidden(f"Pages of other sites may not call this server; {advice}.", code="site_not_allowed")
 
 
 def _bearer(headers: Mapping[str, str]) -> str:

@@ -36,7 +36,7 @@ class Membership:
         self._neighbours.listen(self._hear)
         self._app.in_flight.tell = self._entered
         self._app.audience.others = lambda account: self._neighbours.tell(Turned(account))
-        self._app.traces.others = lambda *whose: self._neighbours.tell(Forgotten(*whose))
+        self._app.traces.others = lambda *whose: self._neighbours.insist(Forgotten(*whose))
         self._app.place = self._neighbours.place
         while True:
             self._app.metrics.publish()

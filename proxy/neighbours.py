@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -13,6 +14,8 @@ from proxy.memory.store import Key
 
 _LARGEST: Final = 200_000
 _AT_ONCE: Final = 100
+_PAUSE, _TRIES = 0.1, 600
+_log = logging.getLogger("turnkeeper")
 
 
 class Turned(msgspec.Struct, frozen=True, tag="turned"):
@@ -53,7 +56,7 @@ def inboxes(count: int) -> list[Inbox]:
 
 
 class Neighbours:
-    """The other processes. What they have no room for is lost, and nobody waits."""
+    """The other processes. What they have no room for is lost, unless it is insisted on; nobody waits."""
 
     def __init__(self, among: Sequence[Inbox], own: int) -> None:
         self.place = f"process {own + 1} of {len(among)}, with the turns that it has answered"
@@ -64,10 +67,18 @@ class Neighbours:
 
     def tell(self, note: Note) -> None:
         """Tells all others."""
-        said = self._encoder.encode(note)
-        for other in self._others:
-            with contextlib.suppress(OSError):
-                other.send(said)
+        _sent(self._encoder.encode(note), self._others)
+
+    def insist(self, note: Note) -> None:
+        """The same; who has no room is told again, for a minute."""
+        self._insist(self._encoder.encode(note), self._others, _TRIES)
+
+    def _insist(self, said: bytes, others: Sequence[socket.socket], tries: int) -> None:
+        missed = _sent(said, others)
+        if missed and tries:
+            asyncio.get_running_loop().call_later(_PAUSE, self._insist, said, missed, tries - 1)
+        elif missed:
+            _log.error("What was forgotten here may still be kept by %d other processes.", len(missed))
 
     def listen(self, hear: Callable[[Note], None]) -> None:
         """From now on ``hear`` is called with what the others tell."""
@@ -77,6 +88,17 @@ class Neighbours:
         with contextlib.suppress(BlockingIOError):
             for _ in range(_AT_ONCE):
                 hear(self._decoder.decode(self._own.recv(_LARGEST)))
+
+
+def _sent(said: bytes, others: Iterable[socket.socket]) -> list[socket.socket]:
+    """Whom it could not be told."""
+    missed = []
+    for other in others:
+        try:
+            other.send(said)
+        except OSError:
+            missed.append(other)
+    return missed
 
 
 def _inbox() -> Inbox:

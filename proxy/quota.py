@@ -43,7 +43,8 @@ class Quota:
     """Counts by tenant, the name of a key, in windows of a minute that begin with their first request.
 
     Counts may be shared with other servers; turns at once are this process's own. Where ``storage`` fails,
-    or takes longer than ``deadline`` seconds, everybody is let in; it is asked again after a second.
+    or takes longer than ``deadline`` seconds if there is one, everybody is let in; it is asked again after a
+    second.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Quota:
         limits: Limits,
         storage: Storage | None = None,
         *,
-        deadline: float = 0.05,
+        deadline: float | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limits = limits
@@ -71,9 +72,9 @@ class Quota:
 
         Raises LimitExceeded. The answer's headers say what is left.
         """
-        await self._admit(tenant, reply)
-        self._open[tenant] += 1
+        self._take_place(tenant)
         try:
+            await self._admit(tenant, reply)
             yield
         finally:
             self._open[tenant] -= 1
@@ -87,10 +88,14 @@ class Quota:
         if close:
             await close()
 
-    async def _admit(self, tenant: str, reply: Reply) -> None:
+    def _take_place(self, tenant: str) -> None:
+        # Taken before anybody is waited for: of a burst, all would find the same place free.
         most = self._limits.concurrent_streams
         if most and self._open[tenant] >= most:
             self._refuse("streams", f"This key may have {most} answers at once.", 1.0)
+        self._open[tenant] += 1
+
+    async def _admit(self, tenant: str, reply: Reply) -> None:
         left = await self._asked(tenant, reply)
         for kind, each in left.items():
             reply.add(f"x-ratelimit-limit-{kind}", str(each.limit))

@@ -1,5 +1,7 @@
 """The answer's way back: passed on as it comes, once it has begun."""
 
+import asyncio
+
 from proxy.attempt import Begun, passed_on
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.framing import Framing
@@ -9,6 +11,9 @@ from proxy.rewriting import Rewriting
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 _DONE = b"data: [DONE]"
+_LAST = _DONE + b"\n\n"
+_LINGER = 1.0
+"""For how many seconds an upstream may leave a stream open behind its own end."""
 # What has gone out is kept until the turn is recorded.
 _LARGEST_ANSWER = 64_000_000
 
@@ -86,6 +91,7 @@ class Passage:
 
     async def read_on(self) -> None:
         """Passes on what was not taken, until the end."""
+        self._note(self._last)
         while data := await self._read():
             if self._failure:
                 raise self._failure
@@ -106,5 +112,10 @@ class Passage:
         events = self._cut(data)
         if not events:
             return b""
-        self._last = events
+        self._note(events)
         return self._answer.feed(events) if self._filtered else events
+
+    def _note(self, events: bytes) -> None:
+        self._last = events
+        if events.endswith(_LAST):  # whoever reads to the end of the body would wait for nothing
+            self._response.due(asyncio.get_running_loop().time() + _LINGER)

@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
+from typing import Final
 
 from watchfiles import awatch
 
@@ -15,16 +18,19 @@ from proxy.errors import ConfigError
 
 _log = logging.getLogger("turnkeeper")
 
+_READ_AT_THE_START: Final = ("listen.host", "listen.port", "listen.grace", "log.format", "log.level")
+
 
 class Reload:
     """Brings a new configuration into a running application: whole, or not at all."""
 
     def __init__(self, app: App, settings: Settings, path: Path, environ: Mapping[str, str]) -> None:
         self._app = app
-        self._settings = settings
+        self._first = self._settings = settings
         self._path = path
         self._environ = environ
         self._one_at_a_time = asyncio.Lock()
+        self._seen = self._contents()
 
     async def now(self) -> None:
         """Reads the file again; what is wrong with it is reported, and then nothing changes."""
@@ -37,21 +43,28 @@ class Reload:
     async def whenever_it_changes(self, tell: Callable[[], None] | None = None) -> None:
         """Reads the file again after every change to it, or to a filter that it names, until cancelled.
 
-        With ``tell`` somebody else is told of the change instead. Folders that a later configuration brings
-        in are not watched.
+        With ``tell`` somebody else is told of the change instead. Folders that a later configuration, or
+        another link, brings in are not watched.
         """
-        # Editors put a new file in the old one's place, which only the folder can tell.
-        folders = {file.parent for file in self._files()}
-        async for changes in awatch(*folders, recursive=False):
-            if self._concerns(Path(changed) for _, changed in changes):
+        async for _ in awatch(*self._folders(), recursive=False):
+            if self._has_changed():
                 if tell is None:
                     await self.now()
                 else:
                     tell()
 
-    def _concerns(self, changed: Iterable[Path]) -> bool:
-        files = {file.resolve() for file in self._files()}
-        return any(file.resolve() in files for file in changed)
+    def _folders(self) -> set[Path]:
+        """What is watched: a link may lead through a folder that nobody may list."""
+        leading = {folder for file in self._files() for folder in _leading_to(file.absolute())}
+        return {folder for folder in leading if os.access(folder, os.R_OK)}
+
+    def _has_changed(self) -> bool:
+        """Whether anything is other than when this was last asked."""
+        before, self._seen = self._seen, self._contents()
+        return self._seen != before
+
+    def _contents(self) -> dict[Path, tuple[int, ...]]:
+        return {file: _content(file) for file in self._files()}
 
     def _files(self) -> list[Path]:
         named = (self._path.parent / name for name in self._settings.filters)
@@ -60,8 +73,31 @@ class Reload:
     def _take_over(self, settings: Settings) -> None:
         app = self._app
         app.swap(assembly.parts(settings, self._environ, app.metrics, app.traces))
-        before, after = self._settings.listen, settings.listen
-        if (before.host, before.port) != (after.host, after.port):
-            _log.warning("%s: 'listen' has changed; a new address wants a restart.", self._path)
         self._settings = settings
+        if late := [repr(name) for name in _READ_AT_THE_START if _differ(name, self._first, settings)]:
+            _log.warning("%s: a change of %s wants a restart.", self._path, ", ".join(late))
         _log.info("The configuration was read again: %s", self._path)
+
+
+def _leading_to(file: Path) -> Iterator[Path]:
+    """The folders in which a file may become another: its own, and those of all links on the way to it."""
+    # Editors put a new file in the old one's place, and others a new link, which only the folder can tell.
+    yield file.parent
+    for part in (file, *file.parents):
+        if part.is_symlink():
+            yield part.parent
+            yield from _leading_to(part.parent / part.readlink())
+
+
+def _content(file: Path) -> tuple[int, ...]:
+    """Tells what a file holds from what it held, whichever links lead to it; nothing where it is gone."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _differ(name: str, one: Settings, other: Settings) -> bool:
+    value = attrgetter(name)
+    return bool(value(one) != value(other))

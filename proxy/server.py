@@ -80,6 +80,8 @@ class Server(uvicorn.Server):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._say_farewell()
+        left = self.config.timeout_graceful_shutdown or 0.0
+        asyncio.get_running_loop().call_later(left, self._leave_who_does_not_read)
         await super().shutdown(sockets)
 
     async def _say_farewell(self) -> None:
@@ -90,6 +92,12 @@ class Server(uvicorn.Server):
         while self.server_state.tasks and not self.force_exit and clock() < end:  # noqa: ASYNC110 - as uvicorn waits
             await asyncio.sleep(0.05)
         self.config.timeout_graceful_shutdown = max(0.0, grace - (clock() - began))  # type: ignore[assignment]
+
+    def _leave_who_does_not_read(self) -> None:
+        # That calls are cancelled could not be told them either: it would wait for them, beyond the end.
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Protocol) and connection.flow.write_paused:
+                connection.transport.abort()
 
     def _do(self, work: Work) -> None:
         task = asyncio.get_running_loop().create_task(work())

@@ -100,7 +100,7 @@ async def delete(memory: Memory, traces: Traces, key: Key) -> bool:
     traces.forget(key.tenant, session=key.session)
     there = await memory.store.delete(key)
     if memory.archiving:
-        there = bool(await memory.archiving.archive.forget_strangers(key)) or there
+        there = bool(await memory.archiving.archive.forget_strangers(key, at=time.time())) or there
     return there
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from filters.base import Context, Fields, Messages
 from proxy.account import Account
+from proxy.memory.archive.archive import Buried
 from proxy.pipeline import Pipeline
 from proxy.session import Identity
 from proxy.watch import Watch
@@ -71,9 +72,18 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def concerns(self, person: str) -> bool:
         """Whether somebody called, or said anything that was sent along."""
-        if self.account.user == person:
-            return True
-        return self.content is not None and any(m.user == person for m in self.content.call.messages)
+        return person in self._persons
+
+    def is_buried(self, buried: Buried) -> bool:
+        """Whether its session, or one of its persons, was forgotten after it had arrived."""
+        times = [buried.persons.get(name) for name in self._persons]
+        times.append(buried.sessions.get(self.account.session or ""))
+        return any(at is not None and self.account.at <= at for at in times)
+
+    @property
+    def _persons(self) -> set[str]:
+        said = self.content.call.messages if self.content else ()
+        return {name for name in (self.account.user, *(m.user for m in said)) if name is not None}
 
 
 def _without_keys(content: Content) -> Content:

@@ -10,6 +10,7 @@ import msgspec
 
 from proxy.account import Account
 from proxy.hour import Hour
+from proxy.memory.archive.archive import Buried
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.session import Session
 from proxy.memory.store import Key
@@ -83,6 +84,13 @@ class Traces:
             if trace.account.tenant == tenant and session in {None, trace.account.session}:
                 yield trace
 
+    def oldest(self) -> Mapping[str, float]:
+        """When the oldest turn arrived that is kept of each tenant, in seconds since 1970."""
+        found: dict[str, float] = {}
+        for account in (trace.account for trace in self._ring):
+            found[account.tenant] = min(account.at, found.get(account.tenant, account.at))
+        return found
+
     def find(self, tenant: str, id: str) -> Trace | None:  # noqa: A002 - an id is called an id
         """A tenant's turn by its id."""
         return next((trace for trace in self.newest(tenant) if trace.account.id == id), None)
@@ -112,6 +120,13 @@ class Traces:
         """The same, here alone."""
         for trace in list(self.newest(tenant)):
             if trace.account.session == session if user is None else trace.concerns(user):
+                self._ring.remove(trace)
+                self._let_go(trace)
+
+    def let_go_buried(self, tenant: str, buried: Buried) -> None:
+        """Lets go, here alone, of all turns of whoever was forgotten after they had arrived."""
+        for trace in list(self.newest(tenant)):
+            if trace.is_buried(buried):
                 self._ring.remove(trace)
                 self._let_go(trace)
 

@@ -1,6 +1,7 @@
 """What an answer said, read back from the bytes that went to the client."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -140,13 +141,32 @@ def _reasoning(said: Iterable[dict[str, Any]]) -> str | None:
 
 
 def _calls(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    calls: dict[int, dict[str, Any]] = {}
+    calls: list[tuple[int, dict[str, Any]]] = []
+    newest: dict[int, dict[str, Any]] = {}
     for delta in said:
         pieces = delta.get("tool_calls")
         for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if isinstance(piece, dict):
-                _add(calls.setdefault(piece.get("index", place), {}), piece)
-    return [calls[index] for index in sorted(calls)] or None
+                index = index_of(piece, place)
+                if index not in newest or is_another(newest[index], piece):
+                    newest[index] = {}
+                    calls.append((index, newest[index]))
+                _add(newest[index], piece)
+    return [call for _, call in sorted(calls, key=itemgetter(0))] or None
+
+
+def index_of(piece: Mapping[str, Any], place: int) -> int:
+    """Which call of a delta a piece says it is of; its place there, where it says nothing of use."""
+    index = piece.get("index")
+    return index if isinstance(index, int) else place
+
+
+def is_another(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
+    """Whether a piece begins another call than the one that its index last stood for."""
+    # Some servers give all parallel calls one index; others give each piece of one call an id of its own.
+    function = piece.get("function")
+    named = piece.get("id") and isinstance(function, dict) and function.get("name")
+    return bool(named and call.get("id") and call["id"] != piece["id"])
 
 
 def _add(call: dict[str, Any], piece: dict[str, Any]) -> None:

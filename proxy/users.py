@@ -1,5 +1,6 @@
 """Users over HTTP: what an engine can be given about them before a call."""
 
+import contextlib
 from collections import deque
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from proxy import rest
 from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.assembly import lines
-from proxy.memory.session import Session, decode
+from proxy.memory.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Listed, Store
 from proxy.pipeline import Memory
 
@@ -69,12 +70,19 @@ async def _held(store: Store, user: Key) -> list[str]:
     """The newest summary and the last lines of the newest session whose first speaker this was."""
     newest = sorted(await _listed(store, user.tenant), key=lambda line: line.updated, reverse=True)
     for line in newest[:_MOST_READ]:
-        held = await store.read(Key(user.tenant, line.session))
-        session = decode(held.blob) if held else Session()
+        session = await _readable(store, Key(user.tenant, line.session))
         if session.user == user.session and (said := lines(session)):
             noted = [f"notes: {one_line(one.text, _LONGEST)}" for one in session.summaries[-1:]]
             return noted + said[-_MOST_LINES:]
     return []
+
+
+async def _readable(store: Store, key: Key) -> Session:
+    """A session; an empty one, where it is not there or its bytes are of no use."""
+    with contextlib.suppress(*UNREADABLE):
+        if held := await store.read(key):
+            return decode(held.blob)
+    return Session()
 
 
 async def _listed(store: Store, tenant: str) -> list[Listed]:

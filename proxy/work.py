@@ -7,11 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-import msgspec
-
 from proxy.lull import Lull
 from proxy.memory import lease
-from proxy.memory.session import Session, decode
+from proxy.memory.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Store, StoreError
 
 _log = logging.getLogger("turnkeeper")
@@ -130,11 +128,11 @@ class Worker:
             await self._consider(key)
 
     async def _consider(self, key: Key) -> None:
-        held = await self._store.read(key)
-        await asyncio.sleep(0)  # callers come first
         try:
+            held = await self._store.read(key)
+            await asyncio.sleep(0)  # callers come first
             session = decode(held.blob) if held else None
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return
         if session:
             self.nudge(key, session)

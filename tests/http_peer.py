@@ -107,7 +107,7 @@ class Peer:
     def open(self) -> int:
         return sum(not talk.lost.is_set() for talk in self.talks)
 
-    async def all_closed(self, within: float = 1.0) -> None:
+    async def all_closed(self, within: float = 5.0) -> None:
         async with asyncio.timeout(within):
             for talk in self.talks:
                 await talk.lost.wait()

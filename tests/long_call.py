@@ -155,12 +155,23 @@ def said(stream: str) -> str:
     return "".join(c["delta"].get("content") or "" for chunk in chunks for c in chunk["choices"])
 
 
-def settle(proxy: Any, session: str = "long", tenant: str = "default", within: float = 5.0) -> None:
+def settle(proxy: Any, within: float = 20.0) -> None:
     """Waits until all turns are written, and nothing is under way in the background."""
+    assert settled(proxy, within), f"after {within:g} s something is still under way"
+
+
+def settled(proxy: Any, within: float) -> bool:
+    """Whether it comes to that in time."""
     end = time.monotonic() + within
-    memory, worker = proxy.app.memory, proxy.app._era.parts.worker
-    while (memory.recorder._waiting or worker._tasks) and time.monotonic() < end:
+    while not (done := proxy.run(_at_rest(proxy.app))) and time.monotonic() < end:
         time.sleep(0.002)
+    return bool(done)
+
+
+async def _at_rest(app: Any) -> bool:
+    """The last byte of an answer overtakes what is written down of it; until then its turn is in flight."""
+    now = app.standing()
+    return not (now.in_flight or now.waiting or app._era.parts.worker._tasks)
 
 
 def tokens(prompt: Sequence[dict[str, Any]]) -> int:

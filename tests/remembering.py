@@ -1,19 +1,24 @@
 """Calls over HTTP that are remembered, and what memory holds of them."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from proxy.memory.session import Entry, decode
 from proxy.memory.store import Key
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
-CONFIG = """
+IMPATIENT = """
 memory: {sessions: "${MEMORY_URL}"}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
 pipelines:
   default: {upstreams: [main], request: [repair_history, restore_history, restore_interrupted]}
 """
+"""A call waits for memory as briefly as it does by default: 50 ms."""
+
+CONFIG = IMPATIENT.replace("memory: {", "memory: {deadline: 5s, ")
+"""A call waits for memory even on a slow machine: for what is not about time."""
+
 Serve = Callable[..., ProxyServer]
 
 
@@ -37,16 +42,15 @@ def held(proxy: ProxyServer, session: str = "s1", tenant: str = "default") -> li
     """What memory holds once all that was said is written."""
     memory = proxy.app.memory
     assert memory
-    time.sleep(0.1)  # the last byte of an answer overtakes what is written down of it
-    end = time.monotonic() + 3
-    while proxy.run(_waiting(memory)) and time.monotonic() < end:
-        time.sleep(0.01)
-    blob = proxy.run(memory.store.read(Key(tenant, session)))
+    until(lambda: proxy.run(_is_written(proxy)))
+    blob = proxy.run(memory.store.read(Key(tenant, session), leisure=True))
     return list(decode(blob.blob).entries) if blob else []
 
 
-async def _waiting(memory: Any) -> int:
-    return len(memory.recorder._waiting)
+async def _is_written(proxy: ProxyServer) -> bool:
+    """The last byte of an answer overtakes what is written down of it; until then its turn is in flight."""
+    now = proxy.app.standing()
+    return not (now.in_flight or now.waiting)
 
 
 def texts(entries: list[Entry]) -> list[tuple[str, Any]]:

@@ -1,8 +1,8 @@
 """``turnkeeper serve`` as a process of its own, and what the kernel knows of it."""
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,27 +10,34 @@ from typing import Any, Self
 
 import httpx2
 
+from tests.memory.redis_server import free_port
 from tests.waiting import until
 
 LISTEN = 'listen: {port: "${PORT}"}\n'
 """What a configuration has to have that is served by itself."""
+
+_UNFINISHED = re.compile(r"^turnkeeper_(?:turns_in_flight|memory_queue_turns) (\S+)$", re.MULTILINE)
+
+
+def at_rest(client: httpx2.Client) -> bool:
+    """Whether no turn is being answered, and none is yet to be written."""
+    return [float(count) for count in _UNFINISHED.findall(client.get("/metrics").text)] == [0, 0]
 
 
 class ServingProcess:
     """Serves a configuration, whose ``listen.port`` is ``${PORT}``, until it is left.
 
     ``said`` is the file with all that it wrote. With ``options`` for several processes the first one's pid
-    is ``pid``, and those that serve are ``members``.
+    is ``pid``, and those that serve are ``members``. ``command`` may be changed before it starts.
     """
 
     def __init__(self, folder: Path, config: str, *options: str, **environ: str) -> None:
         self.path = folder / "served.yaml"
         self.path.write_text(config)
         self.said = folder / "served.log"
-        self._options = options
+        self.command = [sys.executable, "-m", "proxy", "serve", str(self.path), *options]
         self._environ = environ
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
 
     def __enter__(self) -> Self:
         self.start()
@@ -40,13 +47,13 @@ class ServingProcess:
         """It is up; again, on the same port, after it has ended."""
         with self.said.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", str(self.path), *self._options],
+                self.command,
                 env={**os.environ, "PORT": str(self.port), **self._environ},
                 stdout=out,
                 stderr=out,
             )
         self.client = httpx2.Client(base_url=self.root, timeout=10)
-        assert until(lambda: self.is_up() or self.process.poll() is not None)
+        assert until(lambda: self.is_up() or self.process.poll() is not None, 30)
         assert self.is_up(), self.log
 
     def __exit__(self, *_: object) -> None:

@@ -13,6 +13,7 @@ from proxy.configuration.settings import Limits, Settings
 from proxy.era import Parts
 from proxy.exact import Exact
 from proxy.gate import Gate
+from proxy.graves import Graves
 from proxy.memory.open import open_counts
 from proxy.metrics import Metrics
 from proxy.traces import Keeping, Traces
@@ -57,6 +58,7 @@ def parts(
         quota=_quota(settings, metrics.refused),
         tracing=traced_to(settings.opentelemetry.endpoint),
         keeping=Keeping(settings.traces.keep, settings.traces.content),
+        graves=Graves(memory.archiving.archive, traces) if memory and memory.archiving else None,
     )
 
 
@@ -69,7 +71,8 @@ def _quota(settings: Settings, refused: Callable[[str], None]) -> "Quota | None"
     quota = importlib.import_module("proxy.quota")
     limits = quota.Limits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
     storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
-    deadline = memory.deadline if memory else 0.0
+    # What this process counts itself is there at once, and a busy moment is no reason to let everybody in.
+    deadline = memory.deadline if memory and storage else None
     counted: Quota = quota.Quota(limits, storage, deadline=deadline, refused=refused)
     return counted
 

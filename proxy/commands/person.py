@@ -1,4 +1,4 @@
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -10,6 +10,10 @@ from proxy.pipeline import Memory
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
 MaybeUser = Annotated[str, typer.Argument(metavar="[USER]", help="The user's id.")]
+_UNHEARD: Final = (
+    "Without an archive, servers that run do not hear of this: the turns that they keep for the web page go"
+    " when newer ones come, or by DELETE /v1/memory/users/ID or /v1/memory/sessions/ID to each of them."
+)
 Session = Annotated[str, typer.Option("--session", metavar="ID", help="A session alone, whoever's it is.")]
 
 
@@ -29,10 +33,13 @@ def forget(
     if bool(user) == bool(session):
         raise typer.BadParameter("name a user, or a session with --session")
 
-    async def work(memory: Memory, whose: str) -> int:
+    async def work(memory: Memory, whose: str) -> tuple[int, bool]:
+        people, is_heard = memory.people, memory.archiving is not None
         if user:
-            return await memory.people.forget(Scope(whose, user))
-        return await memory.people.forget_session(whose, session)
+            return await people.forget(Scope(whose, user)), is_heard
+        return await people.forget_session(whose, session), is_heard
 
-    count = remembered(config, tenant, work)
+    count, is_heard = remembered(config, tenant, work)
     typer.echo(f"Forgotten: {count} sessions, turns and facts." if count else "There was nothing to forget.")
+    if not is_heard:
+        typer.echo(_UNHEARD, err=True)

@@ -2,6 +2,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 
 import typer
@@ -9,27 +10,57 @@ import typer
 from proxy import assembly
 from proxy.commands.terminal import Config, told
 from proxy.configuration.load import load
+from proxy.configuration.settings import Settings
 from proxy.era import Era, Parts
 from proxy.errors import ConfigError
+from proxy.log import logging_to
 from proxy.work import ALONE_EVERY
+
+_log = logging.getLogger("turnkeeper")
+
+Read = tuple[Settings, Parts]
 
 
 def worker(config: Config = Path("config/agora.yaml")) -> None:
-    """Do what no caller waits for, beside servers that have `work: false`, until SIGTERM or SIGINT."""
+    """Do what no caller waits for, beside servers that have `work: false`, until SIGTERM or SIGINT.
+
+    SIGHUP reads the configuration again.
+    """
     with told():
-        parts = assembly.parts(load(config, os.environ), os.environ)
-        if parts.worker is None:
-            raise ConfigError(f"{config}: nothing is remembered, so there is nothing to do; set 'memory:'.")
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        read = _read(config)
+    asyncio.run(_work(config, read))
+
+
+def _read(config: Path) -> Read:
+    settings = load(config, os.environ)
+    parts = assembly.parts(settings, os.environ)
+    if parts.worker is None:
+        raise ConfigError(f"{config}: nothing is remembered, so there is nothing to do; set 'memory:'.")
+    return settings, parts
+
+
+async def _work(config: Path, read: Read | None) -> None:
+    loop, signs = asyncio.get_running_loop(), asyncio.Queue[int]()
+    for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(sign, signs.put_nowait, sign)
     typer.echo("Turnkeeper works in the background.")
-    asyncio.run(_work(parts))
+    while read:
+        settings, parts = read
+        with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
+            era = Era(parts)
+            era.begin(every=ALONE_EVERY)
+            read = await _next(config, signs)
+            await era.end()
 
 
-async def _work(parts: Parts) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(sign, ended.set)
-    era = Era(parts)
-    era.begin(every=ALONE_EVERY)
-    await ended.wait()
-    await era.end()
+async def _next(config: Path, signs: "asyncio.Queue[int]") -> Read | None:
+    """What to go on with after SIGHUP, which changes nothing where it is wrong; nothing after the others."""
+    while await signs.get() == signal.SIGHUP:
+        try:
+            read = _read(config)
+        except ConfigError as error:
+            _log.error("The configuration stays as it was:\n%s", error.message)
+        else:
+            _log.info("The configuration was read again: %s", config)
+            return read
+    return None

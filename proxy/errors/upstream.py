@@ -43,7 +43,8 @@ class UpstreamRefused(UpstreamError):
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         super().__init__(f"The upstream answered {status}.", code="upstream_refused")
-        self.status = status
+        # What is no error of HTTP could not be passed on.
+        self.status = status if 400 <= status <= 599 else 502  # noqa: PLR2004
         self._body = body
         self._headers = headers
 

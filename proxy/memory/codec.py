@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key, Unreadable
 
 # No msgpack value begins with C1, so that nothing which was written plainly is taken for marked.
 ENCRYPTED: Final = b"\xc1TK1"
@@ -19,7 +19,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, key: Key, blob: bytes) -> bytes:
-        """The bytes that were encoded for this key; raises StoreError for what cannot be decoded."""
+        """The bytes that were encoded for this key; raises Unreadable for what cannot be decoded."""
         ...
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
@@ -35,10 +35,10 @@ class Identity:
         return _PLAIN + blob if blob[:3] == _PLAIN[:3] else blob
 
     def decode(self, key: Key, blob: bytes) -> bytes:  # noqa: ARG002 - any key
-        """The same bytes; StoreError where they are encrypted."""
+        """The same bytes; Unreadable where they are encrypted."""
         mark = blob[:_MARK]
         if mark == ENCRYPTED:
-            raise StoreError("This session is encrypted, and no key was given to read it with.")
+            raise Unreadable("This session is encrypted, and no key was given to read it with.")
         return blob[_MARK:] if mark == _PLAIN else blob
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:  # noqa: ARG002 - for any purpose

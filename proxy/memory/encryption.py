@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.memory.codec import ENCRYPTED, Identity
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key, Unreadable
 
 KEY_BYTES: Final = 32
 _NAME: Final = 4
@@ -56,12 +56,12 @@ class Encryption:
             return self._plain.decode(key, blob)
         used = self._keys.get(blob[len(ENCRYPTED) : _HEAD])
         if used is None:
-            raise StoreError("This session was encrypted with a key that is not among those given.")
+            raise Unreadable("This session was encrypted with a key that is not among those given.")
         owner = _owner(key)
         try:
             return _cipher(used, owner).decrypt(blob[_HEAD : _HEAD + _NONCE], blob[_HEAD + _NONCE :], owner)
         except (InvalidTag, ValueError):
-            raise StoreError("This session's bytes were altered, or belong to another session.") from None
+            raise Unreadable("This session's bytes were altered, or belong to another session.") from None
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
         """One of each key, the newest's first."""

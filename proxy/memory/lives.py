@@ -10,11 +10,12 @@ import msgspec
 from msgspec import UNSET
 
 from filters.message import LARGEST, Message, epoch_seconds
+from proxy.memory.agents import Agents
 from proxy.memory.reconcile import reconcile
 from proxy.memory.session import Entry, Session
 from proxy.memory.speech import is_speech
 
-_STATE = "agora"
+_FORMERLY = "agora"
 _SPOKEN = "speech_start_ms"
 _MOST_NOTICES = 32
 _MOST_AGENTS = 16
@@ -39,18 +40,16 @@ def plausible(timestamp: object) -> float | None:
 
 def noticed(session: Session, notice: str) -> bool:
     """Whether this notice was taken already."""
-    return notice in _state(session).get("notices", ())
+    return notice in _told_of(session)[0].notices
 
 
 def noting(session: Session, notice: str, agent: Agent, life: int | None) -> Session:
     """The session that knows of a notice, and which life its agent has."""
-    state = _state(session)
-    notices = [*state.get("notices", ()), notice][-_MOST_NOTICES:]
-    lives = {**state.get("lives", {})} | ({agent.id: life} if agent.id and life is not None else {})
+    known, state = _told_of(session)
+    notices = (*known.notices, notice)[-_MOST_NOTICES:]
+    lives = known.lives | ({agent.id: life} if agent.id and life is not None else {})
     kept = dict([*lives.items()][-_MOST_AGENTS:])
-    return msgspec.structs.replace(
-        session, state={**session.state, _STATE: {"notices": notices, "lives": kept}}
-    )
+    return msgspec.structs.replace(session, agents=Agents(notices, kept), state=state)
 
 
 def joined(session: Session, agent: Agent) -> tuple[Session, int | None]:
@@ -93,7 +92,7 @@ def told(
 
 def _life_of(session: Session, agent: Agent, spoken: Sequence[Message] = ()) -> int | None:
     """The life that is an agent's: known by its name, else by words and time, else by the time alone."""
-    lives: Mapping[str, int] = _state(session).get("lives", {})
+    lives = _told_of(session)[0].lives
     if agent.id in lives:
         return lives[agent.id]
     others = set(lives.values())
@@ -142,9 +141,15 @@ def _begun(session: Session) -> Session:
     )
 
 
-def _state(session: Session) -> Mapping[str, Any]:
-    state = session.state.get(_STATE)
-    return state if isinstance(state, dict) else {}
+def _told_of(session: Session) -> tuple[Agents, dict[str, Any]]:
+    """What is known of the agents, and the client's state; earlier versions kept the one in the other."""
+    if session.agents is not None:
+        return session.agents, session.state
+    try:
+        known = msgspec.convert(session.state.get(_FORMERLY), Agents)
+    except msgspec.ValidationError:
+        return Agents((), {}), session.state
+    return known, {name: value for name, value in session.state.items() if name != _FORMERLY}
 
 
 def _is_in_time(entry: Entry, agent: Agent) -> bool:

@@ -1,7 +1,8 @@
 """Every place that holds a person's words, and how they leave it."""
 
+import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -9,11 +10,13 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.cold import all_of
 from proxy.memory.contents import contents
-from proxy.memory.session import Entry, Session, decode, encode, message_of
+from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode, message_of
 from proxy.memory.sql import log
 from proxy.memory.store import Key, Store, StoreError
 
+_log = logging.getLogger("turnkeeper")
 _AT_ONCE: Final = 100
 _ATTEMPTS: Final = 10
 
@@ -54,27 +57,36 @@ class People:
     async def forget(self, person: Scope) -> int:
         """Removes all that is held of a person; how much there was."""
         at = time.time()
-        count = sum([await holding.forget(person, at=at) for holding in self._holdings])
-        await self._scrub()
-        return count
+        return await self._everywhere(holding.forget(person, at=at) for holding in self._holdings)
 
     async def forget_session(self, tenant: str, session: str) -> int:
         """Removes all that is held of a session; how much there was."""
         at, key = time.time(), Key(tenant, session)
-        count = sum([await holding.forget_session(key, at=at) for holding in self._holdings])
+        return await self._everywhere(holding.forget_session(key, at=at) for holding in self._holdings)
+
+    async def _everywhere(self, works: Iterable[Awaitable[int]]) -> int:
+        """What all of them removed; one that fails holds up no other, and is told of at the end."""
+        count, faults = 0, list[StoreError]()
+        for work in works:
+            try:
+                count += await work
+            except StoreError as fault:
+                faults.append(fault)
         await self._scrub()
+        if faults:
+            raise faults[0]
         return count
 
     async def _scrub(self) -> None:
-        """Each place is tried, whatever another says; then the first that failed is told of."""
-        failures: list[StoreError] = []
+        """The same for what is left in their files."""
+        faults: list[StoreError] = []
         for holding in self._holdings:
             try:
                 await holding.scrub()
-            except StoreError as failure:
-                failures.append(failure)
-        if failures:
-            raise failures[0]
+            except StoreError as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
 
 
 class HeldSessions:
@@ -89,24 +101,20 @@ class HeldSessions:
         self._file = file
 
     async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
-        """As the protocol has it."""
-        sessions = []
-        async for key, session, _ in self._with(person):
-            entries = [*await self._cold(key, session), *session.entries]
-            if session.user != person.person:
-                entries = [entry for entry in entries if entry.user == person.person]
-            sessions.append({"id": key.session, "contents": contents(entries)})
-        return {"sessions": sessions}
+        """As the protocol has it; a session that cannot be read is left out."""
+        told = [await self._told(key, person) async for key in self._keys(person.tenant)]
+        return {"sessions": [session for session in told if session]}
 
     async def forget(self, person: Scope, *, at: float) -> int:  # noqa: ARG002 - the store knows when
-        """As the protocol has it."""
-        count = 0
-        async for key, session, _ in self._with(person):
-            if session.user == person.person:
-                count += await self._store.delete(key)
-            else:
-                await self._take_out(key, person)
-                count += 1
+        """As the protocol has it; a session that cannot be read or written holds up no other."""
+        count, faults = 0, list[Exception]()
+        async for key in self._keys(person.tenant):
+            try:
+                count += await self._forget(key, person)
+            except (StoreError, *UNREADABLE) as fault:
+                faults.append(fault)
+        if faults:
+            raise StoreError(f"{len(faults)} sessions are left that may hold words of theirs: {faults[0]}")
         return count
 
     async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - the store knows when
@@ -118,42 +126,56 @@ class HeldSessions:
         if self._file:
             await log.empty(self._file)
 
-    async def _with(self, person: Scope) -> AsyncIterator[tuple[Key, Session, int]]:
+    async def _keys(self, tenant: str) -> AsyncIterator[Key]:
         after = ""
-        while page := await self._store.list(person.tenant, after=after, limit=_AT_ONCE):
+        while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
             for line in page:
-                key = Key(person.tenant, line.session)
-                held = await self._store.read(key)
-                session = decode(held.blob) if held else Session()
-                if held and await self._concerns(key, session, person.person):
-                    yield key, session, held.version
+                yield Key(tenant, line.session)
             after = page[-1].session
 
-    async def _concerns(self, key: Key, session: Session, name: str) -> bool:
-        if session.user == name:
-            return True
-        return any(entry.user == name for entry in (*session.entries, *await self._cold(key, session)))
+    async def _told(self, key: Key, person: Scope) -> dict[str, Any] | None:
+        """What is held of a person in a session; ``None`` where that is nothing, or cannot be read."""
+        try:
+            held = await self._store.read(key)
+            session = decode(held.blob) if held else Session()
+            entries = await all_of(self._store, key, session)
+        except UNREADABLE as fault:
+            _log.warning("A session cannot be read for an export: %s", type(fault).__name__)
+            return None
+        is_theirs = session.user == person.person
+        said = [entry for entry in entries if is_theirs or entry.user == person.person]
+        return {"id": key.session, "contents": contents(said)} if is_theirs or said else None
 
-    async def _cold(self, key: Key, session: Session) -> list[Entry]:
-        if not session.moved:
-            return []
-        blobs = await self._store.cold(key, limit=session.moved)
-        return [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
-
-    async def _take_out(self, key: Key, person: Scope) -> None:
-        """Of a session that is another's, what the person said."""
+    async def _forget(self, key: Key, person: Scope) -> bool:
+        """Whether a person had something in a session: their own goes, of another's what they said in it."""
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key)
-            if held is None:
-                return
-            session = decode(held.blob)
-            cold = [entry for entry in await self._cold(key, session) if entry.user != person.person]
-            kept = tuple(entry for entry in session.entries if entry.user != person.person)
-            told = None if session.told and session.told.person == person.person else session.told
-            blob = encode(msgspec.structs.replace(session, entries=kept, moved=len(cold), told=told))
+            session = decode(held.blob) if held else Session()
+            if session.user == person.person:
+                return await self._store.delete(key)
+            entries = await all_of(self._store, key, session)
+            if held is None or all(entry.user != person.person for entry in entries):
+                return False
+            left, cold = _without(session, entries, person.person)
             moved = [msgspec.msgpack.encode(entry) for entry in cold]
-            if await self._store.replace(key, blob, version=held.version, ttl=self._ttl, cold=moved):
-                return
+            version, ttl = held.version, self._ttl
+            if await self._store.replace(key, encode(left), version=version, ttl=ttl, cold=moved):
+                return True
+        raise StoreError("others are writing this session")
+
+
+def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Session, Sequence[Entry]]:
+    """The session without what one of its speakers said, and its cold part; ``entries`` are all it holds.
+
+    Where summaries stand for some of it, they go, and all turns are held ready for new ones.
+    """
+    told = None if session.told and session.told.person == name else session.told
+    kept = tuple(entry for entry in entries if entry.user != name)
+    if any(entry.user == name and entry.place <= session.reach for entry in entries):
+        return msgspec.structs.replace(session, entries=kept, moved=0, summaries=(), told=told), ()
+    hot = tuple(entry for entry in session.entries if entry.user != name)
+    cold = kept[: len(kept) - len(hot)]
+    return msgspec.structs.replace(session, entries=hot, moved=len(cold), told=told), cold
 
 
 class Archived:

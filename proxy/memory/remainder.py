@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from filters.message import Message
+from proxy.memory.agents import Agents
 from proxy.memory.contents import numbered
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
@@ -32,6 +33,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     newest: Newest | None = None
     unheard: tuple[Entry, ...] = ()
     state: dict[str, Any] = {}
+    agents: Agents | None = None
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
@@ -56,6 +58,7 @@ def remainder(session: Session) -> Remainder:
         newest=session.newest,
         unheard=session.unheard,
         state=session.state,
+        agents=session.agents,
         summaries=session.summaries,
         model=session.model,
         trimmed=session.trimmed,
@@ -86,6 +89,7 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
         newest=left.newest,
         unheard=left.unheard,
         state=left.state,
+        agents=left.agents,
         summaries=left.summaries,
         model=left.model,
         trimmed=left.trimmed,

@@ -8,11 +8,15 @@ from msgspec import UNSET
 
 from filters.group import call_id
 from filters.message import Content, Message
+from proxy.memory.agents import Agents
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
+from proxy.memory.store import Unreadable
 from proxy.memory.told import Told
 
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
+UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
+"""What reading one session raises where its bytes are of no use, though the store answers."""
 REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
 _MARKS = ("source", "user", "interrupt_timestamp", "original")
@@ -72,12 +76,13 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     ``turns`` is the number that the next turn of this ``life`` will bear; a turn that is withdrawn takes its
     number along. ``user`` is the session's first user. ``began`` is the first time that the engine wrote to a
     message of this life, as it wrote it; the other times are in seconds since 1970. ``unheard`` are the last
-    answers of this life that no window showed: one that comes late may show them yet. ``summaries`` stand
-    for the oldest turns, in order; ``model`` is what the session last asked; ``trimmed`` is whether turns
-    that no summary covers had to be left out. ``learnt`` is the last turn that was looked at for facts, and
-    ``told`` which facts the prompts begin with; ``alias`` is what the engine calls ``user``, where that is
-    another name; ``shared`` is whether others have spoken whom nothing tells from ``user``. ``scale`` is how
-    many tokens the model counts for each that is estimated, 0 where it has not said.
+    answers of this life that no window showed: one that comes late may show them yet. ``state`` is the
+    client's own. ``summaries`` stand for the oldest turns, in order; ``model`` is what the session last
+    asked; ``trimmed`` is whether turns that no summary covers had to be left out. ``learnt`` is the last turn
+    that was looked at for facts, and ``told`` which facts the prompts begin with; ``alias`` is what the
+    engine calls ``user``, where that is another name; ``shared`` is whether others have spoken whom nothing
+    tells from ``user``. ``scale`` is how many tokens the model counts for each that is estimated, 0 where it
+    has not said.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -91,6 +96,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     newest: Newest | None = None
     unheard: tuple[Entry, ...] = ()
     state: dict[str, Any] = {}
+    agents: Agents | None = None
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
@@ -147,4 +153,7 @@ def encode(session: Session) -> bytes:
 
 def decode(blob: bytes) -> Session:
     """A session from a store's bytes; raises msgspec.DecodeError for anything else."""
-    return msgspec.msgpack.decode(blob, type=Session)
+    try:
+        return msgspec.msgpack.decode(blob, type=Session)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"it holds no session: {type(error).__name__}") from None

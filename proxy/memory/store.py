@@ -42,6 +42,10 @@ class Deleted(StoreError):
     """The session was deleted after that had arrived which was to be written."""
 
 
+class Unreadable(StoreError):
+    """The store answers, and what it holds there is of no use to whoever asks."""
+
+
 DELETION_KEPT: Final = 900.0
 """For how many seconds at least a deletion is remembered."""
 

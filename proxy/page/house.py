@@ -49,7 +49,7 @@ class House:
     ) -> Response:
         try:
             if not parts.gate.keys:
-                parts.gate.admit(headers, scope["path"])
+                parts.gate.refuse_strangers(headers)
             if who.tenant is None and not scope["path"].startswith(_OPEN):
                 return redirect("login")
             path, params = self._path(scope)

@@ -14,8 +14,11 @@ from proxy.tools.offer import Offer
 from proxy.tools.streamed import Streamed
 from proxy.upstream import Headers, Response, is_stream, read_all
 
-Again = Callable[[Sequence[Message], bool], Awaitable[Response]]
-"""Asks the model once more: with these messages behind the others, and whether it is the last time."""
+Again = Callable[[Sequence[Message], bool, float], Awaitable[Response]]
+"""Asks the model once more: with these messages behind the others, whether for the last time, and until when.
+
+Raises UpstreamError where it refuses.
+"""
 
 _LARGEST = 64_000_000
 
@@ -31,10 +34,11 @@ class Tools(msgspec.Struct, frozen=True):
 class Rounds:
     """A response whose tool calls are carried out where they are ours; the client sees one answer.
 
-    The last time that the model is asked again, it may not call our tools.
+    The last time that the model is asked again, it may not call our tools. All rounds
+    together have until ``due``, while nobody says otherwise.
     """
 
-    def __init__(self, first: Response, again: Again, tools: Tools) -> None:
+    def __init__(self, first: Response, again: Again, tools: Tools, due: float) -> None:
         self.status: int = first.status
         self.headers: Headers = first.headers
         self._response = first
@@ -42,7 +46,7 @@ class Rounds:
         self._kit = tools.kit
         self._left = tools.most
         self._said: list[Message] = []
-        self._due: float | None = None
+        self._due = due
         self._framing = Framing()
         self._streaming = is_stream(first.headers)
         self._streamed = Streamed(tools.offer.own)
@@ -108,14 +112,9 @@ class Rounds:
     async def _ask_again(self) -> None:
         self._left -= 1
         self._response.close()
-        response = await self._again(self._said, self._left <= 0)
-        self._response = response
-        if response.status >= 300:  # noqa: PLR2004
-            raise UpstreamBroken(f"The upstream answered {response.status} when the model was asked again.")
-        if is_stream(response.headers) != self._streaming:
+        self._response = await self._again(self._said, self._left <= 0, self._due)
+        if is_stream(self._response.headers) != self._streaming:
             raise UpstreamBroken("The upstream changed between a stream and a whole answer.")
-        if self._due is not None:
-            response.due(self._due)
         self._framing = Framing()
         for heard in (self._streamed, self._completed):
             heard.begin_again(last=self._left <= 0)

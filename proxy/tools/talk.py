@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from proxy.transcript import index_of, is_another
+
 Chunk = dict[str, Any]
 
 
@@ -34,25 +36,37 @@ class Calls:
     """Tool calls as they are put together from the pieces of a stream."""
 
     def __init__(self) -> None:
-        self._calls: dict[object, dict[str, Any]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._newest: dict[int, dict[str, Any]] = {}
 
     def add(self, pieces: Any) -> None:
         """Takes what one delta carries."""
         for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if isinstance(piece, dict):
-                self._add(self._calls.setdefault(piece.get("index", place), {}), piece)
+                _add(self._call(index_of(piece, place), piece), piece)
 
     def whole(self) -> list[dict[str, Any]]:
         """The calls so far, in the order in which they began."""
-        return [*self._calls.values()]
+        return self._calls
 
-    def _add(self, call: dict[str, Any], piece: Mapping[str, Any]) -> None:
-        function = call.setdefault("function", {"name": "", "arguments": ""})
-        given = object_in(piece, "function")
-        function["name"] = function["name"] or given.get("name") or ""
-        function["arguments"] += given.get("arguments") or ""
-        call["id"] = call.get("id") or piece.get("id") or ""
-        call["type"] = "function"
+    def _call(self, index: int, piece: Mapping[str, Any]) -> dict[str, Any]:
+        """The call that a piece is of: the newest of its index, or a new one."""
+        call = self._newest.get(index)
+        if call is None or is_another(call, piece):
+            call = self._newest[index] = {"id": "", "type": "function"}
+            call["function"] = {"name": "", "arguments": ""}
+            self._calls.append(call)
+        return call
+
+
+def _add(call: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    function, given = call["function"], object_in(piece, "function")
+    function["name"] = function["name"] or given.get("name") or ""
+    function["arguments"] += given.get("arguments") or ""
+    # What else is said of a call may have to return with it, as Gemini's signatures do.
+    for name, value in piece.items():
+        if value and name not in {"index", "type", "function"}:
+            call[name] = call.get(name) or value
 
 
 def summed(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

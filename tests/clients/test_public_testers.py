@@ -6,7 +6,6 @@ They are looked for in TESTERS_BIN, the folder of a virtual environment's progra
 import json
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import httpx2
 import pytest
 
 from tests.fake_upstream import FakeUpstream, Received, Step, by_default, calling
+from tests.memory.redis_server import free_port
 from tests.serving_process import ServingProcess, until
 
 pytestmark = pytest.mark.clients
@@ -47,8 +47,7 @@ def program(name: str) -> str:
 @contextmanager
 def llmock(*options: str) -> Iterator[str]:
     """The root of a model that fails as it is told to."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [program("llmock"), "serve", "--port", str(port), "--log-level", "error", *options]
     root = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import httpx2
 import pytest
 
 from tests.fake_upstream import FakeUpstream
@@ -78,3 +79,38 @@ def test_without_keys_a_foreign_name_is_told_what_to_set(
 def test_with_keys_any_name_will_do(serve: Serve) -> None:
     proxy = serve(KEYED, TURNKEEPER_KEYS=KEYS)
     assert proxy.chat(headers={"Host": "voice.example", **bearer("s3cret-one")}).status_code == 200
+
+
+def simple_post(proxy: ProxyServer, site: str, path: str = "/v1/chat/completions") -> httpx2.Response:
+    """What a browser sends on behalf of a page without asking whether it may."""
+    body = '{"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "session_id": "s1"}'
+    headers = {"content-type": "text/plain", "sec-fetch-site": site}
+    return proxy.client.post(path, content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/pipelines/default/chat/completions", "/v1/explain"]
+)
+def test_without_keys_a_page_of_another_site_is_refused(
+    proxy: ProxyServer, upstream: FakeUpstream, path: str
+) -> None:
+    got = simple_post(proxy, "cross-site", path)
+    assert (got.status_code, got.json()["error"]["code"]) == (403, "site_not_allowed")
+    assert "TURNKEEPER_KEYS" in got.json()["error"]["message"]
+    assert not upstream.requests
+
+
+@pytest.mark.parametrize("site", ["same-origin", "same-site", "none"])
+def test_without_keys_pages_of_this_machine_are_let_in(proxy: ProxyServer, site: str) -> None:
+    assert simple_post(proxy, site).status_code == 200
+
+
+def test_with_keys_a_page_of_any_site_may_call_that_has_one(serve: Serve) -> None:
+    proxy = serve(KEYED, TURNKEEPER_KEYS=KEYS)
+    foreign = {"sec-fetch-site": "cross-site"}
+    assert proxy.chat(headers={**foreign, **bearer("s3cret-one")}).status_code == 200
+    assert proxy.chat(headers=foreign).status_code == 401
+
+
+def test_a_link_from_another_site_leads_to_the_page(proxy: ProxyServer) -> None:
+    assert proxy.client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200

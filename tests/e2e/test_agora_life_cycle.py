@@ -225,6 +225,34 @@ def test_an_end_that_is_told_late_splits_no_later_call(proxy: ProxyServer, upstr
     assert [m["content"] for m in upstream.last.json["messages"]] == ["I am Ann.", "Hello.", "Who am I?"]
 
 
+def test_a_state_is_the_clients_alone(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    joined = notice(101, agent_id="a", start_ts=seconds(-100))  # by a clock that is ahead
+    path = "/v1/memory/sessions/room-1/state"
+    tell(proxy, joined)
+    call(proxy, upstream, user("I am Ann.", 1))
+    assert proxy.client.get(path).json() == {}
+    given = {"plan": "small", "agora": {"notices": 1, "lives": []}}
+    assert proxy.client.put(path, json=given).json() == given
+    tell(proxy, joined)
+    tell(proxy, notice(104))
+    call(proxy, upstream, user("Who am I?", 2))
+    assert [m["content"] for m in upstream.last.json["messages"]] == ["I am Ann.", "Hello.", "Who am I?"]
+    tell(proxy, notice(102, agent_id="a", start_ts=seconds(-100), stop_ts=seconds(-100)))
+    assert proxy.client.get(path).json() == given
+
+
+def test_a_session_that_was_exported_knows_its_notices(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    path = "/v1/memory/sessions/room-1"
+    joined = notice(101, agent_id="a", start_ts=seconds(-100))
+    tell(proxy, joined)
+    call(proxy, upstream, user("I am Ann.", 1))
+    exported = proxy.client.get(path).json()
+    assert proxy.client.put(path, json=exported).status_code == 200
+    tell(proxy, joined)
+    call(proxy, upstream, user("Who am I?", 2))
+    assert [m["content"] for m in upstream.last.json["messages"]] == ["I am Ann.", "Hello.", "Who am I?"]
+
+
 # --- what was said is told at the end
 
 
@@ -303,6 +331,29 @@ def test_what_was_forgotten_is_not_told_of_again(proxy: ProxyServer, upstream: F
     assert proxy.client.delete("/v1/memory/sessions/room-1").status_code == 204
     assert tell(proxy, body) == "ignored"
     assert held(proxy) == []
+
+
+@pytest.mark.parametrize("path", ["sessions/room-1", "users/ann"])
+def test_a_history_of_an_agent_that_outlived_a_deletion_brings_nothing_back(
+    proxy: ProxyServer, upstream: FakeUpstream, path: str
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    assert proxy.client.delete(f"/v1/memory/{path}").status_code == 204
+    history = [spoken("user", "I am Ann.", -80)]
+    body = notice(103, start_ts=seconds(100), stop_ts=seconds(-1), contents=history)
+    assert tell(proxy, body) == "ignored"
+    assert held(proxy) == []
+
+
+def test_of_a_call_that_goes_on_after_its_deletion_the_rest_is_remembered(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    assert proxy.client.delete("/v1/memory/sessions/room-1").status_code == 204
+    call(proxy, upstream, user("Goodbye.", 2))
+    history = [spoken("user", "I am Ann.", -80), spoken("user", "Goodbye.", -1)]
+    tell(proxy, notice(103, start_ts=seconds(100), stop_ts=seconds(-1), contents=history))
+    assert held(proxy) == [("user", "Goodbye."), ("assistant", "Hello.")]
 
 
 # --- from short-term to long-term memory

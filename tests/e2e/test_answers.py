@@ -78,13 +78,13 @@ def test_agora_is_told_first_whether_it_may_interrupt(serve: Serve, upstream: Fa
     assert rest == body
 
 
-FILLER = "filler: {after: 200ms, phrases: [One moment.]}"
+FILLER = "filler: {after: %s, phrases: [One moment.]}"
 
 
 def test_a_late_answer_is_preceded_by_a_filler(serve: Serve, upstream: FakeUpstream) -> None:
     body = stream_of("Two", " eggs.")
-    upstream.says(0.5, HEAD, chunk(body), END)
-    proxy = serve(CONFIG % FILLER)
+    upstream.says(1.0, HEAD, chunk(body), END)
+    proxy = serve(CONFIG % FILLER % "200ms")
     started = time.monotonic()
     call: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
     with proxy.client.stream("POST", "/v1/chat/completions", json=call) as got:
@@ -95,27 +95,31 @@ def test_a_late_answer_is_preceded_by_a_filler(serve: Serve, upstream: FakeUpstr
         assert b"".join(pieces) == body
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_in_time_has_no_filler(serve: Serve, upstream: FakeUpstream, stream: bool) -> None:
+@pytest.mark.parametrize(("stream", "after"), [(True, "5s"), (False, "200ms")])
+def test_an_answer_in_time_has_no_filler(
+    serve: Serve, upstream: FakeUpstream, stream: bool, after: str
+) -> None:
     body = stream_of("Two") if stream else json.dumps(completion()).encode()
     upstream.says(*(sse(body) if stream else [0.4, *answer(body)]))
-    assert serve(CONFIG % FILLER).chat(stream=stream).content == body
+    assert serve(CONFIG % FILLER % after).chat(stream=stream).content == body
 
 
 def test_an_answer_that_began_in_time_is_not_broken_by_a_filler(serve: Serve, upstream: FakeUpstream) -> None:
     body = stream_of("Two", " eggs.")
     half = body.index(b"eggs")
-    upstream.says(HEAD, chunk(body[:half]), 0.5, chunk(body[half:]), END)
-    assert serve(CONFIG % FILLER).chat(stream=True).content == body
+    upstream.says(HEAD, chunk(body[:half]), 1.5, chunk(body[half:]), END)
+    assert serve(CONFIG % FILLER % "1s").chat(stream=True).content == body
 
 
 def test_a_failure_after_a_filler_is_an_error_event(serve: Serve, upstream: FakeUpstream) -> None:
-    upstream.says(0.4, *answer({"error": {"message": "Busy."}}, 503))
-    got = serve(CONFIG % FILLER).chat(stream=True)
+    filling = CONFIG % FILLER % "200ms"
+    patient = filling.replace("first_token: 2s", "first_token: 9s")
+    upstream.says(0.6, *answer({"error": {"message": "Busy."}}, 503))
+    got = serve(patient).chat(stream=True)
     assert got.status_code == 200
     assert b"Busy." in got.content
     assert b"[DONE]" not in got.content
-    upstream.says(0.4, *answer(completion()))
-    assert b"asked for a stream" in serve(CONFIG % FILLER).chat(stream=True).content
+    upstream.says(0.6, *answer(completion()))
+    assert b"asked for a stream" in serve(patient).chat(stream=True).content
     upstream.says(HANG)
-    assert b"upstream_timeout" in serve(CONFIG % FILLER).chat(stream=True).content
+    assert b"upstream_timeout" in serve(filling).chat(stream=True).content

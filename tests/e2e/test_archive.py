@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
-from tests.waiting import until
+from tests.waiting import awaited, until
 
 CONFIG = """
 keys: "${KEYS:-}"
 memory:
   sessions: "${MEMORY_URL}"
+  deadline: "${DEADLINE:-5s}"
   encryption: ["${KEY:-}"]
   archive: {url: "${ARCHIVE_URL:-}", keep: "${KEEP:-forever}"}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL:-practice:}"}}
@@ -29,6 +31,7 @@ pipelines:
 """
 WORDS = "My scarecrow is called Ferdinand."
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+OTHER_KEY = f"B{KEY[1:]}"
 ACME = {"authorization": "Bearer one"}
 OTHER = {"authorization": "Bearer two"}
 KEYS = "acme:one,other:two"
@@ -192,6 +195,29 @@ def test_with_its_session_go_the_turns_of_nobody(archiving: ProxyServer, tmp_pat
     connection.close()
 
 
+def strangers(folder: Path) -> int:
+    """How many turns of nobody are in the archive."""
+    with closing(sqlite3.connect(folder / "memory.db")) as connection:
+        count: int = connection.execute(
+            "SELECT COUNT(*) FROM turnkeeper_turns WHERE owner IS NULL"
+        ).fetchone()[0]
+    return count
+
+
+def test_turns_of_nobody_that_were_to_be_archived_go_with_their_session(
+    archiving: ProxyServer, tmp_path: Path
+):
+    path = "/v1/memory/sessions/s1"
+    say(archiving, WORDS, user="")
+    awaited(lambda: archiving.client.get(path).status_code == 200)
+    assert archiving.client.delete(path).status_code == 204
+    settle(archiving)
+    assert strangers(tmp_path) == 0
+    say(archiving, "Hello again.", user="")
+    settle(archiving)
+    assert strangers(tmp_path) == 2
+
+
 def test_an_import_is_archived(archiving: ProxyServer):
     contents = [{"role": "user", "content": WORDS, "turn_id": 0, "metadata": {"user": "ann"}}]
     archiving.client.put("/v1/memory/sessions/s9", json={"contents": contents})
@@ -233,9 +259,22 @@ def test_what_a_kill_left_unarchived_is_found_at_the_next_start(serve: Serve, ur
     assert {f"{WORDS} {i}" for i in range(89)} <= said
 
 
+def test_a_session_that_cannot_be_read_holds_up_no_other(serve: Serve, url: str, tmp_path: Path):
+    off = serve(CONFIG, MEMORY_URL=url, KEEP="off")
+    say(off, WORDS)
+    time.sleep(0.5)
+    off.run(off.app.memory.recorder.drain())
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
+        connection.execute("UPDATE turnkeeper_sessions SET blob = X'C1'")
+    again = serve(CONFIG, MEMORY_URL=url)
+    assert say(again, WORDS, session="s2").status_code == 200
+    assert until(lambda: search(again))
+
+
 def test_a_slow_archive_costs_a_call_its_deadline_and_no_more(serve: Serve, upstream: FakeUpstream):
     """Nobody answers at this address."""
-    proxy = serve(CONFIG, MEMORY_URL="memory:", ARCHIVE_URL="postgresql://127.0.0.1:9/none")
+    nobody = "postgresql://127.0.0.1:9/none"
+    proxy = serve(CONFIG, MEMORY_URL="memory:", ARCHIVE_URL=nobody, DEADLINE="50ms")
     began = time.monotonic()
     reply = say(proxy, WORDS)
     assert time.monotonic() - began < 1
@@ -280,6 +319,22 @@ def test_of_a_forgotten_person_nothing_is_left_in_the_files(serve: Serve, url: s
     assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
 
 
+def test_a_session_that_nobody_can_read_costs_nobody_else_their_rights(serve: Serve, url: str):
+    proxy, lost = (serve(CONFIG, MEMORY_URL=url, KEY=key) for key in (KEY, OTHER_KEY))
+    say(proxy, WORDS, session="s1")
+    settle(proxy)
+    say(lost, WORDS, session="lost", user="carl")
+    settle(lost)
+    assert WORDS in proxy.client.get("/v1/memory/users/ann/system_messages").text
+    export, path = "/v1/memory/users/ann/export", "/v1/memory/users/ann"
+    assert [one["id"] for one in proxy.client.get(export).json()["sessions"]] == ["s1"]
+    assert proxy.client.delete(path).status_code == 503  # it may be theirs
+    left = proxy.client.get(export).json()
+    assert (left["sessions"], left["turns"]) == ([], [])
+    assert proxy.client.delete("/v1/memory/sessions/lost").status_code == 204
+    assert proxy.client.delete(path).status_code == 204
+
+
 def test_a_forgotten_person_who_calls_again_is_remembered_from_then_on(archiving: ProxyServer):
     say(archiving, WORDS)
     settle(archiving)
@@ -319,6 +374,38 @@ def test_the_commands_do_the_same_beside_a_server(
     assert (done.returncode, done.stderr) == (0, "")
     assert search(archiving) == []
     assert b"carecrow" not in raw(tmp_path)
+
+
+def kept_turns(proxy: ProxyServer, user: str = "ann") -> list[str]:
+    """The sessions of the turns that a server keeps of somebody."""
+    told = proxy.client.get(f"/v1/memory/users/{user}/export").json()
+    return [turn["session_id"] for turn in told["kept_turns"]]
+
+
+def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
+    archiving: ProxyServer, turnkeeper: Callable[..., Any]
+):
+    for session in ("s1", "s2", "s3"):
+        say(archiving, WORDS, session=session)
+    say(archiving, WORDS, session="b1", user="bob")
+    settle(archiving)
+    assert kept_turns(archiving) == ["s1", "s2", "s3"]
+    done = turnkeeper("forget", "--session", "s2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert until(lambda: kept_turns(archiving) == ["s1", "s3"])
+    assert turnkeeper("forget", "ann").returncode == 0
+    say(archiving, "It is me again.", session="s4")
+    assert until(lambda: kept_turns(archiving) == ["s4"])
+    assert kept_turns(archiving, "bob") == ["b1"]
+
+
+def test_without_an_archive_a_terminal_says_what_it_cannot_reach(
+    turnkeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KEEP", "off")
+    done = turnkeeper("forget", "ann")
+    assert done.returncode == 0
+    assert "DELETE /v1/memory/users/ID" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("ann", "--session", "s1")])

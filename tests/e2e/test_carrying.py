@@ -11,7 +11,7 @@ from tests.e2e.conftest import Address
 from tests.fake_upstream import CLOSE, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
 from tests.memory.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, Serve, call, held, said, texts, user
+from tests.remembering import CONFIG, IMPATIENT, Serve, call, held, said, texts, user
 
 ALL = "/v1/memory/sessions"
 KEYS = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
@@ -106,7 +106,7 @@ def test_a_turn_that_waited_through_an_outage_brings_no_deleted_session_back(
     serve: Serve, upstream: FakeUpstream, tmp_path: Path
 ) -> None:
     with contextlib.closing(RedisServer(tmp_path)) as server:
-        here, there = serve(CONFIG, MEMORY_URL=server.url), serve(CONFIG, MEMORY_URL=server.url)
+        here, there = serve(IMPATIENT, MEMORY_URL=server.url), serve(CONFIG, MEMORY_URL=server.url)
         call(here, user("I am Ann.", 0))
         held(here)
         with stopped(server):

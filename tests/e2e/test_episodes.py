@@ -14,6 +14,7 @@ from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", deadline: 300ms}
@@ -91,10 +92,9 @@ def test_the_newest_come_first_and_no_more_than_the_limit(proxy: ProxyServer) ->
 
 
 def test_an_episode_expires(proxy: ProxyServer) -> None:
-    post(proxy, ttl_hours=0.2 / 3600)
+    post(proxy, ttl_hours=1 / 3600)
     assert len(listed(proxy)) == 1
-    time.sleep(0.3)
-    assert listed(proxy) == []
+    assert until(lambda: listed(proxy) == [])
 
 
 @pytest.mark.parametrize(

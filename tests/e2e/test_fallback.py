@@ -40,7 +40,7 @@ upstreams:
 pipelines:
   default: {upstreams: [main, reserve], %s}
 """
-QUICK = "first_token: 1s"
+QUICK = "first_token: 5s"
 GOOD = stream_of("Hello", " there.")
 BAD_GATEWAY = answer({"error": {"message": "Bad gateway."}}, 502)
 
@@ -120,7 +120,7 @@ def test_whoever_has_not_answered_is_left_at_once(
 ) -> None:
     upstream.says(*steps)
     assert proxy.chat(stream=True).status_code == 502
-    assert all(each.closed.wait(1) for each in upstream.requests)
+    assert all(each.closed.wait(10) for each in upstream.requests)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_an_upstream_that_is_silent_gives_way_to_the_next(
     started = time.monotonic()
     assert both(main="first_token: 300ms").chat(stream=True).content == GOOD
     assert 0.25 < time.monotonic() - started < 3
-    assert upstream.last.closed.wait(1)
+    assert upstream.last.closed.wait(10)
     assert (len(upstream.requests), len(reserve.requests)) == (1, 1)
 
 
@@ -209,8 +209,8 @@ def test_all_share_one_deadline(both: Serve, upstream: FakeUpstream, reserve: Fa
     assert proxy.chat(stream=True).status_code == 504
     assert 0.9 < time.monotonic() - started < 5
     assert (len(upstream.requests), len(reserve.requests)) == (1, 1)
-    assert upstream.last.closed.wait(1)
-    assert reserve.last.closed.wait(1)
+    assert upstream.last.closed.wait(10)
+    assert reserve.last.closed.wait(10)
 
 
 def test_whoever_was_silent_is_asked_again_when_all_have_been(
@@ -218,7 +218,7 @@ def test_whoever_was_silent_is_asked_again_when_all_have_been(
 ) -> None:
     upstream.script = in_turn([HANG])
     reserve.says(HANG)
-    proxy = both("first_token: 300ms", "first_token: 300ms", "first_token: 5s")
+    proxy = both("first_token: 1s", "first_token: 1s", "first_token: 8s")
     assert proxy.chat(stream=True).content == GOOD
     assert (len(upstream.requests), len(reserve.requests)) == (2, 1)
 
@@ -265,8 +265,8 @@ def test_a_wait_that_does_not_fit_is_passed_on(
 def test_after_the_first_delta_nobody_is_asked_again(
     both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
-    upstream.says(HEAD, chunk(ROLE + delta(content="Hel")), RESET)
-    got = both(pipeline="request: [], hedge: 100ms").chat(stream=True)
+    upstream.says(HEAD, chunk(ROLE + delta(content="Hel")), 1.5, RESET)
+    got = both(pipeline="request: [], hedge: 1s").chat(stream=True)
     assert words(got.content) == "Hel"
     assert b'"upstream_broken"' in got.content.splitlines()[-2]
     assert DONE not in got.content
@@ -280,11 +280,11 @@ def test_reasoning_is_no_content_where_content_is_due(
     both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
     upstream.says(HEAD, chunk(ROLE + REASONING), HANG)
-    proxy = both(main="first_token: 300ms, first_content: 600ms")
+    proxy = both(main="first_token: 1s, first_content: 1500ms")
     started = time.monotonic()
     assert proxy.chat(stream=True).content == GOOD
-    assert 0.55 < time.monotonic() - started < 4
-    assert upstream.last.closed.wait(1)
+    assert 1.45 < time.monotonic() - started < 6
+    assert upstream.last.closed.wait(10)
 
 
 def test_reasoning_that_leads_to_content_in_time_is_passed_on_whole(
@@ -292,8 +292,8 @@ def test_reasoning_that_leads_to_content_in_time_is_passed_on_whole(
 ) -> None:
     body = ROLE + REASONING + delta(content="Two.") + DONE
     cut = len(ROLE + REASONING)
-    upstream.says(HEAD, chunk(body[:cut]), 0.4, chunk(body[cut:]), END)
-    assert both(main="first_token: 300ms, first_content: 2s").chat(stream=True).content == body
+    upstream.says(HEAD, chunk(body[:cut]), 1.5, chunk(body[cut:]), END)
+    assert both(main="first_token: 1s, first_content: 8s").chat(stream=True).content == body
     assert not reserve.requests
 
 
@@ -319,21 +319,21 @@ def test_a_late_first_delta_starts_the_next_upstream_and_the_loser_is_cancelled(
     started = time.monotonic()
     assert proxy.chat(stream=True).content == GOOD
     assert 0.15 < time.monotonic() - started < 4
-    assert upstream.last.closed.wait(1)
+    assert upstream.last.closed.wait(10)
     assert reserve.last.at - upstream.last.at >= 0.15
     assert until(lambda: proxy.tasks() <= tasks)
     assert proxy.client.get("/readyz").json()["degraded"] == [], "who loses is not ill for it"
 
 
 def test_the_first_upstream_may_still_win(both: Serve, upstream: FakeUpstream, reserve: FakeUpstream) -> None:
-    upstream.says(0.5, *sse(GOOD))
+    upstream.says(1.5, *sse(GOOD))
     reserve.says(HEAD, chunk(ROLE), HANG)
     assert both("first_token: 5s", "first_token: 5s", HEDGED).chat(stream=True).content == GOOD
-    assert reserve.last.closed.wait(0.5)
+    assert reserve.last.closed.wait(10)
 
 
 def test_an_error_frame_does_not_win(both: Serve, upstream: FakeUpstream, reserve: FakeUpstream) -> None:
-    upstream.says(0.6, *sse(GOOD))
+    upstream.says(1.5, *sse(GOOD))
     reserve.says(*sse(ROLE + event(error={"message": "boom"}, choices=[])))
     got = both("first_token: 5s", "first_token: 5s, retries: 0", HEDGED).chat(stream=True)
     assert got.content == GOOD
@@ -341,7 +341,7 @@ def test_an_error_frame_does_not_win(both: Serve, upstream: FakeUpstream, reserv
 
 
 def test_in_time_nobody_else_is_asked(both: Serve, reserve: FakeUpstream) -> None:
-    assert both(pipeline=HEDGED).chat(stream=True).content == GOOD
+    assert both(pipeline="request: [], hedge: 5s").chat(stream=True).content == GOOD
     assert not reserve.requests
 
 
@@ -351,7 +351,7 @@ def test_when_both_fail_it_is_a_status(both: Serve, upstream: FakeUpstream, rese
     started = time.monotonic()
     got = both("first_token: 600ms", "first_token: 600ms", HEDGED).chat(stream=True)
     assert got.status_code in {502, 504}
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
 
 
 def test_a_hang_up_during_the_race_reaches_both(
@@ -364,10 +364,10 @@ def test_a_hang_up_during_the_race_reaches_both(
         proxy.client.post(
             "/v1/chat/completions",
             json={"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]},
-            timeout=0.5,
+            timeout=2,
         )
-    assert upstream.last.closed.wait(1)
-    assert reserve.last.closed.wait(1)
+    assert upstream.last.closed.wait(10)
+    assert reserve.last.closed.wait(10)
 
 
 # Breakers.
@@ -445,3 +445,37 @@ def test_a_stream_that_comes_to_its_end_makes_up_for_those_that_broke(
     for _ in range(9):
         assert proxy.chat(stream=True).status_code == 200
     assert ready(proxy) == (200, [])
+
+
+# A hedge whose reserve will not answer.
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_what_the_reserve_refuses_is_no_verdict_on_an_upstream_that_is_merely_late(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream, status: int
+) -> None:
+    upstream.says(0.8, *sse(GOOD))
+    reserve.says(*answer({"error": {"message": "No."}}, status))
+    got = both("first_token: 5s", "first_token: 5s", HEDGED).chat(stream=True)
+    assert (got.status_code, got.content) == (200, GOOD)
+    assert (len(upstream.requests), len(reserve.requests)) == (1, 1)
+
+
+def test_what_the_first_upstream_refuses_is_told_before_the_reserve_has_answered(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    upstream.says(0.5, *answer({"error": {"message": "No."}}, 400))
+    reserve.says(HANG)
+    proxy = both("first_token: 9s", "first_token: 9s", HEDGED)
+    got = proxy.chat(stream=True)
+    assert (got.status_code, got.json()["error"]["message"]) == (400, "No.")
+    assert reserve.last.closed.wait(1)
+
+
+def test_when_the_first_fails_after_all_its_own_failure_is_told(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    upstream.says(0.5, *answer({"error": {"message": "Down."}}, 503))
+    reserve.says(*answer({"error": {"message": "No."}}, 400))
+    got = both("first_token: 5s, retries: 0", "first_token: 5s", HEDGED).chat(stream=True)
+    assert (got.status_code, got.json()["error"]["message"]) == (503, "Down.")

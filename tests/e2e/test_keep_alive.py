@@ -23,14 +23,18 @@ from tests.fake_upstream import (
     stream_of,
 )
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
 CONFIG = """
-upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", first_token: 1200ms}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", first_token: "${FIRST_TOKEN:-30s}"}}
 pipelines:
   default: {upstreams: [main], keep_alive: 200ms, answer: [%s]}
 """
 COMMENT = b": keep-alive\n\n"
+PERIOD = 0.2
+SILENCE = 1.5
+"""Seconds in which seven comments are due; two will do where the machine does other things as well."""
 BODY = stream_of("Two", " eggs.")
 
 
@@ -52,20 +56,21 @@ def arriving(proxy: ProxyServer, **fields: Any) -> Iterator[tuple[float, bytes]]
 
 
 def test_comments_go_out_until_the_model_speaks(proxy: ProxyServer, upstream: FakeUpstream) -> None:
-    upstream.says(0.7, HEAD, chunk(BODY), END)
+    upstream.says(SILENCE, HEAD, chunk(BODY), END)
     pieces = list(arriving(proxy))
     whole = b"".join(data for _, data in pieces)
     assert whole == COMMENT * whole.count(COMMENT) + BODY
-    assert 2 <= whole.count(COMMENT) <= 4
-    assert 0.15 < pieces[0][0] < 0.6
+    assert 2 <= whole.count(COMMENT) <= pieces[-1][0] / PERIOD + 1
+    assert pieces[0][0] > 0.15
 
 
 def test_they_come_between_two_words_too(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     half = BODY.index(b"eggs")
-    upstream.says(HEAD, chunk(BODY[:half]), 0.7, chunk(BODY[half:]), END)
-    whole = b"".join(data for _, data in arriving(proxy))
+    upstream.says(HEAD, chunk(BODY[:half]), SILENCE, chunk(BODY[half:]), END)
+    pieces = list(arriving(proxy))
+    whole = b"".join(data for _, data in pieces)
     assert whole.replace(COMMENT, b"") == BODY
-    assert 2 <= whole.count(COMMENT) <= 4
+    assert 2 <= whole.count(COMMENT) <= pieces[-1][0] / PERIOD + 1
     assert whole.index(COMMENT) < BODY.index(b"eggs"), "half an event waits behind them"
 
 
@@ -85,8 +90,9 @@ def test_a_failure_in_time_is_still_a_status(proxy: ProxyServer, upstream: FakeU
     assert proxy.chat(stream=True).status_code == 400
 
 
-def test_a_failure_after_one_is_an_event(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+def test_a_failure_after_one_is_an_event(serve: Serve, upstream: FakeUpstream) -> None:
     upstream.says(HANG)
+    proxy = serve(CONFIG % "", FIRST_TOKEN="2s")
     got = b"".join(data for _, data in arriving(proxy))
     assert got.startswith(COMMENT)
     assert json.loads(got.splitlines()[-2][6:])["error"]["code"] == "upstream_timeout"
@@ -102,13 +108,14 @@ def test_after_one_the_upstream_may_still_be_asked_again(proxy: ProxyServer, ups
 
 
 def test_it_goes_together_with_a_filler(serve: Serve, upstream: FakeUpstream) -> None:
-    upstream.says(0.7, HEAD, chunk(BODY), END)
-    proxy = serve(CONFIG % "filler: {after: 300ms, phrases: [One moment.]}, interruptable: {value: false}")
-    first, second, *rest = [data for _, data in arriving(proxy)]
-    assert first == COMMENT
-    assert b'"interruptable":false' in second
-    assert b"One moment." in second
-    assert b"".join(rest).replace(COMMENT, b"") == BODY
+    upstream.says(2.5, HEAD, chunk(BODY), END)
+    proxy = serve(CONFIG % "filler: {after: 1200ms, phrases: [One moment.]}, interruptable: {value: false}")
+    got = b"".join(data for _, data in arriving(proxy))
+    assert got.startswith(COMMENT)
+    events = got.replace(COMMENT, b"")
+    assert events.endswith(BODY)
+    filler = events.removesuffix(BODY)
+    assert filler.index(b'"interruptable":false') < filler.index(b"One moment.")
 
 
 def test_agoras_first_event_stands_before_the_models_own(serve: Serve, upstream: FakeUpstream) -> None:
@@ -126,8 +133,5 @@ def test_a_silent_line_that_is_left_leaves_nothing(proxy: ProxyServer, upstream:
     coming = arriving(proxy)
     next(coming)
     coming.close()
-    assert upstream.last.closed.wait(1)
-    end = time.monotonic() + 2
-    while proxy.tasks() > tasks and time.monotonic() < end:
-        time.sleep(0.01)
-    assert proxy.tasks() <= tasks
+    assert upstream.last.closed.wait(10)
+    assert until(lambda: proxy.tasks() <= tasks)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,8 @@ import pytest
 
 from tests.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
 from tests.long_call import LongCall, config, is_notes, model, noted
-from tests.memory.redis_server import RedisServer
+from tests.memory.redis_server import RedisServer, free_port
+from tests.serving_process import at_rest
 from tests.tried import Tried
 
 pytestmark = pytest.mark.faults
@@ -27,8 +27,7 @@ class Killable:
     """The proxy as a process of its own, on one port for good."""
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.config = folder / "killed.yaml"
         self.config.write_text(f"listen: {{port: {self.port}}}\n{config(10, 4)}")
         self.environ = {**os.environ, **environ}
@@ -38,7 +37,7 @@ class Killable:
     def start(self, *command: str) -> None:
         program = [sys.executable, "-m", "proxy", *command, str(self.config)]
         self.process = subprocess.Popen(program, env=self.environ)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 30
         while time.monotonic() < end:
             with suppress(httpx2.TransportError):
                 if self.client.get("/readyz").status_code == 200:
@@ -54,7 +53,8 @@ class Killable:
         headers = call.pop("headers")
         body = {"model": "fake", "messages": messages, **call}
         got = self.client.post("/v1/chat/completions", json=body, headers=headers)
-        time.sleep(0.15)  # a turn is durable by then, and people speak no faster
+        time.sleep(0.15)  # people speak no faster
+        until(lambda: at_rest(self.client))  # what has left the queue is durable
         return got
 
     def summaries(self) -> Any:
@@ -148,5 +148,5 @@ def test_a_worker_of_its_own_summarises_where_the_server_does_not(
         until(killable.summaries, within=20)
     finally:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(10) == 0
+        assert worker.wait(20) == 0
     call.check(call.turn())

@@ -13,10 +13,23 @@ import pytest
 from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.memory.redis_server import RedisServer
 from tests.proxy_server import CONFIG, ProxyServer
+from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
-KEYS = 'keys: "acme:one,acme:other,globex:two"\nmemory: {sessions: "${MEMORY_URL}"}\n' + CONFIG
+MEMORY = 'memory: {sessions: "${MEMORY_URL}", deadline: "${DEADLINE:-5s}"}\n'
+KEYS = 'keys: "acme:one,acme:other,globex:two"\n' + MEMORY + CONFIG
 ONE, OTHER, TWO = ({"Authorization": f"Bearer {key}"} for key in ("one", "other", "two"))
+
+
+def settled(proxy: ProxyServer) -> None:
+    """All turns have ended, and what they took is counted."""
+    quota = proxy.app.parts.quota
+    assert quota
+
+    async def at_rest() -> bool:
+        return not (quota._open.total() or quota._spending)
+
+    assert until(lambda: proxy.run(at_rest()))
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +73,10 @@ def test_requests_are_counted_by_the_key_s_name(limited: Callable[[str], ProxySe
 def test_tokens_are_counted_once_they_are_known(limited: Callable[[str], ProxyServer]) -> None:
     proxy = limited("{tokens_per_minute: 10}")
     assert proxy.chat(headers=ONE).headers["x-ratelimit-remaining-tokens"] == "10"
-    time.sleep(0.1)
+    settled(proxy)
     got = proxy.chat(headers=ONE)
     assert got.headers["x-ratelimit-remaining-tokens"] == "3"
-    time.sleep(0.1)
+    settled(proxy)
     assert refused(proxy.chat(headers=ONE), "tokens")
 
 
@@ -77,7 +90,8 @@ def test_servers_on_one_redis_count_together(serve: Serve, redis: RedisServer) -
 
 @pytest.mark.parametrize("place", ["redis://127.0.0.1:1/0", "redis://10.255.255.1:6379/0"])
 def test_a_dead_redis_refuses_nobody_and_costs_no_more_than_memory_may(serve: Serve, place: str) -> None:
-    proxy = serve(KEYS + "limits: {requests_per_minute: 1, tokens_per_minute: 1}\n", MEMORY_URL=place)
+    limits = "limits: {requests_per_minute: 1, tokens_per_minute: 1}\n"
+    proxy = serve(KEYS + limits, MEMORY_URL=place, DEADLINE="50ms")
     began = time.monotonic()
     first = proxy.chat(headers=ONE)
     assert time.monotonic() - began < 2
@@ -103,7 +117,7 @@ def test_turns_at_once_are_bounded_and_a_place_comes_back(serve: Serve, upstream
             assert proxy.chat(headers=TWO, stream=True, content=b"{").status_code == 400
             for stream in streams:
                 stream.close()
-        time.sleep(0.1)
+        settled(proxy)
     upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), chunk(DONE), END)
     assert proxy.chat(headers=ONE, stream=True).status_code == 200
 

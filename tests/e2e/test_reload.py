@@ -153,3 +153,66 @@ def test_a_new_address_wants_a_restart(start: Start) -> None:
     assert serving.model() == "one"
     serving.stop()
     assert "restart" in serving.log
+
+
+def test_what_is_read_at_the_start_alone_wants_a_restart(start: Start) -> None:
+    serving = start()
+    text = serving.path.read_text()
+    serving.write(text.replace('"${PORT}"', '"${PORT}", grace: 9s') + "log: {level: debug, format: json}\n")
+    serving.hang_up()
+    assert until(lambda: "was read again" in serving.log)
+    told = "a change of 'listen.grace', 'log.format', 'log.level' wants a restart"
+    assert told in serving.log
+    serving.hang_up()
+    assert until(lambda: serving.log.count("was read again") == 2)
+    assert serving.log.count(told) == 2  # it still does
+    serving.write(text)
+    serving.hang_up()
+    assert until(lambda: serving.log.count("was read again") == 3)
+    assert serving.log.count("wants a restart") == 2
+
+
+def swap(link: Path, folder: Path, text: str) -> None:
+    """A new folder with a configuration, and a link that leads there from one moment to the next."""
+    folder.mkdir(parents=True)
+    (folder / "served.yaml").write_text(text)
+    new = link.with_name("..new")
+    new.symlink_to(folder.relative_to(link.parent))
+    new.rename(link)
+
+
+def test_a_watched_folder_of_kubernetes_is_taken_over_when_it_is_swapped(
+    tmp_path: Path, upstream: FakeUpstream
+) -> None:
+    serving = Serving(tmp_path, upstream, "--reload")
+    serving.path.unlink()
+    serving.path.symlink_to("..data/served.yaml")
+    swap(tmp_path / "..data", tmp_path / "..1", config(upstream, "one"))
+    with serving:
+        assert serving.model() == "one"
+        time.sleep(0.3)
+        for number, model in (("..2", "two"), ("..3", "three")):
+            swap(tmp_path / "..data", tmp_path / number, config(upstream, model))
+            assert until(lambda model=model: serving.model() == model)
+
+
+def test_a_watched_link_on_the_way_to_the_file_is_followed(tmp_path: Path, upstream: FakeUpstream) -> None:
+    current = tmp_path / "current"
+    swap(current, tmp_path / "releases" / "1", "")
+    with Serving(current, upstream, "--reload") as serving:
+        assert serving.model() == "one"
+        time.sleep(0.3)
+        for number, model in (("2", "two"), ("3", "three")):
+            swap(current, tmp_path / "releases" / number, config(upstream, model))
+            assert until(lambda model=model: serving.model() == model)
+
+
+def test_what_changes_beside_a_watched_file_is_nobodys_concern(start: Start) -> None:
+    serving = start("--reload")
+    time.sleep(0.3)
+    serving.path.with_name("other.yaml").write_text("x")
+    serving.write(model="two")
+    assert until(lambda: serving.model() == "two")
+    serving.path.with_name("other.yaml").write_text("y")
+    time.sleep(0.5)
+    assert serving.log.count("was read again") == 1

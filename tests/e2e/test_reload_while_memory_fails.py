@@ -11,7 +11,8 @@ from proxy.reload import Reload
 from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.memory.redis_server import RedisServer
 from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, call, held, texts, user
+from tests.remembering import IMPATIENT as CONFIG
+from tests.remembering import call, held, texts, user
 from tests.serving_process import until
 from tests.tried import Tried
 

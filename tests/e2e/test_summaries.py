@@ -179,6 +179,48 @@ def test_a_long_import_is_summarised_at_once(proxy: ProxyServer, call: LongCall)
     call.check(call.turn())
 
 
+# --- a speaker is forgotten
+
+
+def told_by_two(proxy: ProxyServer, *, bobs: int) -> list[str]:
+    """A session of Ann's, the first four turns of it summarised; all in it but what Bob says in one turn."""
+    contents: list[dict[str, Any]] = []
+    for n in range(7):
+        name, text = ("bob", "My account is 4711.") if n == bobs else ("ann", f"user{n} sees the sea.")
+        contents.append({"role": "user", "content": text, "metadata": {"user": name}})
+        contents.append({"role": "assistant", "content": f"answer{n} is about it."})
+    told = {"contents": contents, "summaries": [{"text": "Notes of four turns.", "messages": 8}]}
+    assert proxy.client.put(PATH, json=told).status_code == 200
+    return [line["content"] for line in contents if "4711" not in line["content"]]
+
+
+def spoken(proxy: ProxyServer) -> list[str]:
+    return [line["content"] for line in proxy.client.get(PATH).json()["contents"]]
+
+
+def test_with_a_forgotten_speakers_words_go_the_summaries_of_them(
+    call: LongCall, proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    left = told_by_two(proxy, bobs=1)
+    assert proxy.client.delete("/v1/memory/users/bob").status_code == 204
+    assert spoken(proxy) == left
+    assert listed(proxy) == []
+    assert proxy.client.get(f"{PATH}/context").json() == {"context": ""}
+    call.number, call.numbered = 7, False
+    prompt = call.turn()
+    settle(proxy)
+    assert "Notes of four turns." not in str(prompt)
+    assert listed(proxy)
+    assert not [request for request in upstream.requests if b"4711" in request.body]
+
+
+def test_summaries_of_what_others_said_stay(proxy: ProxyServer) -> None:
+    left = told_by_two(proxy, bobs=5)
+    assert proxy.client.delete("/v1/memory/users/bob").status_code == 204
+    assert spoken(proxy) == left
+    assert [one["text"] for one in listed(proxy)] == ["Notes of four turns."]
+
+
 # --- state
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy import body
 from tests.proxy_server import ProxyServer
 
 Serve = Callable[..., ProxyServer]
@@ -27,9 +28,10 @@ def test_a_client_that_reads_only_after_it_has_said_all_is_told(
     assert client.getresponse().status == 413
 
 
-def test_a_client_that_asks_first_is_told_at_once(serve: Serve) -> None:
+def test_a_client_that_asks_first_is_told_at_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "_LINGER", 60)  # so long it would wait for a body
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n"
-    with socket.create_connection(("127.0.0.1", serve(SMALL).port), timeout=1) as client:
+    with socket.create_connection(("127.0.0.1", serve(SMALL).port), timeout=8) as client:
         client.sendall(head + b"Expect: 100-continue\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
 

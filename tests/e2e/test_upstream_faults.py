@@ -48,10 +48,17 @@ Serve = Callable[..., ProxyServer]
 CONFIG = """
 memory: {sessions: "memory:"}
 upstreams:
-  main: {base_url: "${UPSTREAM_BASE_URL}", connect: 300ms, first_token: 400ms, total: 800ms, retries: %d}
+  main: {base_url: "${UPSTREAM_BASE_URL}", %s, retries: %d}
 pipelines:
   default: {upstreams: [main], request: []}
+  hurried: {upstreams: [main], request: [], first_token: 400ms}
 """
+PATIENT = "connect: 8s, first_token: 8s, total: 30s"
+"""No limit is reached on a slow machine, and each outlasts a test that waits for it."""
+BRIEF = "connect: 8s, first_token: 8s, total: 1500ms"
+IMPATIENT = "connect: 300ms, first_token: 400ms, total: 800ms"
+HURRIED = "/pipelines/hurried/v1/chat/completions"
+"""The same upstream, and its connections; a first delta is not waited for as long."""
 GOOD = stream_of("Hello", " there.")
 HALF = ROLE + delta(content="half a ")
 STATUS = HEAD.split(b"\r\n", 1)[0]
@@ -123,6 +130,8 @@ BEFORE: dict[str, tuple[list[Step], int]] = {
     "500": (answer(b"", 500), 500),
     "503": (answer(b"", 503, "retry-after: 9\r\n"), 503),
     "529": (answer(b"", 529), 529),
+    "a status beyond all classes": (answer(b"", 600), 502),
+    "the last status there could be": (answer(b"", 999), 502),
 }
 
 # After the first delta: the caller gets these bytes, and an error event.
@@ -180,12 +189,25 @@ def upstream() -> Iterator[FakeUpstream]:
         yield fake
 
 
-@pytest.fixture(scope="module")
-def proxy(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
-    path = tmp_path_factory.mktemp("faults") / "config.yaml"
-    path.write_text(CONFIG % 0)
+@contextmanager
+def limited(limits: str, upstream: FakeUpstream, folder: Path) -> Iterator[ProxyServer]:
+    path = folder / "config.yaml"
+    path.write_text(CONFIG % (limits, 0))
     with ProxyServer(path, {"UPSTREAM_BASE_URL": upstream.url}) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def proxy(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    with limited(PATIENT, upstream, tmp_path_factory.mktemp("faults")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxyServer, FakeUpstream]]:
+    """Has little time for a whole answer, from an upstream of its own: whose connections wait is counted."""
+    with FakeUpstream() as fake, limited(BRIEF, fake, tmp_path_factory.mktemp("brief")) as server:
+        yield server, fake
 
 
 def open_files() -> int:
@@ -193,7 +215,7 @@ def open_files() -> int:
     return len(list(files.iterdir())) if files.exists() else 0
 
 
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.002)
@@ -248,17 +270,23 @@ def test_a_fault_before_the_first_delta_is_a_status(
     steps, status = BEFORE[name]
     with harmless(proxy, upstream):
         upstream.says(*steps)
+        path = HURRIED if status == 504 else "/v1/chat/completions"
         started = time.monotonic()
-        assert_error(proxy.chat(stream=True, headers=of(name)), status)
-        assert time.monotonic() - started < 3
+        assert_error(proxy.chat(stream=True, headers=of(name), path=path), status)
+        assert time.monotonic() - started < 5
     assert texts(held(proxy, name)) == []
     tried(name, f"{status}")
 
 
 @pytest.mark.parametrize("name", AFTER)
 def test_a_fault_after_the_first_delta_is_an_event(
-    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, name: str
+    proxy: ProxyServer,
+    upstream: FakeUpstream,
+    brief: tuple[ProxyServer, FakeUpstream],
+    tried: Tried,
+    name: str,
 ) -> None:
+    proxy, upstream = brief if HANG in AFTER[name] else (proxy, upstream)
     with harmless(proxy, upstream):
         upstream.says(*AFTER[name])
         assert_broken(proxy.chat(stream=True, headers=of(name)), HALF)
@@ -268,9 +296,14 @@ def test_a_fault_after_the_first_delta_is_an_event(
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_merely_odd_arrives_as_it_was_sent(
-    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, name: str
+    proxy: ProxyServer,
+    upstream: FakeUpstream,
+    brief: tuple[ProxyServer, FakeUpstream],
+    tried: Tried,
+    name: str,
 ) -> None:
     steps, body = ODD[name]
+    proxy, upstream = brief if HANG in steps else (proxy, upstream)
     with harmless(proxy, upstream):
         upstream.says(*steps)
         got = proxy.chat(stream=True, headers=of(name))
@@ -321,8 +354,9 @@ def test_a_whole_answer_that_ends_at_any_byte_is_a_status(
     ],
 )
 def test_a_whole_answer_may_be_bad_too(
-    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried, name: str, steps: list[Step], status: int
+    brief: tuple[ProxyServer, FakeUpstream], tried: Tried, name: str, steps: list[Step], status: int
 ) -> None:
+    proxy, upstream = brief
     with harmless(proxy, upstream):
         upstream.says(*steps)
         got = proxy.chat()
@@ -332,12 +366,12 @@ def test_a_whole_answer_may_be_bad_too(
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_storm_is_weathered(serve: Serve, upstream: FakeUpstream, tried: Tried, status: int) -> None:
-    proxy = serve(CONFIG % 1)
+    proxy = serve(CONFIG % (PATIENT, 1))
     with harmless(proxy, upstream, idle=16):
         upstream.requests.clear()
         upstream.says(*answer({"error": {"message": "Busy."}}, status))
         call = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-        with ThreadPoolExecutor(16) as callers, httpx2.Client(timeout=10) as client:
+        with ThreadPoolExecutor(16) as callers, httpx2.Client(timeout=30) as client:
             url = f"{proxy.url}/chat/completions"
             got = list(callers.map(lambda _: client.post(url, json=call).status_code, range(64)))
         assert set(got) == {status}
@@ -366,7 +400,8 @@ def test_a_connection_that_closes_when_it_is_used_again_costs_nothing(
 def test_an_upstream_that_refuses_connections_is_502(serve: Serve, tried: Tried) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # nobody listens
-        proxy = serve(CONFIG % 1, UPSTREAM_BASE_URL=f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        proxy = serve(CONFIG % (PATIENT, 1), UPSTREAM_BASE_URL=url)
         tasks = proxy.tasks()
         assert_error(proxy.chat(stream=True), 502)
         assert until(lambda: proxy.tasks() <= tasks + 1)
@@ -375,10 +410,11 @@ def test_an_upstream_that_refuses_connections_is_502(serve: Serve, tried: Tried)
 
 def test_an_upstream_that_takes_no_connection_is_504(serve: Serve, tried: Tried) -> None:
     with black_hole() as listener, socket.create_connection(listener.getsockname()):
-        proxy = serve(CONFIG % 0, UPSTREAM_BASE_URL=f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        proxy = serve(CONFIG % (IMPATIENT, 0), UPSTREAM_BASE_URL=url)
         started = time.monotonic()
         assert_error(proxy.chat(stream=True), 504)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
     tried("takes no connection", "504")
 
 
@@ -395,10 +431,10 @@ def test_an_upstream_that_is_slow_or_wrong_at_tls_is_a_status(
 ) -> None:
     with Greeting() as greeting:
         greeting.says(*steps)
-        proxy = serve(CONFIG % 0, UPSTREAM_BASE_URL=greeting.url.replace("http:", "https:"))
+        proxy = serve(CONFIG % (IMPATIENT, 0), UPSTREAM_BASE_URL=greeting.url.replace("http:", "https:"))
         started = time.monotonic()
         assert_error(proxy.chat(stream=True), status)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
         assert until(lambda: greeting.open == 0)
     tried(name, f"{status}")
 
@@ -413,17 +449,17 @@ def secure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeUpst
         yield fake
 
 
-@pytest.mark.parametrize(("delay", "status"), [(0.05, 200), (0.5, 504)])
+@pytest.mark.parametrize(("delay", "limits", "status"), [(0.05, PATIENT, 200), (0.5, IMPATIENT, 504)])
 def test_an_upstream_may_shake_hands_slowly(
-    serve: Serve, secure: FakeUpstream, tried: Tried, delay: float, status: int
+    serve: Serve, secure: FakeUpstream, tried: Tried, delay: float, limits: str, status: int
 ) -> None:
     with Relay(secure.port) as way:
         way.delay = delay
-        proxy = serve(CONFIG % 0, UPSTREAM_BASE_URL=f"https://127.0.0.1:{way.port}/v1")
+        proxy = serve(CONFIG % (limits, 0), UPSTREAM_BASE_URL=f"https://127.0.0.1:{way.port}/v1")
         started = time.monotonic()
         got = proxy.chat(stream=True)
         assert got.status_code == status
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
     tried(f"TLS, {delay * 1000:.0f} ms late", f"{status}")
 
 
@@ -434,7 +470,7 @@ def test_all_of_it_again_and_again_leaves_the_server_as_it_was(
     upstream: FakeUpstream, tmp_path: Path, tried: Tried
 ) -> None:
     upstream.script = lambda asked: ALL[asked.json["messages"][-1]["content"]]
-    config = (CONFIG % 0) + 'listen: {port: "${PORT}"}\nlog: {level: error}\ntraces: {keep: 1}\n'
+    config = CONFIG % (IMPATIENT, 0) + 'listen: {port: "${PORT}"}\nlog: {level: error}\ntraces: {keep: 1}\n'
     with (
         ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url) as serving,
         ThreadPoolExecutor(16) as callers,
@@ -449,7 +485,7 @@ def test_all_of_it_again_and_again_leaves_the_server_as_it_was(
         grown = serving.megabytes() - megabytes
         assert grown < 15, f"{grown:.1f} MB"  # each round brings 6 MB
         upstream.script = by_default
-        assert serving.chat(stream=True).content == GOOD
+        assert until(lambda: serving.chat(stream=True).content == GOOD)
     tried(f"all {len(ALL)} of these, again and again", "no file and no memory is left")
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -245,3 +246,46 @@ def test_a_store_of_one_process_is_refused(tmp_path: Path) -> None:
         serving.__enter__()
     assert serving.process.wait(5) == 1
     serving.__exit__()
+
+
+def test_an_orphan_that_ends_takes_nobody_along(tmp_path: Path, upstream: FakeUpstream) -> None:
+    """The first process of a container is left with all that lose their parent."""
+    environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": f"sqlite:{tmp_path / 'sessions.db'}"}
+    serving = ServingProcess(tmp_path, CONFIG, "--workers", "2", **environ)
+    serving.command = ["sh", "-c", 'sleep 60 & exec "$@"', "sh", *serving.command]
+    with serving:
+        assert until(lambda: len(serving.members) == 3)
+        (orphan,) = [pid for pid in serving.members if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+        os.kill(orphan, signal.SIGKILL)
+        assert until(lambda: serving.process.poll() is not None or len(serving.members) == 2)
+        assert serving.chat().status_code == 200
+        assert "has ended" not in serving.log
+        assert serving.stop() == 0
+
+
+def test_who_comes_while_the_last_answers_end_is_refused(start: Start, upstream: FakeUpstream) -> None:
+    upstream.says(HEAD, chunk(ROLE), HANG)
+    serving = start(CONFIG.replace("grace: 3s", "grace: 20s"))
+    call = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with httpx2.stream("POST", f"{serving.root}/v1/chat/completions", json=call, timeout=10):
+        serving.process.terminate()
+        assert until(lambda: is_refused(serving.port))
+        assert serving.process.poll() is None
+    assert serving.process.wait(15) == 0
+
+
+def is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_store_of_one_process_is_not_taken_over(start: Start) -> None:
+    serving = start()
+    serving.path.write_text(CONFIG.replace("${MEMORY_URL}", "memory:"))
+    serving.hang_up()
+    assert until(lambda: "which each process would have for itself" in serving.log)
+    assert "was read again" not in serving.log
+    assert serving.chat().status_code == 200

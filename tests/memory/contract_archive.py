@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Chunk, Fact, Meaning, Query
+from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Meaning, Query
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
@@ -333,6 +333,17 @@ async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive:
     assert await kept(archive) == ["Hello again."]
 
 
+async def test_who_was_forgotten_is_told(archive: Archive):
+    await archive.forget(ANN, at=NOW)
+    await archive.forget(BOB, at=NOW - 10)
+    await archive.forget(Scope("acme", "\udc00\0"), at=NOW + 1)
+    await archive.forget(Scope("acme", "late"), at=NOW + 10)
+    await archive.forget_session(KEY, at=NOW)
+    await archive.forget(Scope("other", "ann"), at=NOW)
+    told = await archive.buried("acme", since=NOW, until=NOW + 1)
+    assert told == Buried(persons={"ann": NOW, "\udc00\0": NOW + 1}, sessions={KEY.session: NOW})
+
+
 async def test_what_a_forgotten_person_said_in_anothers_session_goes(archive: Archive):
     bobs = msgspec.structs.replace(entries("My dog is Max.")[0], user="bob", turn=1)
     await archive.keep(KEY, session(entries=(*entries("My dog is Rex."), bobs)), mark=NOW)
@@ -354,10 +365,34 @@ async def test_a_session_is_forgotten_with_what_comes_late(archive: Archive):
 async def test_strangers_turns_go_with_their_session_and_persons_stay(archive: Archive):
     await archive.keep(KEY, session("My dog is Rex.", user=None), mark=NOW)
     await archive.keep(Key("acme", "anns"), session("My dog is Rex."), mark=NOW)
-    assert await archive.forget_strangers(KEY) == 1
-    assert await archive.forget_strangers(Key("acme", "anns")) == 0
+    assert await archive.forget_strangers(KEY, at=NOW) == 1
+    assert await archive.forget_strangers(Key("acme", "anns"), at=NOW) == 0
     assert await kept(archive) == []
     assert await kept(archive, Key("acme", "anns")) == ["My dog is Rex."]
+
+
+async def test_what_strangers_said_before_their_session_was_forgotten_is_refused(archive: Archive):
+    await archive.forget_strangers(KEY, at=NOW)
+    late = session("My dog is Rex.", user=None)
+    assert await archive.keep(KEY, msgspec.structs.replace(late, moved=3), mark=NOW) == 3
+    await archive.keep_moved(KEY, late, late.entries, start=0)
+    assert await kept(archive) == []
+    assert await archive.marks("acme") == {}
+    await archive.keep(KEY, session("Hello again.", user=None, created=NOW + 5), mark=NOW)
+    assert await kept(archive) == ["Hello again."]
+
+
+async def test_what_a_person_said_there_is_kept_all_the_same(archive: Archive):
+    await archive.forget_strangers(KEY, at=NOW)
+    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    assert await kept(archive) == ["My dog is Rex."]
+
+
+async def test_that_strangers_were_forgotten_is_known_for_a_quarter_of_an_hour(archive: Archive):
+    await archive.forget_strangers(KEY, at=NOW - 1000)
+    await archive.forget_strangers(Key("acme", "other"), at=NOW)
+    await archive.keep(KEY, session("My dog is Rex.", user=None, created=NOW - 2000), mark=NOW)
+    assert await kept(archive) == ["My dog is Rex."]
 
 
 async def test_what_is_too_old_is_swept_a_few_at_a_time(archive: Archive):

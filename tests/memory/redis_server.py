@@ -188,12 +188,19 @@ def wait_until(condition: Callable[[], bool], said: Callable[[], str] = str, wit
 def free_port() -> int:
     """A port that is free, as is the one 10,000 above, where a Cluster's nodes talk.
 
-    Both are below those that the system gives to connections.
+    Both are below those that the system gives to connections. What one of several processes that test side
+    by side picks, no other does.
     """
     while True:
-        port = random.randrange(10000, 20000)
+        port = random.choice(_own_ports())
         if all(_is_free(one) for one in (port, port + 10000)):
             return port
+
+
+def _own_ports() -> range:
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    each = 10_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return range(10_000 + number * each, 10_000 + (number + 1) * each)
 
 
 def _is_free(port: int) -> bool:

@@ -106,8 +106,9 @@ async def test_a_store_that_answers_is_asked_each_time(store: Moody, guard: Guar
 async def test_while_it_is_slow_nobody_waits(store: Moody, guard: Guard, call: str):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
+    store.delay = 30  # whoever waits for an answer, or a second for a probe, takes too long
     before = [what for what in store.asked if what != "ping"]
-    assert await failing(CALLS[call](guard)) < PATIENCE / 2
+    assert await failing(CALLS[call](guard)) < 0.9
     assert [what for what in store.asked if what != "ping"] == before
 
 
@@ -123,7 +124,7 @@ async def test_whoever_has_leisure_waits_for_the_next_probe(store: Moody, guard:
 async def test_whoever_has_leisure_does_not_wait_for_ever(store: Moody, guard: Guard):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
-    assert 0.9 < await failing(guard.list("t")) < 1.5
+    assert 0.9 < await failing(guard.list("t")) < 5
 
 
 async def test_it_is_asked_in_the_background_at_growing_intervals(store: Moody, guard: Guard):

@@ -1,5 +1,7 @@
 """What an engine tells of its agents, in any order and as often as it likes."""
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +145,28 @@ def test_a_session_notes_no_more_than_it_needs():
     assert noticed(session, "n99")
     assert not noticed(session, "n0")
     assert len(encode(session)) < 1000
+
+
+def test_what_earlier_versions_kept_in_the_clients_state_is_known_and_leaves_it():
+    before = {"plan": "small", "agora": {"notices": ["n"], "lives": {"a": 0}}}
+    session = msgspec.structs.replace(heard(Session(), B), state=before)
+    assert noticed(session, "n")
+    assert joined(session, A) == (session, 0)
+    session = noting(session, "m", B, 0)
+    assert session.state == {"plan": "small"}
+    assert noticed(session, "n") and noticed(session, "m")
+    assert session.agents.lives == {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize(
+    "own", [None, 1, "n", {}, {"notices": 1, "lives": 1}, {"notices": ["n"]}, {"notices": [1], "lives": {}}]
+)
+def test_a_clients_own_state_of_that_name_is_left_alone(own):
+    session = Session(state={"agora": own})
+    assert not noticed(session, "n")
+    session = noting(session, "n", A, 0)
+    assert noticed(session, "n")
+    assert session.state == {"agora": own}
 
 
 def test_a_time_is_seconds_or_milliseconds_of_our_age():

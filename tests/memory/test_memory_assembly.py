@@ -48,9 +48,13 @@ async def test_what_was_said_is_told_in_lines_of_role_and_content(store: Store):
 
 
 async def test_all_three_are_asked_at_once():
-    began = time.monotonic()
-    found = await assembled(after(0.2, "a"), after(0.2, "b"), after(0.2, "c"))
-    assert time.monotonic() - began < 0.4
+    all_asked = asyncio.Barrier(3)
+
+    async def together(found: str) -> Sequence[str]:
+        await all_asked.wait()
+        return [found]
+
+    found = await assembled(together("a"), together("b"), together("c"), deadline=10)
     assert str(found) == "b\n\nc\n\na"
 
 
@@ -65,9 +69,9 @@ async def test_what_is_late_is_left_out_and_stopped():
 
     began = time.monotonic()
     found = await assembled(after(0, "user: Hi"), slow(), after(0, "chunk"), deadline=0.1)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10
     assert found == Assembled(stm=("user: Hi",), chunks=("chunk",), late=("ltm",))
-    await asyncio.wait_for(stopped.wait(), 1)
+    await asyncio.wait_for(stopped.wait(), 10)
 
 
 @pytest.mark.parametrize("fault", [StoreError("gone"), RuntimeError("Ann's words")])

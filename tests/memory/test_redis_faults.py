@@ -15,9 +15,12 @@ from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, single, 
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
-DEADLINE = 0.1
-SLACK = 0.15
-"""For a machine that does other things as well."""
+DEADLINE = 0.2
+"""Of whoever asks a server that does not answer."""
+PATIENCE = 5.0
+"""Of whoever asks one that does: it may be late on a machine that does other things as well."""
+SLACK = 2.0
+"""What such a machine adds to what takes no time."""
 KEY = Key("t", "s")
 
 
@@ -28,7 +31,7 @@ def server(tmp_path) -> Iterator[RedisServer]:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, deadline: float = DEADLINE) -> AsyncIterator[Store]:
+async def opened(url: str, deadline: float = PATIENCE) -> AsyncIterator[Store]:
     store = open_store(url, deadline=deadline, leisure=deadline)
     yield store
     await store.aclose()
@@ -39,6 +42,12 @@ async def store(server: RedisServer) -> AsyncIterator[Store]:
     async with opened(server.url) as store:
         await put(store)
         yield store
+
+
+def allow(store: Store, seconds: float) -> None:
+    """What is asked from now on has so long."""
+    for link in (store._link, store._leisurely):
+        link._deadline = seconds
 
 
 async def put(store: Store, key: Key = KEY, blob: bytes = b"1") -> None:
@@ -70,7 +79,7 @@ async def failure(awaitable, within: float = DEADLINE + SLACK) -> str:
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 async def test_a_port_where_nobody_listens(operation):
-    async with opened(f"redis://{LOOPBACK}:{free_port()}", deadline=2) as store:
+    async with opened(f"redis://{LOOPBACK}:{free_port()}") as store:
         assert "cannot be reached" in await failure(operation(store), within=SLACK)
 
 
@@ -92,17 +101,17 @@ def silent(*, backlog: int) -> Iterator[int]:
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 async def test_a_black_hole(operation, backlog: int):
     with silent(backlog=backlog) as port:
-        async with opened(f"redis://u:p@{LOOPBACK}:{port}/3") as store:
-            assert "longer than 100 ms" in await failure(operation(store))
+        async with opened(f"redis://u:p@{LOOPBACK}:{port}/3", DEADLINE) as store:
+            assert "longer than 200 ms" in await failure(operation(store))
 
 
 async def test_a_black_hole_keeps_a_hundred_callers_no_longer_than_one():
     with silent(backlog=0) as port:
-        async with opened(f"redis://{LOOPBACK}:{port}") as store:
-            # One after the other they would take ten seconds.
-            await asyncio.gather(*[failure(store.read(KEY), within=2) for _ in range(100)])
+        async with opened(f"redis://{LOOPBACK}:{port}", DEADLINE) as store:
+            # One after the other they would take twenty seconds.
+            await asyncio.gather(*[failure(store.read(KEY), within=5) for _ in range(100)])
             began = time.perf_counter()
-        assert time.perf_counter() - began < 2, "closing waits no longer either"
+        assert time.perf_counter() - began < 5, "closing waits no longer either"
 
 
 async def test_another_protocol():
@@ -134,10 +143,13 @@ async def connected(store: Store, count: int) -> None:
 async def test_a_server_that_stops_answering_is_used_again_at_once(store: Store, server, operation):
     await connected(store, 20)
     with stopped(server):
+        allow(store, DEADLINE)
         for _ in range(2):
             await failure(operation(store))
-    for _ in range(20):
-        assert await store.read(KEY) or operation is OPERATIONS["delete"]
+    allow(store, PATIENCE)
+    async with asyncio.timeout(SLACK):
+        for _ in range(20):
+            assert await store.read(KEY) or operation is OPERATIONS["delete"]
 
 
 async def test_a_server_killed_amid_operations_is_used_again_at_once(store: Store, server: RedisServer):
@@ -168,20 +180,21 @@ async def test_connections_that_the_server_closed_are_not_used(store: Store, ser
 
 
 async def test_a_stall_ends_where_it_ends(store: Store, server: RedisServer):
-    stall = asyncio.create_task(asyncio.to_thread(server.ask, "DEBUG", "SLEEP", "0.4"))
-    await asyncio.sleep(0.05)
-    await asyncio.gather(*[failure(store.read(KEY)) for _ in range(50)])
-    await stall
-    # A busy machine does not open fifty connections within one deadline: that is not what has stalled.
-    for _ in range(10):
-        assert all(await asyncio.gather(*[store.read(KEY) for _ in range(5)]))
+    with stopped(server):
+        allow(store, DEADLINE)
+        await asyncio.gather(*[failure(store.read(KEY)) for _ in range(50)])
+    allow(store, PATIENCE)
+    async with asyncio.timeout(SLACK):
+        for _ in range(10):
+            assert all(await asyncio.gather(*[store.read(KEY) for _ in range(5)]))
 
 
 async def test_a_loop_that_was_late_blames_nobody(store: Store):
+    allow(store, DEADLINE)
     reading = asyncio.ensure_future(store.read(KEY))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    time.sleep(2 * DEADLINE)  # this is what a late loop is
+    time.sleep(5 * DEADLINE)  # this is what a late loop is, and time enough for the server
     assert (await reading).blob == b"1"
 
 
@@ -231,7 +244,7 @@ async def test_a_read_only_server(store: Store, server: RedisServer, tmp_path):
 
 
 async def put_through(master: RedisServer) -> None:
-    async with opened(master.url, deadline=2) as store:
+    async with opened(master.url) as store:
         await put(store)
 
 
@@ -255,7 +268,7 @@ async def test_a_server_that_is_loading(store: Store, server: RedisServer):
     server.ask("SAVE")
     server.kill()
     config = server.folder / "redis.conf"
-    config.write_text(config.read_text() + "key-load-delay 10000\n")
+    config.write_text(config.read_text() + "key-load-delay 30000\n")
     server.start(wait=False)
     said = []
     while await store_fails(store, said):  # noqa: ASYNC110  (nobody tells when it has loaded)
@@ -269,7 +282,7 @@ async def store_fails(store: Store, said: list[str]) -> bool:
         await store.ping()
     except StoreError as error:
         said.append(str(error))
-        assert len(said) < 200, said
+        assert len(said) < 1000, said[-1]
         return True
     return False
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
+from proxy.memory.agents import Agents
 from proxy.memory.answer import Answer, answered
 from proxy.memory.contents import contents, imported
 from proxy.memory.reconcile import asked, reconcile
@@ -55,6 +56,12 @@ sessions = st.builds(
     learnt=st.builds(Reach, numbers, numbers),
     alias=st.none() | texts,
     shared=st.booleans(),
+    agents=st.none()
+    | st.builds(
+        Agents,
+        notices=st.lists(texts, max_size=3).map(tuple),
+        lives=st.dictionaries(texts, numbers, max_size=3),
+    ),
 )
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
@@ -19,17 +20,28 @@ import pytest
 from proxy.memory.sql import migrations, statement
 from proxy.memory.sql.sqlite import SqliteStore
 from proxy.memory.sql.statement import READ, whose
+from proxy.memory.sql.writer import GATHERING
 from proxy.memory.store import Held, Key, StoreError
 
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call-1")
 DEADLINE = 0.05
+PATIENCE = 5.0
+"""Of whoever reads from a file that is yet to be opened: that takes a thread its time."""
 STEPS = [(step.__name__,) for step in migrations.MIGRATIONS]
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    opened = SqliteStore(path, deadline=PATIENCE)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def hasty(path: Path) -> AsyncIterator[SqliteStore]:
+    """For locks: it waits half a second for one where it writes."""
     opened = SqliteStore(path, deadline=DEADLINE)
     yield opened
     await opened.aclose()
@@ -57,18 +69,22 @@ class Watch:
     """How long something took, and the longest time for which the loop did nothing else."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._seen = time.monotonic()
         self.stalled = 0.0
         self._task = asyncio.ensure_future(self._tick())
 
     async def _tick(self) -> None:
         while True:
-            before = time.monotonic()
             await asyncio.sleep(0.001)
-            self.stalled = max(self.stalled, time.monotonic() - before)
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self.stalled, self._seen = max(self.stalled, now - self._seen), now
 
     def stop(self) -> float:
         self._task.cancel()
+        self._look()
         return time.monotonic() - self._began
 
 
@@ -76,57 +92,57 @@ class Watch:
 
 
 async def test_a_writer_elsewhere_stops_no_read_and_writes_only_while_it_lasts(
-    store: SqliteStore, path: Path
+    hasty: SqliteStore, path: Path
 ):
-    version = await written(store)
+    version = await written(hasty)
     with other_program(path, "BEGIN EXCLUSIVE") as other:
-        assert await store.read(KEY) == Held(b"1", version)
+        assert await hasty.read(KEY) == Held(b"1", version)
         with pytest.raises(StoreError, match="locked by another program"):
-            await store.write(KEY, b"2", version=version, ttl=60)
+            await hasty.write(KEY, b"2", version=version, ttl=60)
         with pytest.raises(StoreError, match="locked"):
-            await store.ping()
-        assert await store.read(KEY) == Held(b"1", version)
-        assert [line.session for line in await store.list("acme")] == ["call-1"]
+            await hasty.ping()
+        assert await hasty.read(KEY) == Held(b"1", version)
+        assert [line.session for line in await hasty.list("acme")] == ["call-1"]
         other.execute("ROLLBACK")
-    assert await store.write(KEY, b"2", version=version, ttl=60)
+    assert await hasty.write(KEY, b"2", version=version, ttl=60)
 
 
 async def test_a_locked_file_costs_the_deadline_and_never_the_loop(store: SqliteStore, path: Path):
     await store.ping()
     await store.aclose()
-    reading = SqliteStore(path, deadline=DEADLINE)
+    deadline = 1.0
+    reading = SqliteStore(path, deadline=deadline)
     await reading.ping()
     await reading._writer.aclose()  # nothing of ours holds the file any more
     with other_program(path, "PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE"):
         watch = Watch()
         with pytest.raises(StoreError, match="locked"):
             await reading.read(KEY)
-        assert 0.9 * DEADLINE <= watch.stop() < 10 * DEADLINE
-        assert watch.stalled < DEADLINE
+        assert 0.9 * deadline <= watch.stop() < 3 * deadline
+        assert watch.stalled < deadline / 2
     assert await reading.read(KEY) is None
 
 
-async def test_a_file_locked_from_the_start_costs_the_deadline(store: SqliteStore, path: Path):
+async def test_a_file_locked_from_the_start_costs_the_deadline(hasty: SqliteStore, path: Path):
     with other_program(
         path, "PRAGMA locking_mode = EXCLUSIVE", "CREATE TABLE x (y)", "BEGIN EXCLUSIVE"
     ) as other:
         watch = Watch()
-        with pytest.raises(StoreError, match=r"too slow|locked"):
-            await store.read(KEY)
-        assert watch.stop() < 10 * DEADLINE
-        assert watch.stalled < DEADLINE
+        with pytest.raises(StoreError, match="too slow"):  # opening says "locked", after a second
+            await hasty.read(KEY)
+        watch.stop()
+        assert watch.stalled < 0.5
         other.execute("DROP TABLE x")
         other.execute("COMMIT")
-    await asyncio.sleep(1.2)
-    assert await store.read(KEY) is None
-    await written(store)
+    assert await hasty.read(KEY, leisure=True) is None
+    await written(hasty)
 
 
 # --- files that cannot be written, or are none
 
 
 async def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
-    store = SqliteStore(tmp_path / "no" / "memory.db", deadline=DEADLINE)
+    store = SqliteStore(tmp_path / "no" / "memory.db", deadline=PATIENCE)
     with pytest.raises(StoreError, match=r"no/memory\.db cannot be used: No such file"):
         await store.read(KEY)
     (tmp_path / "no").mkdir()
@@ -135,7 +151,7 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
 
 
 async def test_a_folder_is_no_file(tmp_path: Path):
-    store = SqliteStore(tmp_path, deadline=DEADLINE)
+    store = SqliteStore(tmp_path, deadline=PATIENCE)
     with pytest.raises(StoreError, match="cannot be opened"):
         await store.ping()
     await store.aclose()
@@ -192,7 +208,7 @@ def shared() -> Iterator[Path]:
 
 async def fill(path: Path) -> None:
     """A database with one session."""
-    store = SqliteStore(path, deadline=DEADLINE)
+    store = SqliteStore(path, deadline=PATIENCE)
     await written(store)
     await store.aclose()
 
@@ -248,7 +264,7 @@ async def test_a_damaged_database_says_so(path: Path):
     await fill(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
-    store = SqliteStore(path, deadline=DEADLINE)
+    store = SqliteStore(path, deadline=PATIENCE)
     with pytest.raises(StoreError, match="damaged"):
         await store.read(KEY)
     await store.aclose()
@@ -294,7 +310,7 @@ async def test_an_older_database_is_brought_up_to_date(path: Path, monkeypatch: 
 
 
 async def fill_again(path: Path) -> None:
-    store = SqliteStore(path, deadline=DEADLINE)
+    store = SqliteStore(path, deadline=PATIENCE)
     held = await store.read(KEY)
     assert held is not None
     await written(store, version=held.version)
@@ -358,35 +374,49 @@ async def test_commits_keep_their_distance(store: SqliteStore, monkeypatch: pyte
     batches: list[int] = []
     commit = store._writer._commit
     monkeypatch.setattr(store._writer, "_commit", lambda jobs: (batches.append(len(jobs)), commit(jobs))[1])
-    writing = []
+    writing, began = [], time.monotonic()
     for n in range(20):
         writing.append(asyncio.ensure_future(store.write(Key("acme", str(n)), b"1", version=0, ttl=60)))
         await asyncio.sleep(0.005)
     assert all(await asyncio.gather(*writing))
     assert sum(batches) == 20
-    assert len(batches) <= 8
+    assert len(batches) <= 2 + (time.monotonic() - began) / GATHERING
 
 
-async def test_a_batch_is_one_transaction(store: SqliteStore, path: Path):
+async def test_a_batch_is_one_transaction(store: SqliteStore):
     await store.ping()
-    with other_program(path) as other:
-        before = other.execute("PRAGMA data_version").fetchone()
-        writing = [store.write(Key("acme", str(n)), b"1", version=0, ttl=60) for n in range(50)]
-        began = time.monotonic()
-        assert all(await asyncio.gather(*writing))
-        assert time.monotonic() - began < 0.2
-        assert other.execute("PRAGMA data_version").fetchone()[0] - before[0] == 1
+    said: list[str] = []
+    busy, all_are_there = threading.Event(), threading.Event()
+
+    def hold_up(connection: sqlite3.Connection) -> None:
+        connection.set_trace_callback(said.append)
+        busy.set()
+        assert all_are_there.wait(10)
+
+    first = store._writer.submit(hold_up)
+    assert await asyncio.to_thread(busy.wait, 10)
+    keys = [Key("acme", str(n)) for n in range(50)]
+    writing = [asyncio.ensure_future(store.write(key, b"1", version=0, ttl=60)) for key in keys]
+    await asyncio.sleep(0)
+    assert store._writer._jobs.qsize() == len(keys)
+    all_are_there.set()
+    await first
+    assert all(await asyncio.gather(*writing))
+    assert said.count("BEGIN IMMEDIATE") == 1
+    assert said.count("COMMIT") == 2, "of the one that held them up, and of theirs"
 
 
-async def test_what_failed_is_no_longer_read(store: SqliteStore, path: Path):
-    version = await written(store)
+async def test_what_failed_is_no_longer_read(hasty: SqliteStore, path: Path):
+    version = await written(hasty)
     with other_program(path, "BEGIN IMMEDIATE"):
-        writing = asyncio.ensure_future(store.write(KEY, b"2", version=version, ttl=60))
+        writing = asyncio.ensure_future(hasty.write(KEY, b"2", version=version, ttl=60))
         await asyncio.sleep(0)
-        assert (await store.read(KEY) or Held(b"", 0)).blob == b"2"
+        assert (await hasty.read(KEY) or Held(b"", 0)).blob == b"2"
         with pytest.raises(StoreError):
             await writing
-    assert await store.read(KEY) == Held(b"1", version)
+        with pytest.raises(StoreError):  # and by now it has failed, not merely taken too long
+            await hasty._writer.submit(lambda _: None)
+    assert await hasty.read(KEY) == Held(b"1", version)
 
 
 async def test_a_chain_of_writes_breaks_where_another_process_cut_in(store: SqliteStore, path: Path):
@@ -436,12 +466,12 @@ async def test_a_new_file_is_its_owners_alone(store: SqliteStore, path: Path):
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
-async def test_the_file_is_in_the_mode_that_was_meant(store: SqliteStore):
+async def test_the_file_is_in_the_mode_that_was_meant(hasty: SqliteStore):
     def modes(connection: sqlite3.Connection) -> list[object]:
         names = ("journal_mode", "synchronous", "secure_delete", "foreign_keys", "busy_timeout")
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    assert await store._writer.submit(modes) == ["wal", 1, 1, 1, 500]
+    assert await hasty._writer.submit(modes) == ["wal", 1, 1, 1, 500]
 
 
 # --- work

@@ -156,7 +156,7 @@ requests = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150)
 @given(request=requests, header=st.text(max_size=20), as_json=st.booleans())
 def test_no_request_makes_an_explanation_fail(tmp_path, request, header, as_json):
     (tmp_path / "r.json").write_bytes(request)

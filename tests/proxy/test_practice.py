@@ -301,7 +301,7 @@ STREAM = {"model": "m", "messages": HELLO, "stream": True}
 def test_the_first_piece_comes_at_once_and_the_rest_paced():
     async def timed():
         now = asyncio.get_running_loop().time
-        async with opened(STREAM, pause=0.05) as answer:
+        async with opened(STREAM, pause=0.5) as answer:
             times = [now()]
             for _ in range(3):
                 await answer.read()
@@ -309,8 +309,8 @@ def test_the_first_piece_comes_at_once_and_the_rest_paced():
         return [after - before for before, after in pairwise(times)]
 
     first, *others = run(timed())
-    assert first < 0.04
-    assert all(0.045 < other < 1 for other in others)
+    assert first < 0.4
+    assert all(0.45 < other < 3 for other in others)
 
 
 def test_closing_ends_a_read_that_waits():

@@ -1,8 +1,14 @@
-"""Lengths of time as OpenAI writes them."""
+"""Turns at once, to the very same moment; lengths of time as OpenAI writes them."""
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
 
 import pytest
 
-from proxy.quota import duration
+from proxy.errors import LimitExceeded
+from proxy.quota import Limits, Quota, duration
+from proxy.reply import Reply
 
 
 @pytest.mark.parametrize(
@@ -11,3 +17,35 @@ from proxy.quota import duration
 )
 def test_a_duration_is_written_as_openai_writes_it(seconds: float, written: str) -> None:
     assert duration(seconds) == written
+
+
+async def nowhere(_: MutableMapping[str, Any]) -> None:
+    pass
+
+
+async def turn(quota: Quota) -> str:
+    """Why a turn was refused, or "done"."""
+    try:
+        async with quota.turn("acme", 0, Reply(nowhere)):
+            return "done"
+    except LimitExceeded as refused:
+        return refused.type
+
+
+async def bursts() -> list[list[str]]:
+    """Each of four turns that begin before any of them has been counted; the second finds the places free."""
+    quota = Quota(Limits(requests_per_minute=9, concurrent_streams=2))
+    return [await asyncio.gather(*[turn(quota) for _ in range(4)]) for _ in range(2)]
+
+
+def test_of_a_burst_no_more_are_let_in_than_there_are_places() -> None:
+    assert asyncio.run(bursts()) == [["done", "done", "streams", "streams"]] * 2
+
+
+async def refusals() -> list[str]:
+    quota = Quota(Limits(requests_per_minute=1, concurrent_streams=1))
+    return [await turn(quota) for _ in range(3)]
+
+
+def test_who_is_refused_for_another_reason_gives_the_place_back() -> None:
+    assert asyncio.run(refusals()) == ["done", "requests", "requests"]

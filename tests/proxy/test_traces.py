@@ -1,5 +1,6 @@
 """The ring of turns that can be looked at: bounded, each tenant's own, and forgetful when told."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from filters.base import Context
 from proxy import wire
 from proxy.account import Account
 from proxy.hour import Hour
+from proxy.memory.archive.archive import Buried
 from proxy.memory.session import Session
 from proxy.memory.store import Key
 from proxy.session import Identity
@@ -121,6 +123,20 @@ def test_a_session_or_a_person_is_forgotten_whole():
     traces.forget("t", user="ann")
     assert ids(traces) == [stays]
     assert ids(traces, "other") == [foreign]
+
+
+def test_what_came_before_a_burial_goes_and_what_comes_later_stays():
+    traces = traces_of()
+    end(traces, session="s", user="ann")
+    end(traces, session="buried", user="bob")
+    stays = end(traces, session="s", user="bob")
+    unnamed = end(traces)
+    foreign = end(traces, tenant="other", session="s", user="ann")
+    now = time.time()
+    traces.let_go_buried("t", Buried(persons={"ann": now, "bob": now - 60}, sessions={"buried": now}))
+    assert ids(traces) == [unnamed, stays]
+    assert ids(traces, "other") == [foreign]
+    assert now - 60 < traces.oldest()["t"] <= traces.oldest()["other"] <= now
 
 
 def test_forgetting_nobody_forgets_nobody():

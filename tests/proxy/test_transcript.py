@@ -43,6 +43,20 @@ def test_tool_calls_are_put_together() -> None:
     assert transcript(body).tool_calls == [CALL, {name: second[name] for name in second if name != "index"}]
 
 
+def test_a_call_whose_index_says_nothing_stands_where_it_is_written() -> None:
+    function = {"name": "weather", "arguments": "{}"}
+    odd = [{"index": [], "id": "a"}, {"index": None, "id": "b"}, {"index": 2, "id": "c"}]
+    body = delta(tool_calls=[{**call, "type": "function", "function": function} for call in odd])
+    assert [call["id"] for call in transcript(body).tool_calls or ()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("number", [{"index": 0}, {}], ids=["one index", "no index"])
+def test_calls_that_are_not_numbered_are_told_apart_by_their_names(number) -> None:
+    second = {**CALL, "id": "call_2", "function": {"name": "time", "arguments": "{}"}}
+    body = b"".join(delta(tool_calls=[{**number, **piece}]) for piece in [CALL, second])
+    assert transcript(body).tool_calls == [CALL, second]
+
+
 def test_sound_says_its_transcript() -> None:
     body = delta(audio={"id": "a", "transcript": "Hello "}) + delta(audio={"id": "a", "transcript": "there."})
     assert transcript(body).text == "Hello there."

@@ -8,9 +8,12 @@ import pytest
 
 from proxy import work
 from proxy.memory import codec, lease
+from proxy.memory.coded import CodedStore
+from proxy.memory.encryption import Encryption
 from proxy.memory.open import open_store
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key, Store
+from proxy.memory.volatile import VolatileStore
 from proxy.work import Worker
 
 KEY = Key("default", "s1")
@@ -90,6 +93,21 @@ def test_what_is_due_is_found_from_the_store_and_done_to_its_end() -> None:
         return await count(store, Key("other", "s1"))
 
     assert asyncio.run(run()) == 0
+
+
+def test_a_session_whose_key_is_lost_hides_none_behind_it() -> None:
+    async def run() -> Any:
+        bare = VolatileStore()
+        store = CodedStore(bare, Encryption([b"n" * 32]))
+        lost = CodedStore(bare, Encryption([b"o" * 32]))
+        await lost.write(Key("default", "a"), encode(Session()), version=0, ttl=60)
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        task = running(Worker(store, [Counting(store)], ["default"]))
+        await until(lambda: _is(store, KEY))
+        task.cancel()
+        return await count(store)
+
+    assert asyncio.run(run()) == 3
 
 
 def test_a_nudge_is_followed_at_once_and_one_before_the_start_is_not_lost() -> None:

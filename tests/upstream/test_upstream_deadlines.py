@@ -49,13 +49,13 @@ async def test_a_silent_tls_peer_is_bounded(client: Make) -> None:
 async def test_the_head_is_bounded(client: Make) -> None:
     async with serve(answering(b"HTTP/1.1 200 OK\r\nx:")) as peer:
         with pytest.raises(UpstreamTimeout, match="any answer"):
-            await ask(client(peer.url), within=0.05)
+            await ask(client(peer.url), within=0.3)
         await peer.all_closed()
 
 
 async def test_the_head_s_deadline_holds_for_the_body(client: Make) -> None:
     async with serve(answering(CHUNKED, chunk(b"hi"))) as peer:
-        response = await ask(client(peer.url), within=0.1)
+        response = await ask(client(peer.url), within=1)
         assert await response.read() == b"hi"
         for _ in range(2):
             with pytest.raises(UpstreamTimeout, match="rest"):
@@ -72,12 +72,13 @@ async def test_the_last_deadline_counts(client: Make, times: tuple[float, ...]) 
             response.due(start + after)
         with pytest.raises(UpstreamTimeout):
             await response.read()
-        assert times[-1] - 0.003 <= now() - start < times[-1] + 0.2
+        assert times[-1] - 0.003 <= now() - start < times[-1] + 2
 
 
 async def test_unread_bytes_do_not_outlive_the_deadline(client: Make) -> None:
     async with serve(answering(CHUNKED + chunk(b"hi"))) as peer:
-        response = await ask(client(peer.url), within=0.03)
+        response = await ask(client(peer.url))
+        response.due(now() + 0.03)
         await asyncio.sleep(0.06)
         with pytest.raises(UpstreamTimeout):
             await response.read()
@@ -85,7 +86,8 @@ async def test_unread_bytes_do_not_outlive_the_deadline(client: Make) -> None:
 
 async def test_a_whole_answer_is_never_late(client: Make) -> None:
     async with serve(answering(sized(b"hi"))) as peer:
-        response = await ask(client(peer.url), within=0.05)
+        response = await ask(client(peer.url))
+        response.due(now() + 0.05)
         await asyncio.sleep(0.1)
         response.due(now() - 1)
         assert await rest(response) == b"hi"

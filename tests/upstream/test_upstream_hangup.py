@@ -32,7 +32,7 @@ async def test_close_is_heard_at_once_and_may_be_said_twice(client: Make) -> Non
         await response.read()
         response.close()
         response.close()
-        await peer.all_closed(0.2)
+        await peer.all_closed()
         with pytest.raises(UpstreamBroken):
             await response.read()
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamTimeout
-from tests.contract_upstream import Make, ask, rest, whole
+from tests.contract_upstream import Make, ask, now, rest, whole
 from tests.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
 pytestmark = pytest.mark.anyio
@@ -62,13 +62,16 @@ async def test_an_idle_connection_that_stirs_is_dropped(client: Make, later: str
 
 async def test_idle_connections_expire(client: Make) -> None:
     async with serve(answering(sized(b"hi"))) as peer:
-        upstream = client(peer.url, idle=0.1)
+        upstream = client(peer.url, idle=1.5)
         await asyncio.gather(*(whole(upstream) for _ in range(3)))
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.6)
+        used = now()
         await whole(upstream)
-        await asyncio.sleep(0.07)
-        assert peer.open == 1
-        await peer.all_closed()
+        while peer.open > 1:  # noqa: ASYNC110  (those that expire say nothing to this side)
+            await asyncio.sleep(0.01)
+        assert (peer.open, len(peer.talks)) == (1, 3)
+        await peer.all_closed(10)
+        assert now() - used > 1.4, "it was used since, and begins anew"
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])

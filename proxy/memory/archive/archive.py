@@ -1,6 +1,6 @@
 """A place where what was said is kept for good: one contract, a driver for each database."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -86,6 +86,13 @@ class Unmeant(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None
 
 
+class Buried(msgspec.Struct, frozen=True):
+    """Which of a tenant's persons and sessions were forgotten, and when, in seconds since 1970."""
+
+    persons: Mapping[str, float]
+    sessions: Mapping[str, float]
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked, at ``now`` in seconds since 1970, and how many answers are wanted."""
 
@@ -153,8 +160,15 @@ class Archive(Protocol):
         """Removes all turns of a session, and refuses what was said in it until ``at``; how many."""
         ...
 
-    async def forget_strangers(self, key: Key) -> int:
-        """Removes the turns of a session that belong to no person; how many there were."""
+    async def forget_strangers(self, key: Key, *, at: float) -> int:
+        """Removes the turns of a session that belong to no person; how many there were.
+
+        For a quarter of an hour, what was said in it until ``at`` is refused while it is nobody's session.
+        """
+        ...
+
+    async def buried(self, tenant: str, *, since: float, until: float) -> Buried:
+        """Who was forgotten between two times, and which sessions were, whoever did it."""
         ...
 
     async def add_fact(self, person: Scope, fact: Fact) -> None:

@@ -202,11 +202,12 @@ class Archivist:
     async def _keep_held(self, key: Key, mark: float) -> None:
         try:
             held = await self._store.read(key)
-        except StoreError as error:
+            session = decode(held.blob) if held else None
+        except (StoreError, msgspec.DecodeError) as error:
             _log.warning("A session cannot be read for the archive: %s", error)
             return
-        if held is not None and key not in self._due:
-            await self._keep(key, decode(held.blob), mark)
+        if session is not None and key not in self._due:
+            await self._keep(key, session, mark)
 
     async def _expire(self) -> None:
         now = time.time()

@@ -1,8 +1,10 @@
 """What leaves the archive: a person, a session, and what is older than it may be."""
 
+from proxy.memory.archive.archive import Buried
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.steps import Steps, asked, owner_of
 from proxy.memory.archive.words import (
+    BURIED,
     ENTOMB,
     EXPIRE,
     FACT,
@@ -18,12 +20,14 @@ from proxy.memory.archive.words import (
     NO_PERSON,
     PERSON,
     SESSION,
+    STRANGERS,
     SWEEP_PASSAGES,
     SWEEP_TALKS,
     SWEEP_TURNS,
+    UNEARTH,
 )
-from proxy.memory.sql.statement import stored, whose
-from proxy.memory.store import Key
+from proxy.memory.sql.statement import shown, stored, whose
+from proxy.memory.store import DELETION_KEPT, Key
 
 
 def forget(person: Scope, *, at: float) -> Steps[int]:
@@ -53,12 +57,22 @@ def forget_session(key: Key, *, at: float) -> Steps[int]:
     return len(rows)
 
 
-def forget_strangers(key: Key) -> Steps[int]:
+def forget_strangers(key: Key, *, at: float) -> Steps[int]:
     """As the archive's ``forget_strangers``; such turns have no words in the index."""
+    tombs = {"tenant": stored(key.tenant), "kind": STRANGERS}
+    yield from asked(UNEARTH, {**tombs, "before": at - DELETION_KEPT})
+    yield from asked(ENTOMB, {**tombs, "name": stored(key.session), "at": at})
     rows = yield from asked(FORGET_STRANGERS, whose(key))
     if rows:
         yield from asked(FORGET_TALKS, whose(key))
     return len(rows)
+
+
+def buried(tenant: str, *, since: float, until: float) -> Steps[Buried]:
+    """As the archive's ``buried``."""
+    rows = yield from asked(BURIED, {"tenant": stored(tenant), "since": since, "until": until})
+    of = {kind: {shown(name): at for each, name, at in rows if each == kind} for kind in (PERSON, SESSION)}
+    return Buried(of[PERSON], of[SESSION])
 
 
 def sweep(*, before: float, limit: int) -> Steps[int]:

@@ -4,8 +4,6 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from proxy.memory.archive.archive import Chunk, Fact, Found, Meaning, Query
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.lexicon import Scope
@@ -15,9 +13,9 @@ from proxy.memory.archive.ranking import Passage, Question, Ranked, Worths, rank
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
 from proxy.memory.archive.words import DOCUMENT, DURING, FACT, OWNED, TURN
-from proxy.memory.session import Entry
+from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.sql.statement import shown
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 
 _MOST_WORDS: Final = 32
 _LONGEST: Final = 2000
@@ -125,7 +123,7 @@ def _told(
     for worth, one in best:
         row = items.get((one.kind, one.item))
         # A key that is lost may not hold up what can be read.
-        with contextlib.suppress(StoreError, msgspec.DecodeError):
+        with contextlib.suppress(*UNREADABLE):
             if row is not None:
                 told.append(_found(shelf, person, one.kind, round(worth, 4), row))
     return told

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from proxy.memory.archive import knowledge, meanings, oblivion, search, turns
-from proxy.memory.archive.archive import Chunk, Fact, Found, Query, Turn, Unmeant
+from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Query, Turn, Unmeant
 from proxy.memory.archive.engine import Engine
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
@@ -61,9 +61,13 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.write(partial(oblivion.forget_session, key, at=at))
 
-    async def forget_strangers(self, key: Key) -> int:
+    async def forget_strangers(self, key: Key, *, at: float) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(oblivion.forget_strangers, key))
+        return await self._engine.write(partial(oblivion.forget_strangers, key, at=at))
+
+    async def buried(self, tenant: str, *, since: float, until: float) -> Buried:
+        """As the protocol has it."""
+        return await self._engine.read(partial(oblivion.buried, tenant, since=since, until=until))
 
     async def add_fact(self, person: Scope, fact: Fact) -> None:
         """As the protocol has it."""

@@ -17,6 +17,7 @@ from proxy.memory.archive.words import (
     PUT_TURN,
     REACH,
     SESSION,
+    STRANGERS,
     TALK,
     TOMBSTONE,
     TURN,
@@ -51,7 +52,7 @@ class _Talk(NamedTuple):
 def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]:
     """As the archive's ``keep``."""
     entries = yield from _welcome(key, session, session.entries)
-    if session.entries and not entries:
+    if session.entries and not any(entries):
         return session.moved
     talk = yield from _talk(key, session, mark)
     hot = {"talk": talk.id, **_hot(session)}
@@ -69,8 +70,9 @@ def keep_moved(
 ) -> Steps[None]:
     """As the archive's ``keep_moved``."""
     entries = yield from _welcome(key, session, moved)
-    talk = yield from _talk(key, session, session.updated)
-    yield from _put(shelf, talk, entries, start, {})
+    if any(entries):
+        talk = yield from _talk(key, session, session.updated)
+        yield from _put(shelf, talk, entries, start, {})
 
 
 def marks(tenant: str) -> Steps[dict[str, float]]:
@@ -175,6 +177,8 @@ def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list
     whole = yield from _buried(key.tenant, SESSION, key.session)
     if session.user:
         whole = max(whole, buried[session.user])
+    else:
+        whole = max(whole, (yield from _buried(key.tenant, STRANGERS, key.session)))
     return [
         None if _is_refused(entry, max(whole, buried.get(entry.user or "", 0.0))) else entry
         for entry in entries

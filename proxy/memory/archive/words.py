@@ -5,7 +5,7 @@ from typing import Final
 from proxy.memory.sql.statement import Statement
 
 TURN, FACT, DOCUMENT = 1, 2, 3
-PERSON, SESSION = 0, 1
+PERSON, SESSION, STRANGERS = 0, 1, 2
 """What a tombstone stands for."""
 
 _TALKS_OF: Final = "SELECT id FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
@@ -18,6 +18,13 @@ TOMBSTONE: Final = Statement(
 ENTOMB: Final = Statement(
     "INSERT INTO turnkeeper_tombstones (tenant, kind, name, at) VALUES (:tenant, :kind, :name, :at)"
     " ON CONFLICT (tenant, kind, name) DO UPDATE SET at = excluded.at"
+)
+UNEARTH: Final = Statement(
+    "DELETE FROM turnkeeper_tombstones WHERE tenant = :tenant AND kind = :kind AND at < :before"
+)
+BURIED: Final = Statement(
+    "SELECT kind, name, at FROM turnkeeper_tombstones"
+    " WHERE tenant = :tenant AND at >= :since AND at <= :until"
 )
 PERSON_ID: Final = Statement("SELECT id FROM turnkeeper_people WHERE tenant = :tenant AND person = :person")
 NEW_PERSON: Final = Statement(

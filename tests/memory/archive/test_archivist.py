@@ -80,8 +80,10 @@ async def test_what_could_not_be_kept_is_kept_when_the_archive_is_back(store: St
     archivist = Archivist(store, broken, ["acme"], keep=0, quiet=0)
     archivist.start()
     archivist.told(KEY, session("a"))
-    await asyncio.sleep(0.3)
-    assert archivist.failing and broken.tries > 1
+    async with asyncio.timeout(10):
+        while broken.tries < 2:  # noqa: ASYNC110 - it tries when it likes
+            await asyncio.sleep(0.02)
+    assert archivist.failing
     broken.failing = False
     await archivist.idle()
     await archivist.aclose()
@@ -95,7 +97,7 @@ async def test_an_archive_that_is_away_holds_up_no_shutdown(store: Store, archiv
     archivist.told(KEY, session("a"))
     began = time.monotonic()
     await archivist.aclose()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
 
 
 async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store: Store, archive: Archive):
@@ -178,7 +180,10 @@ async def test_facts_go_when_they_expire_however_long_turns_are_kept(
     assert await kept(archive) == ["a"]
 
 
-async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(archive: Archive):
+async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("proxy.memory.archive.recollection._SHUT", 60)
     broken = Broken(archive)
     broken.wait = 5.0
     recollection = Recollection(Finder(broken), deadline=0.05)
@@ -186,19 +191,19 @@ async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_al
         began = time.monotonic()
         with pytest.raises(StoreError):
             await recollection.of(ANN, "dog", now=1.0, limit=5)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 2
     assert broken.tries == 3
 
 
 async def test_a_session_is_kept_once_it_is_quiet(store: Store, archive: Archive):
-    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0.3)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=2)
     archivist.start()
     await archivist.idle()
     for number in range(5):
         archivist.told(KEY, session(*"abcde"[: number + 1]))
         await asyncio.sleep(0.1)
         assert not await kept(archive)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(15):
         while await kept(archive) != [*"abcde"]:  # noqa: ASYNC110 - it keeps when it likes
             await asyncio.sleep(0.02)
     await archivist.aclose()
@@ -211,7 +216,7 @@ async def test_a_session_that_is_never_quiet_is_kept_all_the_same(
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0.2)
     archivist.start()
     await archivist.idle()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(15):
         while not await kept(archive):
             archivist.told(KEY, session("a"))
             await asyncio.sleep(0.05)
@@ -229,7 +234,25 @@ async def test_one_session_that_fails_holds_up_no_other(store: Store, archive: A
     archivist.start()
     archivist.told(Key("acme", "bad"), session("x"))
     archivist.told(KEY, session("a"))
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(15):
         while await kept(archive) != ["a"]:  # noqa: ASYNC110 - it keeps when it likes
             await asyncio.sleep(0.02)
     await archivist.aclose()
+
+
+@pytest.mark.parametrize(
+    "blob", [b"\xc1", b"", b"\x81\xa4user\xa1\xff", b"\x81\xa5state" + b"\x81\xa1a" * 2000]
+)
+async def test_a_session_that_cannot_be_read_holds_up_no_other(store: Store, archive: Archive, blob: bytes):
+    await store.write(Key("acme", "bad"), blob, version=0, ttl=60)
+    await store.write(KEY, encode(session("a")), version=0, ttl=60)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    async with asyncio.timeout(3):
+        await archivist.idle()
+    assert await kept(archive) == ["a"]
+    archivist.told(KEY, session("a", "b"))
+    async with asyncio.timeout(3):
+        await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == ["a", "b"]

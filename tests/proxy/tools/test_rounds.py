@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from proxy.errors import UpstreamError
+from proxy.errors import UpstreamRefused
 from proxy.tools import TOOLS, Offer, Rounds, Tools, offered
 from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.anyio
 OWN = frozenset(TOOLS)
 SSE = [(b"content-type", b"text/event-stream")]
 JSON = [(b"content-type", b"application/json")]
+DUE = 5.0
 
 
 @pytest.fixture
@@ -71,12 +72,12 @@ async def shown(*bodies, most=4, headers=SSE, size=10_000):
     answers = [Answer(body, headers, size=size) for body in bodies]
     asked = []
 
-    async def again(messages, last):
+    async def again(messages, last, due):
         asked.append((list(messages), last))
         return answers[len(asked)]
 
     kit = Kit()
-    rounds = Rounds(answers[0], again, Tools(Offer({}, OWN, {}), kit, most))
+    rounds = Rounds(answers[0], again, Tools(Offer({}, OWN, {}), kit, most), DUE)
     seen = b""
     while data := await rounds.read():
         seen += data
@@ -165,12 +166,12 @@ async def test_a_whole_answer_is_one_as_well():
 
 
 async def test_an_error_between_two_rounds_is_the_answers():
-    async def again(messages, last):
-        return Answer(b'{"error": {"message": "no"}}', JSON, status=500)
+    async def again(messages, last, due):
+        raise UpstreamRefused(429, b"", {})
 
     tools = Tools(Offer({}, OWN, {}), Kit(), 2)
-    rounds = Rounds(Answer(calling("memory_recall")), again, tools)
-    with pytest.raises(UpstreamError):
+    rounds = Rounds(Answer(calling("memory_recall")), again, tools, DUE)
+    with pytest.raises(UpstreamRefused):
         while await rounds.read():
             pass
 
@@ -208,3 +209,64 @@ def test_in_the_last_round_our_tools_are_out_of_reach():
     assert bytes(offered(fields, list(TOOLS)).last["tool_choice"]) == b'"none"'
     fields = raw(tools=[{"type": "function", "function": {"name": "weather"}}], tool_choice="required")
     assert offered(fields, list(TOOLS)).last is fields
+
+
+def called(piece_of):
+    """Two calls at once as servers stream them whose pieces ``piece_of`` makes, of call, place and words."""
+    recalling, asking = '{"query": "name"}', '{"city": "Rome"}'
+    pieces = [
+        piece_of("call_a", 0, {"name": "memory_recall", "arguments": recalling[:4]}),
+        piece_of("call_a", 0, {"arguments": recalling[4:]}),
+        piece_of("call_b", 1, {"name": "weather", "arguments": asking[:4]}),
+        piece_of("call_b", 1, {"arguments": asking[4:]}),
+    ]
+    deltas = [delta(tool_calls=[piece]) for piece in pieces]
+    return b"".join([ROLE, *deltas, delta(finish="tool_calls"), DONE])
+
+
+def once(call, words):
+    return {"id": call} if "name" in words else {}
+
+
+@pytest.mark.parametrize(
+    "piece_of",
+    [
+        lambda call, place, words: {"index": place, "function": words, **once(call, words)},
+        lambda call, place, words: {"index": place, "function": words, "id": call},
+        lambda call, place, words: {"index": 0, "function": words, **once(call, words)},
+        lambda call, place, words: {"index": 0, "function": words, "id": call},
+        lambda call, place, words: {"function": words, "id": call},
+        lambda call, place, words: {"index": place, "function": words, "id": f"{call}{len(words)}"},
+    ],
+    ids=["openai", "ids throughout", "one index", "one index and ids", "no index", "an id for each piece"],
+)
+async def test_calls_are_told_apart_however_they_are_numbered(piece_of):
+    seen, done, asked = await shown(called(piece_of))
+    assert (done, asked) == ([("memory_recall", '{"query": "name"}')], [])
+    [call] = transcript(seen).tool_calls
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
+    assert call["id"].startswith("call_b")
+
+
+SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
+
+
+def signed(*names):
+    functions = [{"name": name, "arguments": "{}"} for name in names]
+    calls = [
+        {"index": i, "id": f"call_{i}", "type": "function", "function": function, **SIGNED}
+        for i, function in enumerate(functions)
+    ]
+    return ROLE + delta(tool_calls=calls) + delta(finish="tool_calls") + DONE
+
+
+async def test_what_else_is_said_of_a_call_returns_with_it():
+    _, _, [([call, _], _)] = await shown(signed("memory_recall"), stream_of("Ann."))
+    assert call.tool_calls[0]["extra_content"] == SIGNED["extra_content"]
+    assert "index" not in call.tool_calls[0]
+
+
+async def test_what_else_is_said_of_the_clients_own_call_goes_out_with_it():
+    seen, _, _ = await shown(signed("memory_store", "weather"))
+    [call] = transcript(seen).tool_calls
+    assert (call["id"], call["extra_content"]) == ("call_1", SIGNED["extra_content"])

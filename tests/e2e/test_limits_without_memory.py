@@ -1,0 +1,27 @@
+"""Limits where nothing is remembered: they are counted in the process, and kept."""
+
+from collections.abc import Callable
+
+from tests.fake_upstream import FakeUpstream
+from tests.proxy_server import CONFIG, ProxyServer
+from tests.waiting import until
+
+Serve = Callable[..., ProxyServer]
+
+
+def test_requests_are_counted(serve: Serve, upstream: FakeUpstream) -> None:
+    proxy = serve(CONFIG + "limits: {requests_per_minute: 2}\n")
+    got = [proxy.chat() for _ in range(3)]
+    assert [each.status_code for each in got] == [200, 200, 429]
+    assert [each.headers["x-ratelimit-remaining-requests"] for each in got] == ["1", "0", "0"]
+    assert not any("x-turnkeeper-degraded" in each.headers for each in got)
+    assert len(upstream.requests) == 2
+
+
+def test_tokens_are_counted(serve: Serve) -> None:
+    proxy = serve(CONFIG + "limits: {tokens_per_minute: 7}\n")
+    first = proxy.chat()
+    assert (first.status_code, first.headers["x-ratelimit-remaining-tokens"]) == (200, "7")
+    assert "x-turnkeeper-degraded" not in first.headers
+    assert until(lambda: proxy.chat().status_code == 429)
+    assert proxy.chat().json()["error"]["type"] == "tokens"

@@ -1,0 +1,122 @@
+"""Whoever is to be forgotten is, wherever that can be done, and nobody is told so where it was not."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.codec import Identity
+from proxy.memory.coded import CodedStore
+from proxy.memory.encryption import Encryption
+from proxy.memory.open import open_store
+from proxy.memory.people import HeldSessions, People
+from proxy.memory.session import Entry, Session, encode
+from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.volatile import VolatileStore
+
+pytestmark = pytest.mark.anyio
+BOB = Scope("acme", "bob")
+
+
+class Contended:
+    """A store whose sessions others are always writing."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def replace(self, *_: object, **__: object) -> bool:
+        return False
+
+
+class Away:
+    """A store that does not answer, but for its list."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def read(self, *_: object, **__: object) -> None:
+        raise StoreError("away")
+
+
+class Place:
+    """A holding that counts, or fails."""
+
+    def __init__(self, count: int, *, fails: bool = False) -> None:
+        self.count, self.fails, self.scrubbed = count, fails, False
+
+    async def exported(self, _: Scope) -> Mapping[str, Sequence[Any]]:
+        return {}
+
+    async def forget(self, _: Scope, *, at: float) -> int:
+        if self.fails:
+            raise StoreError("away")
+        count, self.count = self.count, 0
+        return count
+
+    async def forget_session(self, _: Key, *, at: float) -> int:
+        return await self.forget(BOB, at=at)
+
+    async def scrub(self) -> None:
+        self.scrubbed = True
+
+
+def memory() -> Store:
+    return open_store("memory:", deadline=1, codec=Identity())
+
+
+def said(text: str, user: str) -> Entry:
+    return Entry(role="user", turn=0, content=text, user=user)
+
+
+async def put(store: Store, name: str, blob: bytes) -> None:
+    assert await store.write(Key("acme", name), blob, version=0, ttl=60)
+
+
+async def names(store: Store) -> list[str]:
+    return [line.session for line in await store.list("acme")]
+
+
+@pytest.mark.parametrize("lost", ["key", "kind"])
+async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> None:
+    bare = VolatileStore()
+    store = CodedStore(bare, Encryption([b"n" * 32]))
+    other = CodedStore(bare, Encryption([b"o" * 32]))
+    await put(*((other, "a", encode(Session())) if lost == "key" else (store, "a", b"no session")))
+    await put(store, "b", encode(Session(user="bob", entries=(said("4711", "bob"),))))
+    held = HeldSessions(store, ttl=60)
+    assert [one["id"] for one in (await held.exported(BOB))["sessions"]] == ["b"]
+    with pytest.raises(StoreError, match="1 sessions are left"):
+        await held.forget(BOB, at=0)
+    assert await names(store) == ["a"]
+
+
+async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
+    store = Contended(memory())
+    await put(store, "a", encode(Session(user="ann", entries=(said("4711", "bob"),))))
+    await put(store, "b", encode(Session(user="bob")))
+    with pytest.raises(StoreError, match="others are writing"):
+        await HeldSessions(store, ttl=60).forget(BOB, at=0)
+    assert await names(store) == ["a"]
+
+
+async def test_an_export_from_a_store_that_is_away_is_none() -> None:
+    store = memory()
+    await put(store, "b", encode(Session(user="bob")))
+    with pytest.raises(StoreError, match="away"):
+        await HeldSessions(Away(store), ttl=60).exported(BOB)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_place_that_fails_holds_up_no_other(whole: bool) -> None:
+    first, last = Place(1, fails=True), Place(2)
+    people = People([first, last])
+    with pytest.raises(StoreError, match="away"):
+        await (people.forget(BOB) if whole else people.forget_session("acme", "a"))
+    assert (last.count, last.scrubbed) == (0, True)
