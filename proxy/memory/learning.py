@@ -15,7 +15,7 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.cold import all_of
 from proxy.memory.knowledge import Knowledge, Learnt
 from proxy.memory.segment import Reach
-from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.session import Entry, Session, anew, decode, encode
 from proxy.memory.store import Key, Store
 
 MANY: Final = 6
@@ -106,7 +106,7 @@ class Learning:
             if failures < _TRIES:
                 raise
             _log.warning("No model finds facts in some turns; they are passed over.")
-        await self._mark(key, batch[-1].place)
+        await self._mark(key, session, batch[-1].place)
         return True
 
     async def _learn(self, key: Key, session: Session, batch: Sequence[Entry], *, at: float) -> None:
@@ -115,7 +115,7 @@ class Learning:
             said = [heard(key, entry) for entry in batch if speaker(session, entry) == name]
             person = Scope(key.tenant, name)
             found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
-            if found and await self._read(key) is None:  # deleted meanwhile
+            if found and await self._is_gone(key, session):
                 return
             for learnt in found:
                 await self._knowledge.learn(person, learnt, key=learnt.evidence[0], at=at)
@@ -130,11 +130,15 @@ class Learning:
         held = await self._store.read(key)
         return decode(held.blob) if held else None
 
-    async def _mark(self, key: Key, reach: Reach) -> None:
+    async def _is_gone(self, key: Key, former: Session) -> bool:
+        """Whether a session was deleted meanwhile, be there a new one under its name by now."""
+        session = await self._read(key)
+        return session is None or anew(session, former)
+
+    async def _mark(self, key: Key, former: Session, reach: Reach) -> None:
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key)
-            session = decode(held.blob) if held else None
-            if held is None or session is None or session.learnt >= reach:
+            if held is None or anew(session := decode(held.blob), former) or session.learnt >= reach:
                 return
             blob = encode(msgspec.structs.replace(session, learnt=reach))
             if await self._store.write(key, blob, version=held.version, ttl=self._ttl):

@@ -78,8 +78,15 @@ class People:
         return count
 
     async def _scrub(self) -> None:
+        """The same for what is left in their files."""
+        faults: list[StoreError] = []
         for holding in self._holdings:
-            await holding.scrub()
+            try:
+                await holding.scrub()
+            except StoreError as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
 
 
 class HeldSessions:

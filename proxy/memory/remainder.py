@@ -9,7 +9,7 @@ from filters.message import Message
 from proxy.memory.agents import Agents
 from proxy.memory.contents import numbered
 from proxy.memory.newest import Newest
-from proxy.memory.segment import Segment
+from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import Entry, Session, message_of
 
 _SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
@@ -20,7 +20,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     """A session less its messages.
 
     ``entries`` has, for each message, those fields of its entry that the message alone would be read
-    otherwise for.
+    otherwise for. Which facts the prompts begin with is not carried: elsewhere they may not be known.
     """
 
     entries: list[dict[str, Any]] = []
@@ -37,6 +37,9 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
+    learnt: Reach = START
+    alias: str | None = None
+    shared: bool = False
     scale: float = 0.0
 
 
@@ -59,6 +62,9 @@ def remainder(session: Session) -> Remainder:
         summaries=session.summaries,
         model=session.model,
         trimmed=session.trimmed,
+        learnt=session.learnt,
+        alias=session.alias,
+        shared=session.shared,
         scale=session.scale,
     )
 
@@ -87,6 +93,9 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
         summaries=left.summaries,
         model=left.model,
         trimmed=left.trimmed,
+        learnt=left.learnt,
+        alias=left.alias,
+        shared=left.shared,
         scale=left.scale,
     )
 

@@ -112,6 +112,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         return self.summaries[-1].reach if self.summaries else START
 
 
+def anew(session: Session, former: Session) -> bool:
+    """Whether a session was made anew under its name since it was ``former``."""
+    return former.created > 0 and session.created != former.created
+
+
 def calls(entry: Entry, wanted: object) -> bool:
     """Whether an entry makes the call with this id."""
     return any(call_id(call) == wanted for call in entry.tool_calls or ())

@@ -12,7 +12,7 @@ from proxy.memory.compaction import digested, fingerprint, put, segment, settled
 from proxy.memory.contents import imported
 from proxy.memory.plan import Plan, Window, due, forced
 from proxy.memory.segment import Segment
-from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.session import Entry, Session, anew, decode, encode
 from proxy.memory.store import Key, Store
 
 _ATTEMPTS: Final = 10
@@ -72,12 +72,12 @@ class Summaries:
         """
         session = await self._read(key)
         plan = self._due(session) if session else None
-        if plan is None:
+        if session is None or plan is None:
             return False
-        if failures < _TRIES or not session or _stands_in(session, plan):
-            await self._make(key, plan)
+        if failures < _TRIES or _stands_in(session, plan):
+            await self._make(key, session, plan)
             return True
-        await self._make(key, plan, by_digest=True)
+        await self._make(key, session, plan, by_digest=True)
         raise Unmade("A digest stands in until a model answers.")
 
     # --- what is asked for
@@ -96,7 +96,7 @@ class Summaries:
             return await self._add(key, session, messages, fallback_model)
         plan = self._due(session) or forced(session, self._window)
         if plan is not None:
-            await self._make(key, plan, fallback=fallback_model)
+            await self._make(key, session, plan, fallback=fallback_model)
         return plan is not None
 
     async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
@@ -131,15 +131,20 @@ class Summaries:
         held = await self._store.read(key)
         return decode(held.blob) if held else None
 
-    async def _make(self, key: Key, plan: Plan, *, by_digest: bool = False, fallback: str = "") -> None:
-        """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile."""
+    async def _make(
+        self, key: Key, planned: Session, plan: Plan, *, by_digest: bool = False, fallback: str = ""
+    ) -> None:
+        """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile.
+
+        A session that was made anew under the name of the one that was ``planned`` for is left alone.
+        """
         for _ in range(_ATTEMPTS):
             session = await self._read(key)
-            if session is None:
+            if session is None or anew(session, planned):
                 return
             entries = await all_of(self._store, key, session)
             made = await self._made(session, plan, entries, by_digest=by_digest, fallback=fallback)
-            if await self._save(key, plan, made, session.summaries):
+            if await self._save(key, plan, made, session):
                 return
         raise Contended
 
@@ -165,7 +170,7 @@ class Summaries:
         notes = await self._writer.notes(told, earlier, last=session.model, fallback=fallback)
         return segment(session, plan, told, notes.text, now=now, model=notes.model)
 
-    async def _save(self, key: Key, plan: Plan, made: Segment, former: tuple[Segment, ...]) -> bool:
+    async def _save(self, key: Key, plan: Plan, made: Segment, former: Session) -> bool:
         """Whether it is saved; it is not where what it stands for is no longer what it was made from."""
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key)
@@ -174,7 +179,7 @@ class Summaries:
             session = decode(held.blob)
             told = [e for e in await all_of(self._store, key, session) if plan.covers(e)]
             if not _is_open(session, plan, former):
-                return True  # somebody else was faster
+                return True  # somebody else was faster, or it is another session
             if not plan.merge and fingerprint(told) != made.fingerprint:
                 return False
             if await self._write(key, put(session, plan, made), held.version):
@@ -190,13 +195,11 @@ class Summaries:
         made = await self._noted(session, plan, told, fallback)
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key)
-            if held is None:
+            if held is None or anew(now := decode(held.blob), session):
                 return False
-            session = decode(held.blob)
-            end = len(session.summaries)
-            own = msgspec.structs.replace(made, life=session.reach.life, turn=session.reach.turn)
-            plan = Plan(end, end, session.reach, session.reach)
-            if await self._write(key, put(session, plan, own), held.version):
+            end, reach = len(now.summaries), now.reach
+            own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn)
+            if await self._write(key, put(now, Plan(end, end, reach, reach), own), held.version):
                 return True
         raise Contended
 
@@ -212,8 +215,8 @@ def _stands_in(session: Session, plan: Plan) -> bool:
     return not plan.merge and any(one.digest and not one.stale for one in former)
 
 
-def _is_open(session: Session, plan: Plan, former: Sequence[Segment]) -> bool:
+def _is_open(session: Session, plan: Plan, former: Session) -> bool:
     """Whether the place that a plan names is as it was when the plan was made."""
-    texts = [(one.text, one.reach) for one in session.summaries[: plan.last]]
-    as_was = texts == [(one.text, one.reach) for one in former[: plan.last]]
+    before, now = ([(one.text, one.reach) for one in of.summaries[: plan.last]] for of in (former, session))
+    as_was = before == now and not anew(session, former)
     return as_was and (plan.first < plan.last or session.reach == plan.behind)

@@ -225,6 +225,27 @@ def test_an_import_is_archived(archiving: ProxyServer):
     assert [one["text"] for one in search(archiving)] == [WORDS]
 
 
+def test_of_an_import_no_answer_takes_the_place_of_another(archiving: ProxyServer):
+    """It is archived in pages, of which one ends within a turn."""
+    look = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    parted = [
+        {"role": "user", "content": "What is he called?", "turn_id": 98, "metadata": {"user": "ann"}},
+        {"role": "assistant", "content": "Let me look.", "tool_calls": [look], "turn_id": 98},
+        {"role": "tool", "content": "Ferdinand", "tool_call_id": "c1", "turn_id": 98},
+        {"role": "assistant", "content": "He is called Ferdinand.", "turn_id": 98},
+    ]
+    said = [{"role": "user", "content": f"Word {i}.", "turn_id": i} for i in range(180)]
+    contents = [*said[:98], *parted, *said[99:]]
+    archiving.client.put("/v1/memory/sessions/s9", json={"contents": contents})
+    whole = {one["content"] for one in contents}
+    assert until(lambda: kept(archiving) == whole), whole - kept(archiving)
+
+
+def kept(proxy: ProxyServer) -> set[str]:
+    turns = proxy.client.get("/v1/memory/users/ann/export").json()["turns"]
+    return {turn["message"]["content"] for turn in turns}
+
+
 def test_what_a_kill_left_unarchived_is_found_at_the_next_start(serve: Serve, url: str, tmp_path: Path):
     off = serve(CONFIG, MEMORY_URL=url, KEEP="off")
     for end in range(1, 90, 2):  # past the 60 messages that a session holds

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from proxy.memory.segment import START, Reach
+from proxy.memory.session import decode
 from proxy.memory.store import Key
 from tests.fake_upstream import FakeUpstream, Received, answer
 from tests.proxy_server import ProxyServer
@@ -83,6 +85,48 @@ def test_a_session_is_looked_at_once(proxy, upstream) -> None:
     shown = [[line["text"] for line in lines(r, "said")] for r in extractions(upstream)]
     assert shown == [["I have a dog."], ["I have a cat."]]
     assert [line["text"] for line in lines(extractions(upstream)[1], "known")] == ["I have a dog."]
+
+
+def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str) -> None:
+    waiting = serve(CONFIG, MEMORY_URL=url, PAUSE="1h")
+    upstream.script = model(find, says("Noted."))
+    told = ["I have a dog.", "Noted.", "I have a cat."]
+    say(waiting, *told[:1])
+    say(waiting, *told, user="bob")
+    awaited(lambda: len(exported(waiting)["contents"]) == 4)
+    carried = exported(waiting)
+    carried["contents"].append({"role": "user", "content": "I have a fish.", "metadata": {"user": "carl"}})
+    carried["turnkeeper"] |= {"entries": [*carried["turnkeeper"]["entries"], {}], "turns": 3}
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    assert proxy.client.put("/v1/memory/sessions/s2", json=carried).status_code == 200
+    awaited(lambda: known(proxy, "carl") == ["I have a fish."])
+    assert (known(proxy), known(proxy, "bob")) == ([], [])
+
+
+def test_what_was_removed_is_not_learnt_again_by_an_import(proxy, upstream) -> None:
+    say(proxy, "I have a dog.")
+    awaited(lambda: known(proxy))
+    awaited(lambda: _learnt(proxy) > START)
+    carried = exported(proxy)
+    (removed,) = proxy.client.get(ANN).json()["data"]
+    assert proxy.client.delete(f"{ANN}/{removed['id']}").status_code == 204
+    assert proxy.client.put("/v1/memory/sessions/s1", json=carried).status_code == 200
+    say(proxy, "I have a dog.", "Noted.", "I have a cat.")
+    awaited(lambda: "I have a cat." in known(proxy))
+    assert known(proxy) == ["I have a cat."]
+
+
+def exported(proxy: ProxyServer) -> dict[str, Any]:
+    found: dict[str, Any] = proxy.client.get("/v1/memory/sessions/s1").json()
+    return found
+
+
+def _learnt(proxy: ProxyServer) -> Reach:
+    """The last turn that was looked at."""
+    memory = proxy.app.memory
+    assert memory
+    held = proxy.run(memory.store.read(Key("default", "s1")))
+    return decode(held.blob).learnt
 
 
 def test_six_messages_are_looked_at_while_the_conversation_goes_on(serve: Serve, upstream, url: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 
 import msgspec
 import pytest
@@ -211,6 +212,22 @@ async def test_nobody_finds_what_is_anothers(archive: Archive):
         assert await archive.turns(nobody) == []
 
 
+@pytest.mark.parametrize("driver", ["sealed-sqlite", "sealed-postgresql"])
+async def test_neighbours_under_a_key_that_is_lost_are_left_out(request: pytest.FixtureRequest, driver: str):
+    url = await DRIVERS[driver](request)
+    held = session("My dog is Rex.", "Lovely.", "Is the dog hungry?")
+    async with under(bytes(32), url) as old:
+        await old.keep(KEY, held, mark=NOW)
+    async with under(bytes([1] * 32), url) as new:
+        await new.keep(KEY, msgspec.structs.replace(held, entries=held.entries[2:], moved=2), mark=NOW)
+        assert await asked(new, "dog") == ["Is the dog hungry?"]
+
+
+def under(key: bytes, url: str) -> AbstractAsyncContextManager[Archive]:
+    """An archive that is closed whatever happens."""
+    return aclosing(open_archive(url, codec=Encryption([key])))
+
+
 async def test_a_question_is_never_syntax(archive: Archive):
     await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
     for question in ('dog" OR "', "dog' | '", "terms:dog", "dog*", "NEAR(dog)", "-dog", "dog & !dog", "(dog"):
@@ -248,6 +265,29 @@ async def test_a_fact_that_has_expired_is_not_there(archive: Archive):
     await archive.add_fact(ANN, Fact(id="f1", text="Has a headache.", created=NOW - 9, expires=NOW - 1))
     assert await archive.facts(ANN, now=NOW) == []
     assert await asked(archive, "headache") == []
+
+
+async def test_what_has_expired_takes_no_others_place(archive: Archive):
+    for number in range(25):
+        jazz = Fact(id=f"f{number}", text=f"Likes jazz, {number}.", created=NOW - 9, expires=NOW - 1)
+        await archive.add_fact(ANN, jazz)
+    await archive.keep(KEY, session("On Sundays I do play some jazz with friends of mine."), mark=NOW)
+    assert len(await asked(archive, "jazz", limit=10)) == 1
+
+
+async def test_what_has_expired_goes_for_good_a_few_at_a_time(archive: Archive):
+    for number, expires in enumerate((NOW - 3, NOW - 2, NOW - 1, NOW + 60, None)):
+        await archive.add_fact(
+            ANN, Fact(id=f"f{number}", text=f"Fact {number}.", created=1.0, expires=expires)
+        )
+    last = Fact(id="f5", text="Fact 5.", created=2.0, replaces="f2")
+    await archive.add_fact(ANN, last)
+    assert await embed(archive) == ["Fact 0.", "Fact 1.", "Fact 3.", "Fact 4.", "Fact 5."]
+    assert [await archive.expire(now=NOW, limit=2) for _ in range(3)] == [2, 1, 0]
+    left = await archive.facts(ANN, now=0.0, superseded=True)
+    assert [fact.id for fact in left] == ["f3", "f4", "f5"]
+    assert await vectors_left(archive) == 3
+    assert await embed(archive, "other") == ["Fact 3.", "Fact 4.", "Fact 5."]
 
 
 async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archive):

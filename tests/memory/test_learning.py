@@ -189,6 +189,21 @@ async def test_a_session_that_is_deleted_while_a_model_thinks_teaches_nothing(be
     assert await bench.store.read(KEY) is None
 
 
+async def test_a_session_that_is_made_anew_while_a_model_thinks_is_looked_at_afresh(bench: Bench) -> None:
+    await bench.put(talk(entry(0), entry(1), updated=0.0, created=1.0))
+
+    async def meanwhile() -> None:
+        bench.finding.meanwhile = None
+        await bench.store.delete(KEY)
+        await bench.put(talk(entry(0, "I am back."), updated=0.0, created=2.0))
+
+    bench.finding.meanwhile = meanwhile
+    await bench.learning.do(KEY, 0)
+    assert await bench.known() == []
+    await bench.learning.do(KEY, 0)
+    assert await bench.known() == ["I am back."]
+
+
 async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passed_over(bench: Bench) -> None:
     await bench.put(talk(entry(0), updated=0.0))
     bench.finding.failures = [UpstreamBroken("away")] * 5

@@ -122,6 +122,56 @@ def test_a_session_that_is_deleted_while_the_model_writes_stays_deleted() -> Non
     assert asyncio.run(run()) is None
 
 
+@pytest.mark.parametrize("messages", [None, [Message(role="user", content="Before.")]])
+def test_a_session_that_is_made_anew_while_the_model_writes_is_left_alone(messages: Any) -> None:
+    again = Session(entries=entries(6), turns=6, created=2.0)
+
+    async def run() -> Session:
+        store = await stored(Session(entries=entries(4), turns=4, created=1.0))
+
+        async def made_anew() -> None:
+            await store.delete(KEY)
+            await store.write(KEY, encode(again), version=0, ttl=60)
+
+        await Summaries(store, WINDOW, Writer(made_anew)).summarize(KEY, messages)
+        held = await store.read(KEY)
+        assert held
+        return decode(held.blob)
+
+    assert asyncio.run(run()) == again
+
+
+def test_a_session_that_is_made_anew_before_the_model_is_asked_is_left_alone() -> None:
+    again = Session(entries=entries(6), turns=6, created=2.0)
+
+    async def run() -> tuple[Session, int]:
+        store = await stored(Session(entries=entries(4), turns=4, created=1.0))
+        writer = Writer()
+        await Summaries(Overtaken(store, again), WINDOW, writer).do(KEY, 0)
+        held = await store.read(KEY)
+        assert held
+        return decode(held.blob), writer.asked
+
+    assert asyncio.run(run()) == (again, 0)
+
+
+class Overtaken:
+    """A store whose session is deleted and made anew once it has been read."""
+
+    def __init__(self, store: Store, again: Session) -> None:
+        self.store, self.again = store, again
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def read(self, key: Key, *, leisure: bool = False) -> Any:
+        held = await self.store.read(key)
+        if held and decode(held.blob) != self.again:
+            await self.store.delete(key)
+            await self.store.write(key, encode(self.again), version=0, ttl=60)
+        return held
+
+
 def test_after_three_failures_a_digest_stands_in_until_a_model_answers() -> None:
     async def run() -> list[Any]:
         store = await stored(Session(entries=entries(4)))

@@ -13,6 +13,7 @@ from proxy.memory.answer import Answer, answered
 from proxy.memory.contents import contents, imported
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.remainder import Remainder, remainder, restored
+from proxy.memory.segment import START, Reach
 from proxy.memory.session import Entry, Session
 from proxy.wire import read_messages
 from tests.memory.call import NOW, message
@@ -52,6 +53,9 @@ sessions = st.builds(
     user=st.none() | texts,
     created=st.floats(0, 2e9),
     updated=st.floats(0, 2e9),
+    learnt=st.builds(Reach, numbers, numbers),
+    alias=st.none() | texts,
+    shared=st.booleans(),
     agents=st.none()
     | st.builds(
         Agents,
@@ -82,6 +86,17 @@ def test_what_a_call_left_is_carried_exactly(replayed: list[list[Message]]) -> N
         answer = Answer(turn=asked(held, window), text="Hello there.", finished=turn % 2 == 0)
         held = answered(held, answer, now=NOW + turn)
     assert carried(held) == held
+
+
+def test_all_that_is_held_of_a_session_is_carried_but_what_is_made_anew() -> None:
+    left_out = set(Session.__struct_fields__) - set(Remainder.__struct_fields__)
+    assert left_out == {"moved", "told"}
+
+
+def test_what_was_exported_before_speakers_were_told_apart_is_taken() -> None:
+    old = msgspec.json.decode(b'{"entries": [{}], "user": "ann", "turns": 1}', type=Remainder)
+    session = restored([message("u:Hi")], old)
+    assert (session.user, session.learnt, session.alias, session.shared) == ("ann", START, None, False)
 
 
 def test_what_messages_tell_is_not_told_twice() -> None:

@@ -119,7 +119,10 @@ class Archive(Protocol):
         ...
 
     async def keep_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
-        """Keeps entries that have moved out of a session, of which the first is the one at ``start``."""
+        """Keeps entries that have moved out of a session, of which the first is the one at ``start``.
+
+        It is the first of its turn, too: what a turn was said in is counted from there.
+        """
         ...
 
     async def marks(self, tenant: str) -> dict[str, float]:
@@ -194,6 +197,10 @@ class Archive(Protocol):
 
     async def sweep(self, *, before: float, limit: int = 200) -> int:
         """Removes a few turns that were recorded before a time; how many."""
+        ...
+
+    async def expire(self, *, now: float, limit: int = 200) -> int:
+        """Removes a few facts that have expired; how many."""
         ...
 
     async def scrub(self) -> None:

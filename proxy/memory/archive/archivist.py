@@ -20,6 +20,7 @@ _SHORTEST, _LONGEST = 0.1, 5.0
 _SWEEP_EVERY: Final = 60.0
 _FAREWELL: Final = 3.0
 _AT_ONCE: Final = 100
+_LOOKED_BACK: Final = 10
 _TOGETHER: Final = 8
 # A caller who is heard or answered has the machine to himself; one who never stops is kept all the same.
 _QUIET: Final = 1.0
@@ -42,7 +43,7 @@ class Archivist:
 
     It is told of sessions, and keeps one that it was told nothing new of for ``quiet`` seconds; what it was
     not told of, or lost, it finds by comparing the store with the archive: at the start, and when too much
-    was due. ``keep`` is for how many seconds turns are kept, 0 is for ever.
+    was due. ``keep`` is for how many seconds turns are kept, 0 is for ever; facts are kept until they expire.
     """
 
     def __init__(
@@ -113,11 +114,14 @@ class Archivist:
                 pause = min(2 * pause, _LONGEST)
 
     async def _round(self) -> None:
+        is_time = time.monotonic() >= self._swept
+        if is_time:
+            await self._expire()
         await self._keep_due()
         if self._missed:
             await self._catch_up()
             self._missed = False
-        if self._keep_for and time.monotonic() >= self._swept:
+        if is_time:
             await self._sweep()
 
     async def _wait(self) -> None:
@@ -161,15 +165,29 @@ class Archivist:
             _log.error("A session cannot be archived: %s", type(error).__name__)
 
     async def _keep_moved(self, key: Key, session: Session, start: int) -> None:
-        """What moved out of a session before the archive had it."""
+        """What moved out of a session before the archive had it, from the first entry of its turn on."""
         while start < session.moved:
-            limit = min(_AT_ONCE, session.moved - start)
-            blobs = await self._store.cold(key, start=start, limit=limit)
-            if not blobs:
+            moved = await self._moved(key, start, min(_AT_ONCE, session.moved - start))
+            if not moved:
                 return
-            moved = [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
-            await self._archive.keep_moved(key, session, moved, start=start)
+            begun = await self._begun(key, start, moved[0])
+            await self._archive.keep_moved(key, session, [*begun, *moved], start=start - len(begun))
             start += len(moved)
+
+    async def _begun(self, key: Key, end: int, entry: Entry) -> list[Entry]:
+        """What stands before an entry, the one at ``end``, in its own turn."""
+        begun: list[Entry] = []
+        while end > 0:
+            start = max(0, end - _LOOKED_BACK)
+            before = await self._moved(key, start, end - start)
+            same = [*itertools.takewhile(lambda one: one.place == entry.place, reversed(before))]
+            begun = [*reversed(same), *begun]
+            end = start if len(same) == end - start else 0
+        return begun
+
+    async def _moved(self, key: Key, start: int, limit: int) -> list[Entry]:
+        blobs = await self._store.cold(key, start=start, limit=limit)
+        return [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
 
     async def _catch_up(self) -> None:
         for tenant in self._tenants:
@@ -191,8 +209,14 @@ class Archivist:
         if session is not None and key not in self._due:
             await self._keep(key, session, mark)
 
-    async def _sweep(self) -> None:
-        before = time.time() - self._keep_for
-        while await self._archive.sweep(before=before):  # noqa: ASYNC110 - so that others write in between
+    async def _expire(self) -> None:
+        now = time.time()
+        while await self._archive.expire(now=now):  # noqa: ASYNC110 - so that others write in between
             await asyncio.sleep(_SHORTEST)
+
+    async def _sweep(self) -> None:
+        if self._keep_for:
+            before = time.time() - self._keep_for
+            while await self._archive.sweep(before=before):  # noqa: ASYNC110 - so that others write in between
+                await asyncio.sleep(_SHORTEST)
         self._swept = time.monotonic() + _SWEEP_EVERY

@@ -6,6 +6,8 @@ from proxy.memory.archive.steps import Steps, asked, owner_of
 from proxy.memory.archive.words import (
     BURIED,
     ENTOMB,
+    EXPIRE,
+    FACT,
     FORGET_FACTS,
     FORGET_PASSAGES,
     FORGET_SESSION,
@@ -14,6 +16,7 @@ from proxy.memory.archive.words import (
     FORGET_STRANGERS,
     FORGET_TALKS,
     FORGET_TURNS,
+    NO_PASSAGE,
     NO_PERSON,
     PERSON,
     SESSION,
@@ -79,4 +82,12 @@ def sweep(*, before: float, limit: int) -> Steps[int]:
     rows = yield from asked(SWEEP_TURNS, old)
     if rows:
         yield from asked(SWEEP_TALKS, old)
+    return len(rows)
+
+
+def expire(*, now: float, limit: int) -> Steps[int]:
+    """As the archive's ``expire``."""
+    rows = yield from asked(EXPIRE, {"now": now, "limit": limit})
+    for (item,) in rows:
+        yield from asked(NO_PASSAGE, {"kind": FACT, "item": item})
     return len(rows)

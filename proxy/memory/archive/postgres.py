@@ -1,5 +1,7 @@
 """The archive on a PostgreSQL server."""
 
+import asyncio
+from functools import partial
 from typing import Final, TypeVar
 
 from proxy.memory.archive.engine import Work
@@ -12,6 +14,8 @@ T = TypeVar("T")
 # Nobody waits for it on a call but whoever searches, and leaves at the deadline.
 _TIMEOUT: Final = 5.0
 _CONNECTIONS: Final = 4
+# A large table takes minutes, and no call waits for it.
+_VACUUM: Final = 1800.0
 _TABLES: Final = ("sessions", "cold", "turns", "passages", "vectors", "facts", "talks", "people")
 
 
@@ -20,6 +24,8 @@ class PostgresEngine:
 
     def __init__(self, url: str) -> None:
         self._pool = Pool(url, timeout=_TIMEOUT, size=_CONNECTIONS)
+        # One at a time, or those who ask again would take all connections.
+        self._scrubbing = asyncio.Lock()
 
     async def write(self, work: Work[T]) -> T:
         """As the protocol has it."""
@@ -43,8 +49,13 @@ class PostgresEngine:
         return await self.read(work)
 
     async def scrub(self) -> None:
-        """Dead rows go from the tables and from the index; the server's own log is beyond our reach."""
-        await self._pool.run(_vacuum)
+        """Dead rows go from the tables and from the index; the server's own log is beyond our reach.
+
+        It takes as long as the tables are large.
+        """
+        async with self._scrubbing:
+            for table in _TABLES:
+                await self._pool.run(partial(_vacuum, table), within=_VACUUM)
 
     async def ping(self) -> None:
         """As the protocol has it."""
@@ -68,9 +79,8 @@ async def _carried_out(work: Work[T], connection: Connection) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-async def _vacuum(connection: Connection) -> None:
-    for table in _TABLES:
-        await connection.execute(f"VACUUM turnkeeper_{table}")
+async def _vacuum(table: str, connection: Connection) -> None:
+    await connection.execute(f"VACUUM turnkeeper_{table}", timeout=_VACUUM)
 
 
 async def _reads_only(connection: Connection) -> bool:

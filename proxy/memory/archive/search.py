@@ -1,6 +1,7 @@
 """A question, and what of a person's turns and facts and of the tenant's documents answers it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from proxy.memory.archive.archive import Chunk, Fact, Found, Meaning, Query
@@ -12,7 +13,7 @@ from proxy.memory.archive.ranking import Passage, Question, Ranked, Worths, rank
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
 from proxy.memory.archive.words import DOCUMENT, DURING, FACT, OWNED, TURN
-from proxy.memory.session import Entry
+from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key
 
@@ -36,9 +37,20 @@ def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
     for scope in (person, Scope(person.tenant)):
         question = Question(shelf.lexicon.asked(scope, stems), times if scope.person else (), query.now)
         found += yield from _owned(shelf, scope, question, query.meaning)
-    best = sorted(((worth * _WORTH[one.kind], one) for worth, one in found), key=lambda pair: -pair[0])
-    read = yield from _read(shelf, person, best[: 2 * query.limit], query.now)
-    return list(read)[: query.limit]
+    weighed = ((worth * _WORTH[one.kind], one) for worth, one in found if worth > 0)
+    best = sorted(weighed, key=lambda pair: -pair[0])
+    return (yield from _answers(shelf, person, best, query))
+
+
+def _answers(shelf: Shelf, person: Scope, best: list[Ranked], query: Query) -> Steps[list[Found]]:
+    """The first that are still there, read a few at a time: what is gone takes no other's place."""
+    answers: list[Found] = []
+    few = 2 * query.limit
+    for start in range(0, len(best), few):
+        answers += yield from _read(shelf, person, best[start : start + few], query.now)
+        if len(answers) >= query.limit:
+            break
+    return answers[: query.limit]
 
 
 def _owned(shelf: Shelf, scope: Scope, question: Question, meaning: Meaning | None) -> Steps[list[Ranked]]:
@@ -91,8 +103,8 @@ def _by_id(rows: Rows) -> dict[int, Passage]:
     return {row[0]: Passage(*row) for row in rows}
 
 
-def _read(shelf: Shelf, person: Scope, best: list[Ranked], now: float) -> Steps[Iterator[Found]]:
-    """What the passages stand for, in their order; what has expired is left out."""
+def _read(shelf: Shelf, person: Scope, best: list[Ranked], now: float) -> Steps[list[Found]]:
+    """What the passages stand for, in their order, less what has expired and what cannot be opened."""
     items: dict[tuple[int, int], Sequence[Any]] = {}
     for kind in sorted({one.kind for _, one in best}):
         ids = listed(one.item for _, one in best if one.kind == kind)
@@ -106,11 +118,15 @@ def _told(
     person: Scope,
     best: Iterable[tuple[float, Passage]],
     items: dict[tuple[int, int], Sequence[Any]],
-) -> Iterator[Found]:
+) -> list[Found]:
+    told: list[Found] = []
     for worth, one in best:
         row = items.get((one.kind, one.item))
-        if row is not None and worth > 0:
-            yield _found(shelf, person, one.kind, round(worth, 4), row)
+        # A key that is lost may not hold up what can be read.
+        with contextlib.suppress(*UNREADABLE):
+            if row is not None:
+                told.append(_found(shelf, person, one.kind, round(worth, 4), row))
+    return told
 
 
 def _found(shelf: Shelf, person: Scope, kind: int, score: float, row: Sequence[Any]) -> Found:

@@ -98,6 +98,10 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.write(partial(oblivion.sweep, before=before, limit=limit))
 
+    async def expire(self, *, now: float, limit: int = 200) -> int:
+        """As the protocol has it."""
+        return await self._engine.write(partial(oblivion.expire, now=now, limit=limit))
+
     async def scrub(self) -> None:
         """As the protocol has it."""
         await self._engine.scrub()

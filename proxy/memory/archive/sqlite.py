@@ -112,21 +112,30 @@ class SqliteEngine:
         _seen(reading)
 
     def _read(self, work: Work[T]) -> T:
-        try:
-            with self._file.named():
+        with self._file.named():
+            try:
                 return _carried_out(work, self._connection())
-        except StoreError:
-            self._own.connection = None
-            raise
+            except sqlite3.Error:
+                self._let_go()
+                raise
 
     def _connection(self) -> sqlite3.Connection:
         """The thread's own, to the file that was opened last."""
         known: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if known is None or self._own.identity != self._file.identity:
+            self._let_go()
             known = self._file.connect(wait=_WAIT, shared=True)
             self._opened.append(known)
             self._own.connection, self._own.identity = known, self._file.identity
         return known
+
+    def _let_go(self) -> None:
+        """The thread's own connection is closed, if it has one."""
+        known: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if known is not None:
+            self._own.connection = None
+            self._opened.remove(known)
+            known.close()
 
 
 def _carried_out(work: Work[T], connection: sqlite3.Connection) -> T:

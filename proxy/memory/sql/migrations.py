@@ -174,7 +174,18 @@ def m004_vectors(types: Types) -> tuple[str, ...]:
     return meant, by_meant, vectors, by_owner
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (m001_sessions, m002_deletions, m003_archive, m004_vectors)
+def m005_expiry(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
+    """Facts that expire are found by when they do."""
+    return ("CREATE INDEX turnkeeper_facts_expires ON turnkeeper_facts (expires) WHERE expires IS NOT NULL",)
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    m001_sessions,
+    m002_deletions,
+    m003_archive,
+    m004_vectors,
+    m005_expiry,
+)
 
 
 def ahead(taken: Collection[str], types: Types) -> Iterator[str]:

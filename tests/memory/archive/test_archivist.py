@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Query
+from proxy.memory.archive.archive import Archive, Fact, Query
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
@@ -110,6 +110,49 @@ async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store:
     assert await kept(archive) == ["a", "b", "c"]
 
 
+def turn(number: int, *roles: str) -> list[Entry]:
+    return [
+        Entry(role=role, turn=number, content=f"{number}.{i}", recorded=time.time())
+        for i, role in enumerate(roles)
+    ]
+
+
+LOOKED_UP = ("user", "assistant", "tool", "assistant")
+
+
+async def moved_out(store: Store, moved: list[Entry], hot: list[Entry]) -> None:
+    """A session that is held with these entries, of which the first have moved."""
+    held = msgspec.structs.replace(session(), entries=tuple(hot), moved=len(moved))
+    cold = [msgspec.msgpack.encode(entry) for entry in moved]
+    await store.write(KEY, encode(held), version=0, ttl=60, cold=cold)
+
+
+@pytest.mark.parametrize("length", [4, 250])
+@pytest.mark.parametrize("before", range(96, 101))
+async def test_a_turn_that_pages_part_is_kept_whole(store: Store, archive: Archive, before: int, length: int):
+    early = [entry for number in range(before) for entry in turn(number, "user")]
+    looked_up = turn(before, *(LOOKED_UP[i % 4] for i in range(length)))
+    hot = turn(before + 1, "user")
+    await moved_out(store, [*early, *looked_up], hot)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == [entry.text for entry in (*early, *looked_up, *hot)]
+
+
+async def test_a_turn_that_was_kept_in_part_before_it_moved_is_kept_whole(store: Store, archive: Archive):
+    looked_up, hot = turn(0, *LOOKED_UP), turn(1, "user")
+    begun = msgspec.structs.replace(session(), entries=tuple(looked_up[:2]))
+    await archive.keep(KEY, begun, mark=0.0)
+    await moved_out(store, looked_up, hot)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == [entry.text for entry in (*looked_up, *hot)]
+
+
 async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Archive):
     old = Entry(role="user", turn=0, content="old", recorded=time.time() - 1000)
     await archive.keep(KEY, msgspec.structs.replace(session("new"), entries=(old,)), mark=0.0)
@@ -118,6 +161,23 @@ async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Arch
     while await kept(archive):  # noqa: ASYNC110 - it sweeps when it likes
         await asyncio.sleep(0.01)
     await archivist.aclose()
+
+
+@pytest.mark.parametrize("keep", [0, 500])
+async def test_facts_go_when_they_expire_however_long_turns_are_kept(
+    store: Store, archive: Archive, keep: float
+):
+    await archive.keep(KEY, session("a"), mark=0.0)
+    now = time.time()
+    for name, expires in ("old", now - 1), ("new", now + 60):
+        await archive.add_fact(ANN, Fact(id=name, text=name, created=now - 9, expires=expires))
+    archivist = Archivist(store, archive, ["acme"], keep=keep)
+    archivist.start()
+    async with asyncio.timeout(3):
+        while len(await archive.facts(ANN, now=0.0)) > 1:  # noqa: ASYNC110 - it sweeps when it likes
+            await asyncio.sleep(0.01)
+    await archivist.aclose()
+    assert await kept(archive) == ["a"]
 
 
 async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(

@@ -1,0 +1,57 @@
+"""Readings of an SQLite archive that fail leave nothing open."""
+
+import os
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.steps import Steps, first
+from proxy.memory.codec import Identity
+from proxy.memory.encryption import Encryption
+from proxy.memory.session import Entry, Session
+from proxy.memory.sql.statement import Statement
+from proxy.memory.store import Key, StoreError
+
+pytestmark = pytest.mark.anyio
+KEY = Key("acme", "call")
+READINGS = 20
+
+
+def opened(folder: Path) -> int:
+    """How many of the folder's files this process has open, however often."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if os.path.lexists(link)]
+    return sum(link.readlink().is_relative_to(folder) for link in links)
+
+
+async def test_what_cannot_be_opened_with_the_keys_that_are_left(tmp_path: Path):
+    url = f"sqlite:{tmp_path / 'a.db'}"
+    held = Session(entries=(Entry(role="user", turn=0, content="Hi", recorded=9.0),), created=9.0)
+    async with aclosing(open_archive(url, codec=Encryption([bytes(32)]))) as old:
+        await old.keep(KEY, held, mark=0.0)
+    async with aclosing(open_archive(url, codec=Encryption([bytes([1] * 32)]))) as new:
+        await new.ping()
+        before = opened(tmp_path)
+        for _ in range(READINGS):
+            with pytest.raises(StoreError):
+                await new.turns_of(KEY)
+        assert opened(tmp_path) <= before + 4  # of two threads
+    assert opened(tmp_path) == 0
+
+
+async def test_what_the_database_refuses(tmp_path: Path):
+    def nonsense() -> Steps[int]:
+        return (yield from first(Statement("SELECT nonsense"), {}))
+
+    async with aclosing(open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Identity())) as archive:
+        assert isinstance(archive, SqlArchive)
+        await archive.ping()
+        before = opened(tmp_path)
+        for _ in range(READINGS):
+            with pytest.raises(StoreError):
+                await archive._engine.read(nonsense)
+        assert opened(tmp_path) <= before + 4
+        assert await archive.turns_of(KEY) == []
+    assert opened(tmp_path) == 0

@@ -1,0 +1,47 @@
+"""Whoever is forgotten is forgotten everywhere, whichever place fails."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.codec import Identity
+from proxy.memory.open import open_store
+from proxy.memory.people import HeldSessions, People
+from proxy.memory.session import Entry, Session, encode
+from proxy.memory.store import Key, StoreError
+
+pytestmark = pytest.mark.anyio
+KEY, ANN = Key("acme", "call"), Scope("acme", "ann")
+
+
+class Unscrubbed:
+    """A place that has removed what it held and cannot clean its files."""
+
+    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+        return {}
+
+    async def forget(self, person: Scope, *, at: float) -> int:
+        return 1
+
+    async def forget_session(self, key: Key, *, at: float) -> int:
+        return 1
+
+    async def scrub(self) -> None:
+        raise StoreError("too slow")
+
+
+@pytest.mark.parametrize("session", [False, True])
+async def test_a_place_that_cannot_be_scrubbed_holds_up_no_other(tmp_path: Path, session: bool):
+    path = tmp_path / "s.db"
+    store = open_store(f"sqlite:{path}", deadline=1, codec=Identity())
+    words = Entry(role="user", turn=0, content="My scarecrow is called Ferdinand.")
+    await store.write(KEY, encode(Session(entries=(words,), user="ann")), version=0, ttl=60)
+    people = People((Unscrubbed(), HeldSessions(store, ttl=60, file=path)))
+    with pytest.raises(StoreError, match="too slow"):
+        await (people.forget_session("acme", "call") if session else people.forget(ANN))
+    left = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    await store.aclose()
+    assert b"Ferdinand" not in left
