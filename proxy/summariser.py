@@ -86,7 +86,8 @@ def _checked(text: str, most: int) -> str:
 
 def _prompt(background: str, name: str, data: str, task: str) -> list[Message]:
     before = f"<earlier_notes>\n{background}\n</earlier_notes>\n\n" if background else ""
-    words = task.replace("{words}", str(max(20, min(_MOST_WORDS, len(data.split()) // 2))))
+    # Not every script parts its words by blanks.
+    words = task.replace("{words}", str(max(20, min(_MOST_WORDS, in_text(data) // 3))))
     shown = f"{before}<{name}>\n{data}\n</{name}>\n\n{words}"
     return [Message(role="system", content=_TASK), Message(role="user", content=shown)]
 
