@@ -78,7 +78,9 @@ class Summariser:
 
 
 def _checked(text: str, most: int) -> str:
-    """The notes; UpstreamBroken where they are longer than what they stand for, or than notes may be."""
+    """The notes; UpstreamBroken for thoughts without end, and for more than notes may be or stand for."""
+    if text.startswith("<think>"):
+        raise UpstreamBroken("The model broke off before it came to its notes.")
     if in_text(text) > min(max(most, 40), _MOST_TOKENS):
         raise UpstreamBroken("The model's notes are longer than what they stand for.")
     return text

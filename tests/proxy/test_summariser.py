@@ -127,3 +127,8 @@ def test_notes_have_room_in_scripts_without_blanks_too(line: str) -> None:
     many, few = (int(re.findall(r"at most (\d+) words", prompt)[0]) for _, prompt in model.asked)
     assert 150 <= many <= 250
     assert few == 20
+
+
+def test_thoughts_that_come_to_no_end_are_no_notes() -> None:
+    model = Model("<think>The user wants", "Ann books a table.")
+    assert notes(model, said(LONG), fallback="large").text == "Ann books a table."
