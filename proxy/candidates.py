@@ -47,6 +47,7 @@ class Candidate:
             return response
 
         async def again(said: Sequence[Message], last: bool, due: float) -> Response:  # noqa: FBT001
+            tools.again.append(self.target.name)
             asked = self._question.followed_by(said, last=last).to(self.target, self._pipeline)
             return await opened(self.target, asked, due)
 

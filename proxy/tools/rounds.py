@@ -24,11 +24,15 @@ _LARGEST = 64_000_000
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """What one turn may call, who carries it out, and how often the model may be asked again."""
+    """What one turn may call, who carries it out, and how often the model may be asked again.
+
+    ``again`` names an upstream each time that it was.
+    """
 
     offer: Offer
     kit: Carrying
     most: int
+    again: list[str] = []
 
 
 class Rounds:

@@ -7,7 +7,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from proxy.memory.session import decode
+from proxy.memory.store import Key
 from proxy.transcript import transcript
+from proxy.usage import usage_of
 from tests.fake_upstream import (
     DONE,
     HANG,
@@ -19,10 +22,13 @@ from tests.fake_upstream import (
     answer,
     calling,
     chunk,
+    completion,
     delta,
+    event,
     sse,
     stream_of,
 )
+from tests.long_call import settle
 from tests.proxy_server import ProxyServer
 
 Serve = Callable[..., ProxyServer]
@@ -60,8 +66,9 @@ def served(serve: Serve, reserve: FakeUpstream, tmp_path: Path) -> Callable[...,
     return start
 
 
-def chat(proxy: ProxyServer, *, stream: bool = True) -> httpx2.Response:
-    return proxy.chat(headers={"x-session-id": "s1", "x-user-id": "ann"}, stream=stream)
+def chat(proxy: ProxyServer, words: str = "Hi", *, stream: bool = True) -> httpx2.Response:
+    who = {"x-session-id": "s1", "x-user-id": "ann"}
+    return proxy.chat([{"role": "user", "content": words}], headers=who, stream=stream)
 
 
 def in_rounds(upstream: FakeUpstream, first: list[Step], *then: Step) -> None:
@@ -156,3 +163,38 @@ def test_an_answer_that_has_begun_may_take_its_time_in_a_later_round(
     in_rounds(upstream, recalling("Let me see. "), 0.8, HEAD, chunk(ROLE), 0.8, *sse(stream_of("Ann."))[1:])
     assert transcript(chat(proxy).content).text == "Let me see. Ann."
     assert not reserve.requests
+
+
+def counted(*, calls: bool, stream: bool) -> list[Step]:
+    """A round that says how many tokens it took."""
+    usage = {"prompt_tokens": 1200, "completion_tokens": 5, "total_tokens": 1205}
+    function = {"name": "memory_recall", "arguments": '{"query": "name"}'}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    said, finish = ({"tool_calls": [call]}, "tool_calls") if calls else ({"content": "Ann."}, "stop")
+    if stream:
+        return sse(ROLE + delta(**said) + delta(finish=finish) + event(choices=[], usage=usage) + DONE)
+    choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish}
+    return answer({**completion(), "choices": [choice], "usage": usage})
+
+
+def scale(proxy: ProxyServer) -> float:
+    settle(proxy)
+    memory = proxy.app.memory
+    assert memory
+    return decode(proxy.run(memory.store.read(Key("default", "s1"))).blob).scale
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_all_rounds_took_tells_nothing_of_how_a_model_counts(
+    served: Callable[..., ProxyServer], upstream: FakeUpstream, *, stream: bool
+) -> None:
+    proxy, words = served(), "word " * 1000
+    upstream.says(*counted(calls=False, stream=stream))
+    chat(proxy, words, stream=stream)
+    learned = scale(proxy)
+    assert 0.8 < learned < 1.2
+    in_rounds(upstream, counted(calls=True, stream=stream), *counted(calls=False, stream=stream))
+    for number in range(4):
+        got = chat(proxy, f"{words} {number}", stream=stream)
+        assert usage_of([got.content]).input == 2400
+    assert scale(proxy) == learned
