@@ -30,15 +30,16 @@ from tests.fake_upstream import (
 )
 from tests.long_call import settle
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
 CONFIG = """
-memory: {sessions: "${MEMORY_URL}"}
+memory: {sessions: "${MEMORY_URL}", deadline: 5s}
 upstreams:
   main: {base_url: "${UPSTREAM_BASE_URL}", %s}
   reserve: {base_url: "${RESERVE}", retries: 0}
 pipelines:
-  default: {upstreams: [%s], tools: [memory_recall]}
+  default: {upstreams: [%s], tools: [memory_recall, memory_store]}
 """
 SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
 
@@ -141,6 +142,35 @@ def test_failures_in_a_later_round_do(served: Callable[..., ProxyServer], upstre
     for _ in range(5):
         assert chat(proxy).status_code == 200
     assert ready(proxy) == (503, ["upstream main"])
+
+
+def test_who_takes_long_for_all_rounds_is_slow_and_not_ill(
+    served: Callable[..., ProxyServer], upstream: FakeUpstream
+) -> None:
+    proxy = served("retries: 0, first_token: 300ms")
+    in_rounds(upstream, recalling(), HANG)
+    for _ in range(6):
+        assert chat(proxy).status_code == 504
+    assert ready(proxy) == (200, [])
+
+
+def test_a_round_is_over_soon_after_its_end_though_the_upstream_stays(
+    served: Callable[..., ProxyServer], upstream: FakeUpstream
+) -> None:
+    """What is called beside the client's own call is carried out, too."""
+    proxy = served("retries: 0, first_token: 20s, total: 30s")
+    in_rounds(upstream, [*recalling()[:-1], HANG], *sse(stream_of("Ann."))[:-1], HANG)
+    assert transcript(chat(proxy).content).text == "Ann."
+    noted = {"name": "memory_store", "arguments": '{"text": "Ann is tall.", "category": "core"}'}
+    asked = {"name": "weather", "arguments": "{}"}
+    calls = [
+        {"index": place, "id": f"call_{place}", "type": "function", "function": function}
+        for place, function in enumerate((noted, asked))
+    ]
+    both = sse(ROLE + delta(tool_calls=calls) + delta(finish="tool_calls") + DONE)
+    in_rounds(upstream, [*both[:-1], HANG])
+    assert b'"weather"' in chat(proxy).content
+    assert until(lambda: proxy.client.get("/v1/memory/users/ann/facts").json()["data"])
 
 
 @pytest.mark.parametrize("then", [[HANG], [HEAD, chunk(ROLE), HANG]], ids=["no head", "a role"])
