@@ -6,7 +6,7 @@ from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.covered import Covered
 from filters.fence import fenced
 from filters.group import with_results
-from filters.message import Message
+from filters.injected import Injected
 from filters.role import newest_user
 
 _SYSTEM = ("system", "developer")
@@ -71,7 +71,7 @@ class InjectSummaries(RequestFilter):
         summaries = context.memory.summaries
         if not summaries or not messages:
             return messages
-        notes = Message(role=self.role, content=self._notes(summaries))
+        notes = Injected(role=self.role, content=self._notes(summaries))
         kept = _uncovered(messages)
         start = next((i for i, message in enumerate(kept) if message.role not in _SYSTEM), len(kept))
         if notes in kept[: start + 1]:

@@ -13,6 +13,9 @@ Content = str | list[dict[str, Any]] | None
 # Below this a timestamp counts seconds: as milliseconds it would lie before April 1973.
 _MILLISECONDS_FROM = 1e11
 
+# What Chat Completions keeps in fields of its own.
+_SAID_ELSEWHERE = ("refusal", "audio", "function_call")
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A Chat Completions message plus what voice engines add to it.
@@ -86,6 +89,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def is_text(part: dict[str, Any]) -> bool:
     """Whether a content part carries text."""
     return part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def says_something(message: Message) -> bool:
+    """Whether there is anything in it: words, parts, tool calls, or what stands in fields of its own."""
+    content = message.content
+    if isinstance(content, str) and content and not content.isspace():
+        return True
+    if isinstance(content, list) and any(not is_text(part) or part["text"].strip() for part in content):
+        return True
+    if message.role == "assistant" and message.name:
+        return True
+    return bool(message.tool_calls or any(message.others.get(field) for field in _SAID_ELSEWHERE))
 
 
 def epoch_seconds(timestamp: object) -> float | None:

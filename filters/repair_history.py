@@ -1,17 +1,12 @@
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
-import msgspec
-from msgspec import UNSET
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.group import Group, call_id, call_ids, groups
-from filters.message import Message, is_text
+from filters.closed import STUB, Unanswered, closed
+from filters.message import Message, is_text, says_something
 from filters.role import newest_user
-
-# Content that Chat Completions keeps in fields of its own.
-_SAID_ELSEWHERE = ("refusal", "audio", "function_call")
 
 _CALLS = [
     {"id": "call_1", "type": "function", "function": {"name": "flight", "arguments": "{}"}},
@@ -35,10 +30,10 @@ class RepairHistory(RequestFilter):
     tools: bool = True
     """Whether tool results are moved behind their call, in its order, and those without a call dropped."""
 
-    unanswered: Literal["stub", "drop"] = "stub"
+    unanswered: Unanswered = "stub"
     """What becomes of a tool call that has no result though the talk went on: it gets one, or it goes."""
 
-    stub: str = Field(default="No result: the call was not completed.", min_length=1)
+    stub: str = Field(default=STUB, min_length=1)
     """What a tool call without a result is answered with."""
 
     empty: bool = True
@@ -122,30 +117,8 @@ class RepairHistory(RequestFilter):
         return _without_repeats(messages) if self.repeated else messages
 
     def _with_groups_closed(self, messages: Messages) -> Messages:
-        found = {group.call: group for group in groups(messages)}
-        last = max((i for i, m in enumerate(messages) if m.role != "tool"), default=None)
-        closed: list[Message] = []
-        for i, message in enumerate(messages):
-            if group := found.get(i):
-                closed += self._closed(messages, group, waits=i == last)
-            elif message.role != "tool":
-                closed.append(_without_no_calls(message))
-        return messages if _are_same(messages, closed) else closed
-
-    def _closed(self, messages: Messages, group: Group, *, waits: bool) -> list[Message]:
-        call = messages[group.call]
-        answers: dict[Any, Message] = {}
-        for i in group.results:
-            answers.setdefault(messages[i].tool_call_id, messages[i])
-        if not waits:
-            if self.unanswered == "stub":
-                answers |= {i: self._stub(call, i) for i in group.unanswered}
-            call = _calling_only(call, answers)
-        results = [answers[i] for i in call_ids(call) if i in answers]
-        return [call, *results] if call.tool_calls or _says_something(call) else results
-
-    def _stub(self, call: Message, answers: str) -> Message:
-        return Message(role="tool", tool_call_id=answers, content=self.stub, turn_id=call.turn_id)
+        told = closed(messages, self.stub if self.unanswered == "stub" else None, waits=True)
+        return messages if _are_same(messages, told) else told
 
     @cached_property
     def _control_words(self) -> frozenset[str]:
@@ -171,32 +144,8 @@ class RepairHistory(RequestFilter):
         return message.text.strip() in self._control_words
 
 
-def _calling_only(message: Message, answered: dict[Any, Message]) -> Message:
-    calls = message.tool_calls or []
-    kept = [call for call in calls if call_id(call) in answered]
-    if len(kept) == len(calls):
-        return message
-    return msgspec.structs.replace(message, tool_calls=kept or UNSET)
-
-
-def _without_no_calls(message: Message) -> Message:
-    """A message without its empty list of tool calls, which strict models refuse."""
-    return msgspec.structs.replace(message, tool_calls=UNSET) if message.tool_calls == [] else message
-
-
 def _is_empty(message: Message) -> bool:
-    return message.role in ("user", "assistant") and not _says_something(message)
-
-
-def _says_something(message: Message) -> bool:
-    content = message.content
-    if isinstance(content, str) and content and not content.isspace():
-        return True
-    if isinstance(content, list) and any(not is_text(part) or part["text"].strip() for part in content):
-        return True
-    if message.role == "assistant" and message.name:
-        return True
-    return bool(message.tool_calls or any(message.others.get(field) for field in _SAID_ELSEWHERE))
+    return message.role in ("user", "assistant") and not says_something(message)
 
 
 def _without_repeats(messages: Messages) -> Messages:

@@ -1,9 +1,13 @@
 from typing import ClassVar
 
+from pydantic import Field
+
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
+from filters.closed import STUB, Unanswered, closed
 from filters.message import Message
 
 _SYSTEM = ("system", "developer")
+_CALLS = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
 
 
 class RestoreHistory(RequestFilter):
@@ -11,9 +15,16 @@ class RestoreHistory(RequestFilter):
 
     Engines send a window of the conversation; what has slid out of it is lost to the model. With memory, the
     turns before the window come back in their place: behind the client's system messages, in order, as they
-    were heard, tool calls together with their results. Without memory, or for a call without a session, the
-    step does nothing. Put it behind ``repair_history``.
+    were heard, tool calls together with their results; a call that has none is given one, for nobody will
+    answer it any more. Without memory, or for a call without a session, the step does nothing. Put it behind
+    ``repair_history``, with the same words for a missing result: then a turn comes back as it went.
     """
+
+    unanswered: Unanswered = "stub"
+    """What becomes of a tool call that comes back and has no result: it gets one, or it goes."""
+
+    stub: str = Field(default=STUB, min_length=1)
+    """What such a call is answered with."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
@@ -40,6 +51,30 @@ class RestoreHistory(RequestFilter):
             ),
         ),
         Example(
+            "A tool call that was never answered",
+            {},
+            before=[{"role": "user", "content": "Never mind."}],
+            after=[
+                {"role": "user", "content": "Is it raining?"},
+                {"role": "assistant", "content": None, "tool_calls": _CALLS},
+                {
+                    "role": "tool",
+                    "tool_call_id": "call_1",
+                    "content": "No result: the call was not completed.",
+                },
+                {"role": "user", "content": "Never mind."},
+            ],
+            context=Context(
+                now=0.0,
+                memory=Snapshot(
+                    dropped=(
+                        Message(role="user", content="Is it raining?"),
+                        Message(role="assistant", content=None, tool_calls=_CALLS),
+                    )
+                ),
+            ),
+        ),
+        Example(
             "Without memory nothing changes",
             {},
             before=[{"role": "user", "content": "Hi"}],
@@ -56,4 +91,5 @@ class RestoreHistory(RequestFilter):
         if not dropped:
             return messages
         start = next((i for i, message in enumerate(messages) if message.role not in _SYSTEM), len(messages))
-        return [*messages[:start], *dropped, *messages[start:]]
+        whole = closed(dropped, self.stub if self.unanswered == "stub" else None)
+        return [*messages[:start], *whole, *messages[start:]]

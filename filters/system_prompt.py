@@ -1,11 +1,11 @@
 from datetime import datetime
 from functools import cached_property
-from itertools import takewhile
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
+from filters.injected import instructions
 from filters.line import one_line
 from filters.message import Message
 from filters.state import worded
@@ -19,12 +19,13 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 class SystemPrompt(RequestFilter):
     """Give the model a system prompt, beside the client's own or in its place.
 
-    The client's own are the system and developer messages with which the conversation begins. ``{user}``,
-    ``{session}`` and ``{tenant}`` are who is calling, each as one line, cut at ``max_length``. There is no
-    time of day: a prompt that differs from turn to turn makes the model read the whole conversation anew
-    each time. With ``{date}`` and ``{weekday}`` it does so once, at midnight; ``timestamp_prefix`` says when
-    things were said. ``{state.plan}`` is what a client keeps with the session under ``plan``, while memory
-    answers. An empty conversation stays empty.
+    The client's own are the system and developer messages with which the conversation begins; facts and
+    summaries are none of them, and stay whatever becomes of it. ``{user}``, ``{session}`` and ``{tenant}``
+    are who is calling, each as one line, cut at ``max_length``. There is no time of day: a prompt that
+    differs from turn to turn makes the model read the whole conversation anew each time. With ``{date}`` and
+    ``{weekday}`` it does so once, at midnight; ``timestamp_prefix`` says when things were said.
+    ``{state.plan}`` is what a client keeps with the session under ``plan``, while memory answers. An empty
+    conversation stays empty.
     """
 
     keeps_system: ClassVar[bool] = False
@@ -85,7 +86,7 @@ class SystemPrompt(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with the prompt where ``mode`` says; a prompt that stands there already stays one."""
-        own = list(takewhile(lambda m: m.role in ("system", "developer"), messages))
+        own = instructions(messages)
         if not messages or (own and self.mode == "if_missing"):
             return messages
         prompt = Message(role=self.role, content=self._filled(context))

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.group import groups
+from filters.injected import Injected
 from filters.message import Message
 from filters.tokens import in_message, in_text
 
@@ -18,10 +19,10 @@ class TrimHistory(RequestFilter):
 
     A turn begins with a message of the user. When the conversation grows past a maximum, whole turns go at
     once until it is down to the share ``to``; then it grows again. So the cut stands still for many turns,
-    and the model's prompt cache keeps what comes before and after it. System and developer messages stay:
-    their tokens count, and ``to`` shares what they leave. Tool results go with their call, a call that
-    waits for results stays, and so does the newest message of the user with all that follows it, however
-    large.
+    and the model's prompt cache keeps what comes before and after it. System and developer messages stay,
+    and so do facts and summaries in any role: their tokens count, and ``to`` shares what they leave. Tool
+    results go with their call, a call that waits for results stays, and so does the newest message of the
+    user with all that follows it, however large.
 
     The cuts are found by walking through the conversation from its start, so a client must send all of it.
     Where an engine itself drops the oldest, the walk starts elsewhere in each turn, and the cut moves with
@@ -35,7 +36,7 @@ class TrimHistory(RequestFilter):
     idempotent: ClassVar[bool] = False
 
     max_messages: int | None = Field(default=None, ge=1)
-    """How many messages are sent, system messages aside."""
+    """How many messages are sent, those that always stay aside."""
 
     max_tokens: int | None = Field(default=None, ge=1)
     """How many tokens are sent: an estimate, at most 15 % off, and nearer once the model has counted some."""
@@ -92,7 +93,7 @@ class TrimHistory(RequestFilter):
             return messages
         turns, waiting = _turns(messages), _waiting(messages)
         first = self._first(messages, turns, waiting, self._budgets(context))
-        return [m for i, m in enumerate(messages) if turns[i] >= first or m.role in _SYSTEM or i in waiting]
+        return [m for i, m in enumerate(messages) if turns[i] >= first or _stays(m) or i in waiting]
 
     def _may_be_passed(self, messages: Messages, context: Context) -> bool:
         """Whether the whole passes a maximum; if not, no part of it ever did."""
@@ -142,7 +143,7 @@ class _Budget:
     def take(self, message: Message, turn: int | None) -> None:
         """Adds a message, under its turn if it can go."""
         size = self._size(message)
-        if message.role in _SYSTEM:
+        if _stays(message):
             self._system += size
             return
         self._kept += size
@@ -164,23 +165,28 @@ class _Budget:
         return self._kept > self._to * (self._most - self._system)
 
 
+def _stays(message: Message) -> bool:
+    """Whether a message is part of every prompt, however long the conversation grows."""
+    return message.role in _SYSTEM or isinstance(message, Injected)
+
+
 def _sizer(context: Context) -> Callable[[Message], int]:
     return in_message if context.count is in_text else partial(in_message, count=context.count)
 
 
 def _one(message: Message) -> int:
-    return message.role not in _SYSTEM
+    return not _stays(message)
 
 
 def _is_user(message: Message) -> int:
-    return message.role == "user"
+    return message.role == "user" and not isinstance(message, Injected)
 
 
 def _turns(messages: Messages) -> list[int]:
     """The turn of each message, from 0; a result's is that of its call."""
     turns, turn = [], 0
     for message in messages:
-        turn += message.role == "user"
+        turn += _is_user(message)
         turns.append(turn)
     for group in groups(messages):
         for result in group.results:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 from pydantic import Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
+from filters.injected import Injected
 from filters.line import one_line
 from filters.message import Message
 from filters.role import Role
@@ -100,7 +101,7 @@ class UserContext(RequestFilter):
         state = self._state(context)
         prefixes: dict[Any, str | None] = {}
         for i, message in enumerate(messages):
-            if message.role not in self.roles or not message.content:
+            if message.role not in self.roles or not message.content or isinstance(message, Injected):
                 continue
             values = self._values(message)
             if values not in prefixes:

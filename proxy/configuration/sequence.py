@@ -102,6 +102,11 @@ ORDERS: Final = (
     Order("user_context", "inject_facts", _BEFORE_WORDS),
     Order("inject_facts", "recall", "what is told as a fact would be told as remembered as well"),
     Order(
+        "system_prompt",
+        "inject_facts",
+        "it tells again what the prompt tells, and leaves out what only a prompt tells that is replaced",
+    ),
+    Order(
         "restore_history", "inject_facts", "turns are told apart by their words, before which it puts more"
     ),
 )

@@ -1,28 +1,56 @@
 """Results whose call has slid out of a window: a model takes them with their call alone."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import msgspec
 
 from filters.group import call_ids
 from filters.message import Message
+from proxy.memory.line import NEW
 from proxy.memory.replay import Replay
 from proxy.memory.session import calls
 
 
-def parted(replay: Replay) -> dict[int, int]:
-    """The results that a window shows without their held call: where they are spoken, and where held."""
+class Parted(msgspec.Struct, frozen=True, gc=False):
+    """The results that a window shows without their held call, and where they are held, ``NEW`` included."""
+
+    lines: Sequence[Message] = ()
+    places: Sequence[int] = ()
+
+    @property
+    def held(self) -> list[int]:
+        """Where those are held that are."""
+        return [place for place in self.places if place != NEW]
+
+    @property
+    def new(self) -> list[Message]:
+        """Those that are not held yet: what a client sends that sends the newest alone."""
+        return [line for line, place in zip(self.lines, self.places, strict=True) if place == NEW]
+
+
+def parted(replay: Replay) -> Parted:
+    """The results that a window shows without their held call."""
     if not any(message.role == "tool" for message in replay.spoken):
-        return {}
+        return Parted()
+    shown = {i for message in replay.spoken for i in call_ids(message)}
     called: set[str] = set()
-    found: dict[int, int] = {}
-    for i, (message, place) in enumerate(zip(replay.spoken, replay.places, strict=True)):
+    found: list[tuple[Message, int]] = []
+    for message, place in zip(replay.spoken, replay.places, strict=True):
         called.update(call_ids(message))
-        if message.role == "tool" and place >= 0 and message.tool_call_id not in called:
-            asked = any(calls(entry, message.tool_call_id) for entry in replay.held[:place])
-            found |= {i: place} if asked else {}
-    return found
+        if message.role == "tool" and _is_parted(message, place, replay, shown if place == NEW else called):
+            found.append((message, place))
+    return Parted([line for line, _ in found], [place for _, place in found])
 
 
-def without(window: Sequence[Message], replay: Replay, parted: dict[int, int]) -> list[Message]:
+def _is_parted(result: Message, place: int, replay: Replay, called: Collection[str]) -> bool:
+    """Whether the call is held before the result, and is none of those that the window shows."""
+    if place < NEW or result.tool_call_id in called:
+        return False
+    before = replay.held if place == NEW else replay.held[:place]
+    return any(calls(entry, result.tool_call_id) for entry in before)
+
+
+def without(window: Sequence[Message], lines: Sequence[Message]) -> list[Message]:
     """The window less some lines of its speech."""
-    lost = {id(replay.spoken[i]) for i in parted}
+    lost = {id(line) for line in lines}
     return [message for message in window if id(message) not in lost]

@@ -69,14 +69,14 @@ def known(read: Reading, window: Sequence[Message], *, injecting: bool = True) -
     session, replay = read.session, read.replay
     if replay is None:
         return Known(Snapshot(state=session.state), window, epoch(session, session.life, injecting=injecting))
-    if results := parted(replay):
-        window = without(window, replay, results)
+    results = parted(replay)
+    if results.lines:
+        window = without(window, results.lines)
         replay = beside(session, spoken(window))
     summaries = session.summaries if injecting else ()
+    behind = session.reach if summaries else START
     snapshot = Snapshot(
-        dropped=missing(
-            session, window, replay, behind=session.reach if summaries else START, also=results.values()
-        ),
+        dropped=(*missing(session, window, replay, behind=behind, also=results.held), *results.new),
         state=session.state,
         scale=session.scale or 1.0,
         summaries=tuple(segment.text for segment in summaries),

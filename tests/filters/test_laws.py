@@ -73,7 +73,9 @@ def test_an_option_is_required_or_has_a_default_that_is_allowed(found):
 @pytest.mark.parametrize(("found", "example"), [pytest.param(*e, id=title) for title, e in EXAMPLES.items()])
 def test_an_example_is_true(found, example):
     step = found(**example.options)
-    assert list(step.apply(messages_of(example.before), example.context)) == messages_of(example.after)
+    shown = step.apply(messages_of(example.before), example.context)
+    # As JSON values: which messages a filter put in, only their type says.
+    assert msgspec.to_builtins(list(shown)) == msgspec.to_builtins(messages_of(example.after))
     fields = step.set(raw(example.fields), example.context)
     assert {name: msgspec.json.decode(value) for name, value in fields.items()} == example.fields_after
 

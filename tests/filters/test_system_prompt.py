@@ -2,7 +2,10 @@
 
 import pytest
 
-from filters.base import Context
+from filters.base import Context, Snapshot
+from filters.inject_facts import InjectFacts
+from filters.inject_summaries import InjectSummaries
+from filters.remembered import Remembered
 from filters.system_prompt import SystemPrompt
 from tests.conversations import messages_of
 
@@ -38,6 +41,37 @@ def test_the_prompt_stands_where_it_is_wanted(mode, contents):
 @pytest.mark.parametrize("mode", ["prepend", "append", "replace", "if_missing"])
 def test_a_conversation_without_a_prompt_gets_it_at_its_head(mode):
     assert shown(TOLD[2:], text="New.", mode=mode) == ["New.", "Hi.", "Later."]
+
+
+def injected(messages):
+    """The messages, with what memory holds of the caller and of the talk behind the client's own prompt."""
+    facts = (Remembered(kind="fact", text="Is called Ann."),)
+    context = Context(now=0.0, memory=Snapshot(facts=facts, summaries=("She wants a table.",)))
+    for step in (InjectSummaries(introduction="Notes:"), InjectFacts(introduction="Known:")):
+        messages = step.apply(messages, context)
+    return messages
+
+
+FACTS = "<facts>\nKnown:\nIs called Ann.\n</facts>"
+NOTES = "<conversation_so_far>\nNotes:\nShe wants a table.\n</conversation_so_far>"
+
+
+@pytest.mark.parametrize(
+    ("mode", "contents"),
+    [
+        ("prepend", ["New.", "One.", "Two.", FACTS, NOTES]),
+        ("append", ["One.", "Two.", "New.", FACTS, NOTES]),
+        ("replace", ["New.", FACTS, NOTES]),
+        ("if_missing", ["One.", "Two.", FACTS, NOTES]),
+    ],
+)
+def test_facts_and_summaries_are_no_prompt_of_the_clients(mode, contents):
+    assert shown(injected(TOLD), text="New.", mode=mode) == [*contents, "Hi.", "Later."]
+
+
+@pytest.mark.parametrize("mode", ["prepend", "append", "replace", "if_missing"])
+def test_where_facts_and_summaries_alone_stand_the_prompt_stands_before_them(mode):
+    assert shown(injected(TOLD[2:]), text="New.", mode=mode) == ["New.", FACTS, NOTES, "Hi.", "Later."]
 
 
 def test_a_value_is_one_line_and_no_template():

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters.base import Context
+from filters.base import Context, Snapshot
 from filters.group import groups
+from filters.inject_facts import InjectFacts
+from filters.inject_summaries import InjectSummaries
+from filters.merge_consecutive import MergeConsecutive
+from filters.remembered import Remembered
 from filters.role import newest_user
 from filters.tokens import in_message
 from filters.trim_history import TrimHistory
@@ -151,3 +155,39 @@ def test_a_result_that_comes_late_goes_with_its_call():
         ]
     )
     assert trimmed(told, max_turns=1) == [told[2]]
+
+
+FACT = Remembered(kind="fact", text="Is called Ann.")
+REMEMBERING = Context(now=0.0, memory=Snapshot(facts=(FACT,), summaries=("She wants a table for two.",)))
+
+
+def injected(told, role):
+    """The talk, with a summary and a fact before it."""
+    for step in (InjectSummaries(role=role), InjectFacts(role=role)):
+        told = step.apply(told, REMEMBERING)
+    return told
+
+
+LIMITS = [{"max_messages": 6}, {"max_tokens": 200}, {"max_turns": 3}, {"max_turns": 3, "max_tokens": 200}]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_facts_and_summaries_stay_in_any_role_and_take_the_same_room(limits):
+    shown = {role: trimmed(injected(talk(12), role), **limits) for role in ("system", "developer", "user")}
+    for role, kept in shown.items():
+        assert [m.role for m in kept[1:3]] == [role, role]
+        assert "Is called Ann." in kept[1].text
+        assert "a table for two" in kept[2].text
+        assert [m.text for m in kept] == [m.text for m in shown["system"]]
+    assert 3 < len(shown["user"]) < 3 + 24
+
+
+def test_they_stay_where_they_are_merged_with_the_first_words():
+    told = [message for message in talk(12) if message.text != "Hello!"]
+    merged = MergeConsecutive().apply(injected(told, "user"), REMEMBERING)
+    assert [m.role for m in merged[:3]] == ["system", "user", "assistant"]
+    kept = trimmed(merged, max_turns=3)
+    assert "Is called Ann." in kept[1].text
+    assert "a table for two" in kept[1].text
+    assert "Question 011" in kept[-2].text
+    assert len(kept) < len(merged)

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from filters.base import Context
+from filters.injected import Injected
 from filters.user_context import UserContext
 from tests.conversations import message_of
 
@@ -32,6 +33,11 @@ def test_a_message_that_lacks_a_value_passes_or_gets_another(metadata):
     message = said(metadata=metadata)
     assert UserContext().apply([message], Context(now=0.0)) == [message]
     assert shown(message, otherwise={"user": "someone"}) == "someone: Hi"
+
+
+def test_what_memory_tells_was_said_by_nobody():
+    notes = Injected(role="user", content="<facts>")
+    assert shown(notes, otherwise={"user": "someone"}) == "<facts>"
 
 
 def test_messages_are_handed_on_as_they_are_when_nothing_is_known():

@@ -1,0 +1,35 @@
+"""A result goes with its call, where that has slid out of the window; any other result stays in it."""
+
+from proxy.memory.recall import known, laid
+from tests.memory.call import Call, calling, message, result
+
+CALLS = calling("x").tool_calls
+
+
+def called():
+    call = Call()
+    call.ask("u:Look.", tool_calls=CALLS)
+    return call.held
+
+
+def seen(held, *window):
+    """What comes back from memory, and what is left of the window."""
+    snapshot, heard, _ = known(laid(held, window), window)
+    return [(m.role, m.tool_call_id or None) for m in snapshot.dropped], list(heard)
+
+
+def test_a_result_that_is_new_goes_with_its_held_call():
+    system, newest = message("s:Be brief."), message("u:And?")
+    whole = [("user", None), ("assistant", None), ("tool", "x")]
+    assert seen(called(), result("x")) == (whole, [])
+    assert seen(called(), system, result("x"), newest) == (whole, [system, newest])
+
+
+def test_a_result_whose_call_the_window_shows_stays_in_the_window():
+    for window in ([calling("x"), result("x")], [result("x"), calling("x")]):
+        asked = [message("u:Look."), *window]
+        assert seen(called(), *asked) == ([], asked)
+
+
+def test_a_result_of_a_call_that_nobody_saw_stays_in_the_window():
+    assert seen(called(), result("y"))[1] == [result("y")]
