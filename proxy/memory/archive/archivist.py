@@ -133,21 +133,20 @@ class Archivist:
                 await self._awake.wait()
 
     async def _keep_due(self, *, all_: bool = False) -> None:
-        while batch := self._ripe(all_=all_ or self._hurried):
-            outcomes = await asyncio.gather(*(self._take(*one) for one in batch), return_exceptions=True)
+        while keys := self._ripe(all_=all_ or self._hurried):
+            outcomes = await asyncio.gather(*map(self._take, keys), return_exceptions=True)
             for failure in filter(None, outcomes):
                 raise failure
 
-    def _ripe(self, *, all_: bool) -> list[tuple[Key, _Due]]:
-        """The next few sessions to be kept, which are due no more."""
+    def _ripe(self, *, all_: bool) -> list[Key]:
+        """The next few sessions to be kept."""
         now = time.time()
         told_first = itertools.islice(self._due.items(), _TOGETHER)
-        ripe = [(key, due) for key, due in told_first if all_ or not now < due.at <= now + self._quiet]
-        for key, _ in ripe:
-            del self._due[key]
-        return ripe
+        return [key for key, due in told_first if all_ or not now < due.at <= now + self._quiet]
 
-    async def _take(self, key: Key, due: _Due) -> None:
+    async def _take(self, key: Key) -> None:
+        # Not before: a task that is cancelled before it begins puts nothing back.
+        due = self._due.pop(key)
         try:
             await self._keep(key, due.session, due.mark)
         except (StoreError, asyncio.CancelledError):

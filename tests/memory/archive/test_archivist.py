@@ -100,6 +100,18 @@ async def test_an_archive_that_is_away_holds_up_no_shutdown(store: Store, archiv
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("steps", range(10))
+async def test_what_is_due_is_kept_at_whatever_step_the_end_comes(store: Store, archive: Archive, steps: int):
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    await archivist.idle()
+    archivist.told(KEY, session("a"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await archivist.aclose()
+    assert await kept(archive) == ["a"]
+
+
 async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store: Store, archive: Archive):
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
     await store.write(KEY, encode(session("c", moved=2)), version=0, ttl=60, cold=cold)
