@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -114,14 +115,11 @@ class Archivist:
                 pause = min(2 * pause, _LONGEST)
 
     async def _round(self) -> None:
-        is_time = time.monotonic() >= self._swept
-        if is_time:
-            await self._expire()
         await self._keep_due()
         if self._missed:
             await self._catch_up()
             self._missed = False
-        if is_time:
+        if time.monotonic() >= self._swept:
             await self._sweep()
 
     async def _wait(self) -> None:
@@ -208,14 +206,15 @@ class Archivist:
         if session is not None and key not in self._due:
             await self._keep(key, session, mark)
 
-    async def _expire(self) -> None:
-        now = time.time()
-        while await self._archive.expire(now=now):  # noqa: ASYNC110 - so that others write in between
-            await asyncio.sleep(_SHORTEST)
-
     async def _sweep(self) -> None:
+        """What has expired or is too old goes, a few at a time; in between, what is due is kept."""
+        now = time.time()
+        sweeps = [partial(self._archive.expire, now=now)]
         if self._keep_for:
-            before = time.time() - self._keep_for
-            while await self._archive.sweep(before=before):  # noqa: ASYNC110 - so that others write in between
+            sweeps.append(partial(self._archive.sweep, before=now - self._keep_for))
+        for sweep in sweeps:
+            while await sweep():
+                self.failing = False
                 await asyncio.sleep(_SHORTEST)
+                await self._keep_due()
         self._swept = time.monotonic() + _SWEEP_EVERY
