@@ -13,7 +13,7 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.session import Entry, Session, decode
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store, StoreError, Unreadable
 
 _log = logging.getLogger("turnkeeper")
 _MOST_DUE: Final = 10_000
@@ -156,6 +156,8 @@ class Archivist:
             reach = await self._archive.keep(key, session, mark=mark)
             if reach < session.moved:
                 await self._keep_moved(key, session, reach)
+        except Unreadable as error:
+            _log.warning("What moved out of a session cannot be read for the archive: %s", error)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - one session that cannot be kept must not hold up the rest
@@ -175,12 +177,19 @@ class Archivist:
         """What stands before an entry, the one at ``end``, in its own turn."""
         begun: list[Entry] = []
         while end > 0:
-            start = max(0, end - _LOOKED_BACK)
-            before = await self._moved(key, start, end - start)
+            before = await self._before(key, end)
             same = [*itertools.takewhile(lambda one: one.place == entry.place, reversed(before))]
             begun = [*reversed(same), *begun]
-            end = start if len(same) == end - start else 0
+            end = end - len(same) if same and len(same) == len(before) else 0
         return begun
+
+    async def _before(self, key: Key, end: int) -> list[Entry]:
+        """A few entries, the last of which stands before ``end``; none where that one cannot be read."""
+        # A turn moves whole, so that all of it is under one key: what cannot be read belongs to another.
+        for count in (min(end, _LOOKED_BACK), 1):
+            with contextlib.suppress(Unreadable):
+                return await self._moved(key, end - count, count)
+        return []
 
     async def _moved(self, key: Key, start: int, limit: int) -> list[Entry]:
         blobs = await self._store.cold(key, start=start, limit=limit)

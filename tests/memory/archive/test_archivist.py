@@ -14,6 +14,8 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Identity
+from proxy.memory.coded import CodedStore
+from proxy.memory.encryption import Encryption
 from proxy.memory.open import open_store
 from proxy.memory.session import Entry, Session, encode
 from proxy.memory.store import Key, Store, StoreError
@@ -165,6 +167,57 @@ async def test_a_turn_that_was_kept_in_part_before_it_moved_is_kept_whole(store:
     await archivist.idle()
     await archivist.aclose()
     assert await kept(archive) == [entry.text for entry in (*looked_up, *hot)]
+
+
+def under(store: Store, key: int) -> Store:
+    """The same store, whose bytes are encrypted with one of several keys."""
+    return CodedStore(store, Encryption([bytes([key]) * 32]))
+
+
+async def add(store: Store, key: Key, hot: Session, cold: list[Entry], *, version: int = 0) -> None:
+    moved = [msgspec.msgpack.encode(entry) for entry in cold]
+    assert await store.write(key, encode(hot), version=version, ttl=60, cold=moved)
+
+
+async def moved_under_two_keys(store: Store, key: Key, old: list[Entry], new: list[Entry], hot: Session):
+    """A session of which some has moved before its key was changed, and some since."""
+    await add(under(store, 1), key, session(), old)
+    held = await store.read(key)
+    assert held is not None
+    await add(under(store, 2), key, hot, new, version=held.version)
+
+
+async def test_a_session_that_cannot_be_read_in_part_holds_up_no_other(store: Store, archive: Archive):
+    bad = Key("acme", "bad")
+    hot = session("c", moved=2)
+    await moved_under_two_keys(store, bad, [*session("a", "b").entries], [], hot)
+    await add(under(store, 2), KEY, session("a"), [])
+    archivist = Archivist(under(store, 2), archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    async with asyncio.timeout(3):
+        await archivist.idle()
+        archivist.told(bad, hot)
+        archivist.told(KEY, session("a", "b"))
+        await archivist.idle()
+    assert not archivist.failing
+    await archivist.aclose()
+    assert await kept(archive) == ["a", "b"]
+    assert [one.entry.text for one in await archive.turns_of(bad)] == ["c"]
+
+
+async def test_a_turn_behind_what_cannot_be_read_is_kept_whole(store: Store, archive: Archive):
+    old = [entry for number in range(5) for entry in turn(number, "user")]
+    looked_up, last = turn(5, *LOOKED_UP), turn(6, "user")
+    begun = msgspec.structs.replace(session(), entries=tuple(looked_up[:2]), moved=5)
+    await archive.keep(KEY, begun, mark=0.0)
+    hot = msgspec.structs.replace(session(), entries=tuple(last), moved=9)
+    await moved_under_two_keys(store, KEY, old, looked_up, hot)
+    archivist = Archivist(under(store, 2), archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    async with asyncio.timeout(3):
+        await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == [entry.text for entry in (*looked_up, *last)]
 
 
 async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Archive):
