@@ -20,15 +20,19 @@ _BEHIND_ALL = 1000
 
 
 class Candidate:
-    """An upstream for a turn: how often it was asked, and from when on it may be asked again."""
+    """An upstream for a turn: how often it was asked, and from when on it may be asked again.
 
-    __slots__ = ("_pipeline", "_question", "_request", "rank", "ready", "target", "tried")
+    It ``talks`` once it has called a tool of ours: whoever is late then is slow rather than ill.
+    """
+
+    __slots__ = ("_pipeline", "_question", "_request", "rank", "ready", "talks", "target", "tried")
 
     def __init__(self, rank: int, target: Target, question: Question, pipeline: Pipeline) -> None:
         self.rank = rank
         self.target = target
         self.ready = 0.0
         self.tried = 0
+        self.talks = False
         self._question = question
         self._pipeline = pipeline
         self._request: Request | None = None
@@ -47,6 +51,8 @@ class Candidate:
             return response
 
         async def again(said: Sequence[Message], last: bool, due: float) -> Response:  # noqa: FBT001
+            tools.again.append(self.target.name)
+            self.talks = True
             asked = self._question.followed_by(said, last=last).to(self.target, self._pipeline)
             return await opened(self.target, asked, due)
 

@@ -138,7 +138,7 @@ def _day(at: float) -> str:
 
 def _listed(answer: str) -> list[Any]:
     """The facts in an answer: bare JSON, in a fence of Markdown, or with words around it."""
-    for text in _readings(answer.rpartition("</think>")[2].strip()):
+    for text in _readings(answer):
         try:
             found = msgspec.json.decode(text, type=_Answer | list[Any])
         except msgspec.DecodeError:

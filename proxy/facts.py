@@ -70,8 +70,7 @@ async def _corrected(request: Request) -> Response:
     if fact is None:
         raise _missing()
     corrected = msgspec.structs.replace(fact, **wanted.model_dump(exclude_none=True))
-    await knowledge.correct(person, corrected)
-    return rest.answer(_shown(corrected))
+    return rest.answer(_shown(await knowledge.correct(person, fact, corrected)))
 
 
 async def _removed(request: Request) -> Response:

@@ -76,7 +76,7 @@ class Fallback:
         self._failure = error
         self._tries.failed.append((candidate.target.name, error.code or ""))
         wanted = self._candidates.put_back(candidate, error, self._time())
-        if wanted.ailing:
+        if wanted.ailing and not (candidate.talks and isinstance(error, UpstreamTimeout)):
             candidate.breaker.failed()
         if not wanted.elsewhere:
             raise error

@@ -16,6 +16,7 @@ from proxy.upstream import read_all
 
 _PATH = "/chat/completions"
 _LONGEST = 1_000_000
+_THOUGHT = "</think>"
 _MISUNDERSTOOD = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
@@ -30,7 +31,7 @@ class Inquiry:
     async def ask(
         self, messages: Sequence[Message], *, model: str, form: Mapping[str, Any] | None = None
     ) -> str:
-        """What the model says; raises UpstreamError where it says nothing, or too late.
+        """What the model says, without what it thinks before; raises UpstreamError for nothing, or too late.
 
         ``form`` is how the answer is to look, as OpenAI's ``response_format``. An upstream that refuses it is
         asked without it, so the messages have to say it as well.
@@ -42,10 +43,10 @@ class Inquiry:
             self._formless = status == HTTPStatus.OK
         if status != HTTPStatus.OK:
             raise UpstreamBroken(f"The upstream answered {status}.")
-        said = transcript(content)
-        if not said.text.strip():
+        said = transcript(content).text.rpartition(_THOUGHT)[2].strip()
+        if not said:
             raise UpstreamBroken("The model said nothing.")
-        return said.text.strip()
+        return said
 
     def _body(self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None) -> bytes:
         fields = {"response_format": msgspec.Raw(msgspec.json.encode(form))} if form else {}

@@ -167,7 +167,7 @@ class Recorder:
         return session if model is None else scaled(session, self._scale(model, said))
 
     def _scale(self, model: str, said: Said) -> float | None:
-        if not self._scales.wants(model):
+        if said.again or not self._scales.wants(model):
             return self._scales.passed_over(model)
         counted = usage_of([said.answer]).input
         return self._scales.learned(model, estimated(said.shown, said.tools), counted) if counted else None

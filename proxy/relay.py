@@ -64,14 +64,15 @@ class Passage:
         self._outlet = reply.outlet
         self._filtered = answer.filtered
         self._last = begun.data
+        self._over = False
         self._room = _LARGEST_ANSWER
         self._waiting = False
         self._failure: Exception | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether the last event that was passed on is the stream's end."""
-        return self._last.rstrip().endswith(_DONE)
+        """Whether the stream's end was passed on."""
+        return self._over or self._last.rstrip().endswith(_DONE)
 
     def take(self, data: bytes) -> bool:
         """Passes data on, if the task waits for it and the client reads."""
@@ -118,4 +119,5 @@ class Passage:
     def _note(self, events: bytes) -> None:
         self._last = events
         if events.endswith(_LAST):  # whoever reads to the end of the body would wait for nothing
+            self._over = True
             self._response.due(asyncio.get_running_loop().time() + _LINGER)

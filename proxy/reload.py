@@ -37,10 +37,13 @@ class Reload:
     async def now(self) -> None:
         """Reads the file again; what is wrong with it is reported, and then nothing changes."""
         async with self._one_at_a_time:
+            seen = self._contents()
             try:
                 self._take_over(await asyncio.to_thread(load, self._path, self._environ))
             except ConfigError as error:
                 _log.error("The configuration stays as it was:\n%s", error.message)
+            # A file that is named only now was read just now.
+            self._seen = self._contents() | seen
 
     async def whenever_it_changes(self, tell: Callable[[], None] | None = None) -> None:
         """Reads the file again after every change to it, or to a filter that it names, until cancelled.
@@ -63,9 +66,9 @@ class Reload:
         return {folder for folder in leading if os.access(folder, os.R_OK)}
 
     def _has_changed(self) -> bool:
-        """Whether anything is other than when this was last asked."""
+        """Whether a file is other than it was when this was last asked, or when it was named since then."""
         before, self._seen = self._seen, self._contents()
-        return self._seen != before
+        return any(file in before and before[file] != content for file, content in self._seen.items())
 
     def _contents(self) -> dict[Path, tuple[int, ...]]:
         return {file: _content(file) for file in self._files()}

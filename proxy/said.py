@@ -16,6 +16,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
     so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
     shown: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at their head.
+    ``again`` is whether the model was asked again within it: it has counted more than was shown.
     ``read`` is what the turn read of the session, where it could.
     """
 
@@ -30,6 +31,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     read: Reading | None = None
     shown: Sequence[Message] = ()
     tools: bytes = b""
+    again: bool = False
 
 
 def alone(said: Said) -> Said:

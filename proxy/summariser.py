@@ -78,7 +78,9 @@ class Summariser:
 
 
 def _checked(text: str, most: int) -> str:
-    """The notes; UpstreamBroken where they are longer than what they stand for, or than notes may be."""
+    """The notes; UpstreamBroken for thoughts without end, and for more than notes may be or stand for."""
+    if text.startswith("<think>"):
+        raise UpstreamBroken("The model broke off before it came to its notes.")
     if in_text(text) > min(max(most, 40), _MOST_TOKENS):
         raise UpstreamBroken("The model's notes are longer than what they stand for.")
     return text
@@ -86,7 +88,8 @@ def _checked(text: str, most: int) -> str:
 
 def _prompt(background: str, name: str, data: str, task: str) -> list[Message]:
     before = f"<earlier_notes>\n{background}\n</earlier_notes>\n\n" if background else ""
-    words = task.replace("{words}", str(max(20, min(_MOST_WORDS, len(data.split()) // 2))))
+    # Not every script parts its words by blanks.
+    words = task.replace("{words}", str(max(20, min(_MOST_WORDS, in_text(data) // 3))))
     shown = f"{before}<{name}>\n{data}\n</{name}>\n\n{words}"
     return [Message(role="system", content=_TASK), Message(role="user", content=shown)]
 

@@ -163,10 +163,18 @@ def index_of(piece: Mapping[str, Any], place: int) -> int:
 
 def is_another(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     """Whether a piece begins another call than the one that its index last stood for."""
-    # Some servers give all parallel calls one index; others give each piece of one call an id of its own.
+    # Some servers give all parallel calls one index; others give each piece of one call an id and the name.
     function = piece.get("function")
     named = piece.get("id") and isinstance(function, dict) and function.get("name")
-    return bool(named and call.get("id") and call["id"] != piece["id"])
+    return bool(named and call.get("id") and call["id"] != piece["id"]) and _is_whole(call)
+
+
+def _is_whole(call: Mapping[str, Any]) -> bool:
+    """Whether nothing of a call's arguments is to come."""
+    try:
+        return isinstance(msgspec.json.decode(call["function"]["arguments"]), dict)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return False
 
 
 def _add(call: dict[str, Any], piece: dict[str, Any]) -> None:

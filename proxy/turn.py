@@ -123,6 +123,7 @@ def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
         trimmed=bool(notes.left_out),
         shown=question.messages,
         tools=bytes(question.fields.get("tools", b"")),
+        again=bool(question.tools and question.tools.again),
     )
 
 

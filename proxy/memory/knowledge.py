@@ -82,7 +82,7 @@ class Knowledge:
         same = next((one for one in known if bare(one.text) == bare(learnt.text)), None)
         if same is not None:
             return same
-        now, lasting = at or time.time(), self._lasting[learnt.category]
+        now = at or time.time()
         fact = Fact(
             id=_id(person, key, learnt.text),
             text=learnt.text,
@@ -90,7 +90,7 @@ class Knowledge:
             evidence=learnt.evidence,
             replaces=learnt.replaces if any(one.id == learnt.replaces for one in known) else None,
             created=now,
-            expires=None if lasting == math.inf else now + lasting,
+            expires=self._until(learnt.category, now),
             importance=learnt.importance,
         )
         await self._shelf.add_fact(person, fact)
@@ -98,13 +98,20 @@ class Knowledge:
         await self._let_go(person, left, len(left) + 1 - self._most)
         return fact
 
-    async def correct(self, person: Scope, fact: Fact) -> None:
-        """Puts a fact in the place of the one with its id."""
+    async def correct(self, person: Scope, former: Fact, fact: Fact) -> Fact:
+        """Puts a fact in the place of what it was; of another category, it lasts as that does from now on."""
+        if fact.category != former.category:
+            fact = msgspec.structs.replace(fact, expires=self._until(fact.category, time.time()))
         await self._shelf.add_fact(person, fact)
+        return fact
 
     async def drop(self, person: Scope, fact: str) -> bool:
         """Removes a fact; whether there was one."""
         return await self._shelf.remove_fact(person, fact)
+
+    def _until(self, category: Category, since: float) -> float | None:
+        lasting = self._lasting[category]
+        return None if lasting == math.inf else since + lasting
 
     async def _let_go(self, person: Scope, known: Sequence[Fact], count: int) -> None:
         if count > 0:

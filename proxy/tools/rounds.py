@@ -1,12 +1,13 @@
 """Several answers of a model made one: it calls our tools, is told, and goes on."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from filters.message import Message
-from proxy.errors import UpstreamBroken
+from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.framing import Framing
 from proxy.tools.completed import Completed
 from proxy.tools.kit import Carrying
@@ -21,14 +22,20 @@ Raises UpstreamError where it refuses.
 """
 
 _LARGEST = 64_000_000
+_LINGER = 1.0
+"""For how many seconds an upstream may leave a round open behind its own end."""
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """What one turn may call, who carries it out, and how often the model may be asked again."""
+    """What one turn may call, who carries it out, and how often the model may be asked again.
+
+    ``again`` names an upstream each time that it was.
+    """
 
     offer: Offer
     kit: Carrying
     most: int
+    again: list[str] = []
 
 
 class Rounds:
@@ -74,7 +81,7 @@ class Rounds:
 
     async def _read_stream(self) -> bytes:
         while not self._ended:
-            data = await self._response.read()
+            data = await self._heard()
             shown = self._streamed.feed(self._framing.feed(data) if data else self._framing.close())
             if not data:
                 shown += self._streamed.close()
@@ -82,6 +89,17 @@ class Rounds:
             if shown:
                 return shown
         return b""
+
+    async def _heard(self) -> bytes:
+        """What comes next; what breaks or stays open behind its own end is whole."""
+        if self._streamed.done and self._streamed.calls:
+            self._response.due(min(self._due, asyncio.get_running_loop().time() + _LINGER))
+        try:
+            return await self._response.read()
+        except UpstreamError:
+            if not self._streamed.done:
+                raise
+            return b""
 
     async def _read_whole(self) -> bytes:
         while not self._ended:

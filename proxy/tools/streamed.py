@@ -16,8 +16,8 @@ class Streamed:
     """Rounds of one stream: what is said goes on at once, what is called is held until all of it is known.
 
     After a round, ``calls`` are ours to carry out before the model goes on, ``aside`` ours that were called
-    beside the client's own, and ``text`` is what was said in it. The first round passes as it came where
-    nothing is called; later ones bear the first one's name.
+    beside the client's own, ``text`` is what was said in it, and ``done`` whether it said that it is over.
+    The first round passes as it came where nothing is called; later ones bear the first one's name.
     """
 
     def __init__(self, own: frozenset[str]) -> None:
@@ -34,6 +34,7 @@ class Streamed:
 
     def _reset(self) -> None:
         self.text = ""
+        self.done = False
         self.calls: Sequence[dict[str, Any]] = ()
         self.aside: Sequence[dict[str, Any]] = ()
         self._calling = Calls()
@@ -50,6 +51,7 @@ class Streamed:
     def _event(self, event: bytes) -> bytes:
         data = data_of(event)
         if data == _DONE:
+            self.done = True
             shown = self.close()
             return shown if self.calls else shown + event
         chunk = decoded(data) if data else None

@@ -405,6 +405,13 @@ def test_a_stream_is_over_soon_after_its_end_though_the_upstream_stays(
     assert upstream.last.closed.wait(10)
 
 
+def test_what_comes_behind_the_end_of_a_stream_does_not_undo_it(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    upstream.says(HEAD, chunk(ROLE + delta(content="x") + DONE), 0.1, chunk(b": ping\n\n"), HANG)
+    assert b'"error"' not in proxy.chat(stream=True).content
+
+
 # What stands around a completion.
 
 

@@ -202,6 +202,19 @@ def test_a_correction_is_told_and_what_was_wrong_is_not(proxy, upstream) -> None
     assert "Lives in Rome." in prompts(upstream)[-1][0]["content"]
 
 
+@pytest.mark.parametrize(("category", "lasting"), [("daily", 86400), ("conversation", 1800)])
+def test_a_fact_of_another_category_lasts_as_long_as_that_does(proxy, category: str, lasting: float) -> None:
+    made = proxy.client.post(ANN, json={"text": "Likes jazz."}).json()
+    path = f"{ANN}/{made['id']}"
+    brief = proxy.client.patch(path, json={"category": category}).json()
+    assert brief["expires"] == pytest.approx(time.time() + lasting, abs=60)
+    for same in ({"text": "Likes soul."}, {"category": category}):
+        assert proxy.client.patch(path, json=same).json()["expires"] == brief["expires"]
+    assert proxy.client.get(ANN).json()["data"][0]["expires"] == brief["expires"]
+    assert proxy.client.patch(path, json={"category": "core"}).json()["expires"] is None
+    assert proxy.client.get(ANN).json()["data"][0]["expires"] is None
+
+
 def test_what_moves_house_is_told_where_it_is_and_both_are_kept(proxy, upstream) -> None:
     def moved(said: Any, known: Any) -> Any:
         old = next((line["id"] for line in known if "Paris" in line["text"]), None)

@@ -99,6 +99,9 @@ def test_a_watched_filter_is_taken_over_when_it_changes(start: Start, upstream: 
     text = config(upstream, "two")
     serving.write(f"filters: [motto.py]\n{text.rstrip().rstrip('}')}, request: [motto]}}\n")
     assert until(lambda: asked() == "one")
+    serving.path.with_name("other.yaml").write_text("x")
+    time.sleep(0.5)
+    assert serving.log.count("was read again") == 1
     motto.write_text(FILTER.replace("one", "two"))
     assert until(lambda: asked() == "two")
 

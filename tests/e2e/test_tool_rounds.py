@@ -7,7 +7,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from proxy.memory.session import decode
+from proxy.memory.store import Key
 from proxy.transcript import transcript
+from proxy.usage import usage_of
 from tests.fake_upstream import (
     DONE,
     HANG,
@@ -19,20 +22,24 @@ from tests.fake_upstream import (
     answer,
     calling,
     chunk,
+    completion,
     delta,
+    event,
     sse,
     stream_of,
 )
+from tests.long_call import settle
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
 CONFIG = """
-memory: {sessions: "${MEMORY_URL}"}
+memory: {sessions: "${MEMORY_URL}", deadline: 5s}
 upstreams:
   main: {base_url: "${UPSTREAM_BASE_URL}", %s}
   reserve: {base_url: "${RESERVE}", retries: 0}
 pipelines:
-  default: {upstreams: [%s], tools: [memory_recall]}
+  default: {upstreams: [%s], tools: [memory_recall, memory_store]}
 """
 SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
 
@@ -60,8 +67,9 @@ def served(serve: Serve, reserve: FakeUpstream, tmp_path: Path) -> Callable[...,
     return start
 
 
-def chat(proxy: ProxyServer, *, stream: bool = True) -> httpx2.Response:
-    return proxy.chat(headers={"x-session-id": "s1", "x-user-id": "ann"}, stream=stream)
+def chat(proxy: ProxyServer, words: str = "Hi", *, stream: bool = True) -> httpx2.Response:
+    who = {"x-session-id": "s1", "x-user-id": "ann"}
+    return proxy.chat([{"role": "user", "content": words}], headers=who, stream=stream)
 
 
 def in_rounds(upstream: FakeUpstream, first: list[Step], *then: Step) -> None:
@@ -136,6 +144,35 @@ def test_failures_in_a_later_round_do(served: Callable[..., ProxyServer], upstre
     assert ready(proxy) == (503, ["upstream main"])
 
 
+def test_who_takes_long_for_all_rounds_is_slow_and_not_ill(
+    served: Callable[..., ProxyServer], upstream: FakeUpstream
+) -> None:
+    proxy = served("retries: 0, first_token: 300ms")
+    in_rounds(upstream, recalling(), HANG)
+    for _ in range(6):
+        assert chat(proxy).status_code == 504
+    assert ready(proxy) == (200, [])
+
+
+def test_a_round_is_over_soon_after_its_end_though_the_upstream_stays(
+    served: Callable[..., ProxyServer], upstream: FakeUpstream
+) -> None:
+    """What is called beside the client's own call is carried out, too."""
+    proxy = served("retries: 0, first_token: 20s, total: 30s")
+    in_rounds(upstream, [*recalling()[:-1], HANG], *sse(stream_of("Ann."))[:-1], HANG)
+    assert transcript(chat(proxy).content).text == "Ann."
+    noted = {"name": "memory_store", "arguments": '{"text": "Ann is tall.", "category": "core"}'}
+    asked = {"name": "weather", "arguments": "{}"}
+    calls = [
+        {"index": place, "id": f"call_{place}", "type": "function", "function": function}
+        for place, function in enumerate((noted, asked))
+    ]
+    both = sse(ROLE + delta(tool_calls=calls) + delta(finish="tool_calls") + DONE)
+    in_rounds(upstream, [*both[:-1], HANG])
+    assert b'"weather"' in chat(proxy).content
+    assert until(lambda: proxy.client.get("/v1/memory/users/ann/facts").json()["data"])
+
+
 @pytest.mark.parametrize("then", [[HANG], [HEAD, chunk(ROLE), HANG]], ids=["no head", "a role"])
 def test_who_is_silent_in_a_later_round_gives_way_to_the_next_upstream(
     served: Callable[..., ProxyServer], upstream: FakeUpstream, reserve: FakeUpstream, then: list[Step]
@@ -156,3 +193,38 @@ def test_an_answer_that_has_begun_may_take_its_time_in_a_later_round(
     in_rounds(upstream, recalling("Let me see. "), 0.8, HEAD, chunk(ROLE), 0.8, *sse(stream_of("Ann."))[1:])
     assert transcript(chat(proxy).content).text == "Let me see. Ann."
     assert not reserve.requests
+
+
+def counted(*, calls: bool, stream: bool) -> list[Step]:
+    """A round that says how many tokens it took."""
+    usage = {"prompt_tokens": 1200, "completion_tokens": 5, "total_tokens": 1205}
+    function = {"name": "memory_recall", "arguments": '{"query": "name"}'}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    said, finish = ({"tool_calls": [call]}, "tool_calls") if calls else ({"content": "Ann."}, "stop")
+    if stream:
+        return sse(ROLE + delta(**said) + delta(finish=finish) + event(choices=[], usage=usage) + DONE)
+    choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish}
+    return answer({**completion(), "choices": [choice], "usage": usage})
+
+
+def scale(proxy: ProxyServer) -> float:
+    settle(proxy)
+    memory = proxy.app.memory
+    assert memory
+    return decode(proxy.run(memory.store.read(Key("default", "s1"))).blob).scale
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_all_rounds_took_tells_nothing_of_how_a_model_counts(
+    served: Callable[..., ProxyServer], upstream: FakeUpstream, *, stream: bool
+) -> None:
+    proxy, words = served(), "word " * 1000
+    upstream.says(*counted(calls=False, stream=stream))
+    chat(proxy, words, stream=stream)
+    learned = scale(proxy)
+    assert 0.8 < learned < 1.2
+    in_rounds(upstream, counted(calls=True, stream=stream), *counted(calls=False, stream=stream))
+    for number in range(4):
+        got = chat(proxy, f"{words} {number}", stream=stream)
+        assert usage_of([got.content]).input == 2400
+    assert scale(proxy) == learned

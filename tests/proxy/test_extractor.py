@@ -77,7 +77,6 @@ LISTED = {"facts": [fact("Has a dog called Rex.", 2)]}
         f"```json\n{json.dumps(LISTED, indent=1)}\n```",
         f"Here you are:\n```\n{json.dumps(LISTED)}\n```\nAnything else?",
         f"Here you are: {json.dumps(LISTED)}. Anything else?",
-        f'<think>{{"facts": [1]}} hm</think>\n{json.dumps(LISTED)}',
     ],
 )
 def test_an_answer_is_understood_bare_fenced_and_with_words_around_it(answer: str) -> None:

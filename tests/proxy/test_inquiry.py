@@ -61,3 +61,16 @@ def test_an_upstream_that_refuses_all_has_failed(upstream: FakeUpstream, status:
     with pytest.raises(UpstreamBroken):
         ask(upstream)
     assert len(upstream.requests) == requests
+
+
+@pytest.mark.parametrize("thought", ["<think>Facts? No </think></think>\n\n", "So.</think>"])
+def test_what_a_model_thinks_before_is_no_answer(upstream: FakeUpstream, thought: str) -> None:
+    upstream.says(*answer(completion(f"{thought}Yes.")))
+    assert ask(upstream) == ["Yes."]
+
+
+@pytest.mark.parametrize("silence", ["", "\n", "<think>Hm.</think>\n"])
+def test_a_model_that_says_nothing_has_failed(upstream: FakeUpstream, silence: str) -> None:
+    upstream.says(*answer(completion(silence)))
+    with pytest.raises(UpstreamBroken):
+        ask(upstream)

@@ -108,3 +108,27 @@ def test_notes_are_merged_into_one_text() -> None:
     made = asyncio.run(summariser.merged([LONG, "</notes>"], last=None))
     assert made.text == "All of it."
     assert model.asked[0][1].count("</notes>") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LONG,
+        "我想预订星期五晚上两个人的桌子最好靠窗如果还有的话",
+        "金曜日の夜に二人分の席を予約したいのですが窓際は空いていますか",
+        "ฉันอยากจองโต๊ะสำหรับสองคนในเย็นวันศุกร์ถ้ายังมีที่นั่งริมหน้าต่าง",
+    ],
+    ids=["blanks", "Chinese", "Japanese", "Thai"],
+)
+def test_notes_have_room_in_scripts_without_blanks_too(line: str) -> None:
+    model = Model("Notes.")
+    notes(model, said(*[line] * 40), input_tokens=10_000)
+    notes(model, said(line))
+    many, few = (int(re.findall(r"at most (\d+) words", prompt)[0]) for _, prompt in model.asked)
+    assert 150 <= many <= 250
+    assert few == 20
+
+
+def test_thoughts_that_come_to_no_end_are_no_notes() -> None:
+    model = Model("<think>The user wants", "Ann books a table.")
+    assert notes(model, said(LONG), fallback="large").text == "Ann books a table."

@@ -43,6 +43,16 @@ def test_tool_calls_are_put_together() -> None:
     assert transcript(body).tool_calls == [CALL, {name: second[name] for name in second if name != "index"}]
 
 
+def test_a_call_whose_pieces_all_bear_a_name_and_an_id_of_their_own_is_one() -> None:
+    """As some servers stream a call that they were told to make."""
+    pieces = [
+        {"index": 0, "id": f"call_{place}", "type": "function", "function": {"name": "f", "arguments": part}}
+        for place, part in enumerate(["", '{"a"', ": ", "1}"])
+    ]
+    [call] = transcript(b"".join(delta(tool_calls=[piece]) for piece in pieces)).tool_calls or ()
+    assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
+
+
 def test_a_call_whose_index_says_nothing_stands_where_it_is_written() -> None:
     function = {"name": "weather", "arguments": "{}"}
     odd = [{"index": [], "id": "a"}, {"index": None, "id": "b"}, {"index": 2, "id": "c"}]
