@@ -4,11 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Meaning, Query
+from proxy.memory.archive.engine import Engine, Work
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
@@ -26,6 +29,7 @@ pytestmark = pytest.mark.anyio
 NOW = time.time()
 KEY = Key("acme", "call")
 ANN, BOB = Scope("acme", "ann"), Scope("acme", "bob")
+T = TypeVar("T")
 DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Awaitable[str]]] = {
     "sqlite": sqlite,
     "postgresql": postgresql,
@@ -288,6 +292,41 @@ async def test_what_has_expired_goes_for_good_a_few_at_a_time(archive: Archive):
     assert [fact.id for fact in left] == ["f3", "f4", "f5"]
     assert await vectors_left(archive) == 3
     assert await embed(archive, "other") == ["Fact 3.", "Fact 4.", "Fact 5."]
+
+
+class Counting:
+    """An engine that counts of how many statements each work consists."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self.asked = engine, 0
+
+    def __getattr__(self, name: str):
+        return getattr(self._engine, name)
+
+    async def write(self, work: Work[T]) -> T:
+        return await self._engine.write(partial(self._counted, work))
+
+    def _counted(self, work: Work[T]) -> Steps[T]:
+        steps, rows, self.asked = work(), None, 0
+        try:
+            while True:
+                ask = steps.send(rows)
+                self.asked += 1
+                rows = yield ask
+        except StopIteration as end:
+            return end.value
+
+
+async def test_many_that_have_expired_go_in_as_few_statements_as_one(archive: Archive):
+    assert isinstance(archive, SqlArchive)
+    for number in range(9):
+        fact = Fact(id=f"f{number}", text=f"Fact {number}.", created=NOW - 9, expires=NOW - 1)
+        await archive.add_fact(ANN, fact)
+    counting = Counting(archive._engine)
+    counted = SqlArchive(counting, archive._shelf)
+    asked = {await counted.expire(now=NOW, limit=limit): counting.asked for limit in (1, 8)}
+    assert asked[8] == asked[1]
+    assert await embed(archive) == []
 
 
 async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archive):

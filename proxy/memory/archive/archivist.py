@@ -6,13 +6,14 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.session import Entry, Session, decode
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store, StoreError, Unreadable
 
 _log = logging.getLogger("turnkeeper")
 _MOST_DUE: Final = 10_000
@@ -114,14 +115,11 @@ class Archivist:
                 pause = min(2 * pause, _LONGEST)
 
     async def _round(self) -> None:
-        is_time = time.monotonic() >= self._swept
-        if is_time:
-            await self._expire()
         await self._keep_due()
         if self._missed:
             await self._catch_up()
             self._missed = False
-        if is_time:
+        if time.monotonic() >= self._swept:
             await self._sweep()
 
     async def _wait(self) -> None:
@@ -133,21 +131,20 @@ class Archivist:
                 await self._awake.wait()
 
     async def _keep_due(self, *, all_: bool = False) -> None:
-        while batch := self._ripe(all_=all_ or self._hurried):
-            outcomes = await asyncio.gather(*(self._take(*one) for one in batch), return_exceptions=True)
+        while keys := self._ripe(all_=all_ or self._hurried):
+            outcomes = await asyncio.gather(*map(self._take, keys), return_exceptions=True)
             for failure in filter(None, outcomes):
                 raise failure
 
-    def _ripe(self, *, all_: bool) -> list[tuple[Key, _Due]]:
-        """The next few sessions to be kept, which are due no more."""
+    def _ripe(self, *, all_: bool) -> list[Key]:
+        """The next few sessions to be kept."""
         now = time.time()
         told_first = itertools.islice(self._due.items(), _TOGETHER)
-        ripe = [(key, due) for key, due in told_first if all_ or not now < due.at <= now + self._quiet]
-        for key, _ in ripe:
-            del self._due[key]
-        return ripe
+        return [key for key, due in told_first if all_ or not now < due.at <= now + self._quiet]
 
-    async def _take(self, key: Key, due: _Due) -> None:
+    async def _take(self, key: Key) -> None:
+        # Not before: a task that is cancelled before it begins puts nothing back.
+        due = self._due.pop(key)
         try:
             await self._keep(key, due.session, due.mark)
         except (StoreError, asyncio.CancelledError):
@@ -159,6 +156,8 @@ class Archivist:
             reach = await self._archive.keep(key, session, mark=mark)
             if reach < session.moved:
                 await self._keep_moved(key, session, reach)
+        except Unreadable as error:
+            _log.warning("What moved out of a session cannot be read for the archive: %s", error)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - one session that cannot be kept must not hold up the rest
@@ -178,12 +177,19 @@ class Archivist:
         """What stands before an entry, the one at ``end``, in its own turn."""
         begun: list[Entry] = []
         while end > 0:
-            start = max(0, end - _LOOKED_BACK)
-            before = await self._moved(key, start, end - start)
+            before = await self._before(key, end)
             same = [*itertools.takewhile(lambda one: one.place == entry.place, reversed(before))]
             begun = [*reversed(same), *begun]
-            end = start if len(same) == end - start else 0
+            end = end - len(same) if same and len(same) == len(before) else 0
         return begun
+
+    async def _before(self, key: Key, end: int) -> list[Entry]:
+        """A few entries, the last of which stands before ``end``; none where that one cannot be read."""
+        # A turn moves whole, so that all of it is under one key: what cannot be read belongs to another.
+        for count in (min(end, _LOOKED_BACK), 1):
+            with contextlib.suppress(Unreadable):
+                return await self._moved(key, end - count, count)
+        return []
 
     async def _moved(self, key: Key, start: int, limit: int) -> list[Entry]:
         blobs = await self._store.cold(key, start=start, limit=limit)
@@ -209,14 +215,15 @@ class Archivist:
         if session is not None and key not in self._due:
             await self._keep(key, session, mark)
 
-    async def _expire(self) -> None:
-        now = time.time()
-        while await self._archive.expire(now=now):  # noqa: ASYNC110 - so that others write in between
-            await asyncio.sleep(_SHORTEST)
-
     async def _sweep(self) -> None:
+        """What has expired or is too old goes, a few at a time; in between, what is due is kept."""
+        now = time.time()
+        sweeps = [partial(self._archive.expire, now=now)]
         if self._keep_for:
-            before = time.time() - self._keep_for
-            while await self._archive.sweep(before=before):  # noqa: ASYNC110 - so that others write in between
+            sweeps.append(partial(self._archive.sweep, before=now - self._keep_for))
+        for sweep in sweeps:
+            while await sweep():
+                self.failing = False
                 await asyncio.sleep(_SHORTEST)
+                await self._keep_due()
         self._swept = time.monotonic() + _SWEEP_EVERY

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.archive.words import DOCUMENT, FACT, PASSAGE, TURN
+from proxy.memory.archive.words import DOCUMENT, EXPIRED, FACT, PASSAGE, TURN
 from proxy.memory.sql.statement import Statement
 
 
@@ -25,6 +25,10 @@ class Dialect(msgspec.Struct, frozen=True):
     """The vectors of an owner's passages among those of ``:ids``."""
     texts: dict[int, Statement]
     """By kind, what is read of the items of ``:ids``."""
+    expire: Statement
+    """Removes a few facts that have expired, and says which; one that another changes is left to him."""
+    unindex: Statement
+    """Removes the passages of one kind that belong to the items of ``:ids``."""
 
 
 _NEAR: Final = 2
@@ -46,7 +50,7 @@ def listed(ids: Iterable[int]) -> str:
     return json.dumps(list(ids))
 
 
-def _dialect(any_of: Callable[[Iterable[str]], str], match: str, ids: str) -> Dialect:
+def _dialect(any_of: Callable[[Iterable[str]], str], match: str, ids: str, free: str = "") -> Dialect:
     near = (
         f"SELECT DISTINCT {PASSAGE} FROM turnkeeper_passages h JOIN turnkeeper_passages p ON p.talk = h.talk"
         f" AND p.owner = h.owner AND p.place BETWEEN h.place - {_NEAR} AND h.place + {_NEAR}"
@@ -58,7 +62,18 @@ def _dialect(any_of: Callable[[Iterable[str]], str], match: str, ids: str) -> Di
         "SELECT passage, blob FROM turnkeeper_vectors"
         f" WHERE owner = :owner AND model = :model AND passage IN ({ids})"
     )
-    return Dialect(any_of, Statement(match), Statement(near), Statement(these), Statement(vectors), texts)
+    expire = f"DELETE FROM turnkeeper_facts WHERE id IN ({EXPIRED}{free}) RETURNING id"
+    unindex = f"DELETE FROM turnkeeper_passages WHERE kind = :kind AND item IN ({ids})"
+    return Dialect(
+        any_of=any_of,
+        match=Statement(match),
+        near=Statement(near),
+        these=Statement(these),
+        vectors=Statement(vectors),
+        texts=texts,
+        expire=Statement(expire),
+        unindex=Statement(unindex),
+    )
 
 
 def _phrases(terms: Iterable[str]) -> str:
@@ -86,4 +101,5 @@ POSTGRES: Final = _dialect(
     f"SELECT {PASSAGE} FROM turnkeeper_passages p WHERE p.owner = :owner AND {_VECTOR} @@ {_ASKED}"
     f" ORDER BY ts_rank({_VECTOR}, {_ASKED}) DESC, p.id DESC LIMIT :limit",
     "SELECT CAST(e AS bigint) FROM json_array_elements_text(CAST(CAST(:ids AS text) AS json)) e",
+    " FOR UPDATE SKIP LOCKED",
 )

@@ -1,12 +1,13 @@
 """What leaves the archive: a person, a session, and what is older than it may be."""
 
 from proxy.memory.archive.archive import Buried
+from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.steps import Steps, asked, owner_of
 from proxy.memory.archive.words import (
     BURIED,
     ENTOMB,
-    EXPIRE,
     FACT,
     FORGET_FACTS,
     FORGET_PASSAGES,
@@ -16,7 +17,6 @@ from proxy.memory.archive.words import (
     FORGET_STRANGERS,
     FORGET_TALKS,
     FORGET_TURNS,
-    NO_PASSAGE,
     NO_PERSON,
     PERSON,
     SESSION,
@@ -38,10 +38,11 @@ def forget(person: Scope, *, at: float) -> Steps[int]:
     if owner is None:
         return 0
     theirs = {"owner": owner}
+    # A fact before its passage, as wherever facts change: of two who lock them crosswise one is refused.
+    facts = yield from asked(FORGET_FACTS, theirs)
     for statement in (FORGET_PASSAGES, FORGET_SPOKEN):
         yield from asked(statement, theirs)
     turns = yield from asked(FORGET_TURNS, theirs)
-    facts = yield from asked(FORGET_FACTS, theirs)
     yield from asked(FORGET_TALKS, tenant)
     yield from asked(NO_PERSON, theirs)
     return len(turns) + len(facts)
@@ -85,9 +86,10 @@ def sweep(*, before: float, limit: int) -> Steps[int]:
     return len(rows)
 
 
-def expire(*, now: float, limit: int) -> Steps[int]:
-    """As the archive's ``expire``."""
-    rows = yield from asked(EXPIRE, {"now": now, "limit": limit})
-    for (item,) in rows:
-        yield from asked(NO_PASSAGE, {"kind": FACT, "item": item})
+def expire(shelf: Shelf, *, now: float, limit: int) -> Steps[int]:
+    """As the archive's ``expire``: as few statements for many facts as for one."""
+    rows = yield from asked(shelf.dialect.expire, {"now": now, "limit": limit})
+    if rows:
+        gone = listed(item for (item,) in rows)
+        yield from asked(shelf.dialect.unindex, {"kind": FACT, "ids": gone})
     return len(rows)

@@ -100,7 +100,7 @@ class SqlArchive:
 
     async def expire(self, *, now: float, limit: int = 200) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(oblivion.expire, now=now, limit=limit))
+        return await self._engine.write(partial(oblivion.expire, self._shelf, now=now, limit=limit))
 
     async def scrub(self) -> None:
         """As the protocol has it."""

@@ -145,10 +145,7 @@ FACTS: Final = Statement(
     f"SELECT {_FACT} WHERE owner = :owner AND (expires IS NULL OR expires > :now) ORDER BY created, id"
 )
 NO_FACT: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner AND name = :name RETURNING id")
-EXPIRE: Final = Statement(
-    "DELETE FROM turnkeeper_facts WHERE id IN (SELECT id FROM turnkeeper_facts"
-    " WHERE expires <= :now ORDER BY expires, id LIMIT :limit) RETURNING id"
-)
+EXPIRED: Final = "SELECT id FROM turnkeeper_facts WHERE expires <= :now ORDER BY expires, id LIMIT :limit"
 
 PUT_CHUNK: Final = Statement(
     "INSERT INTO turnkeeper_documents (tenant, path, chunk, added, blob)"

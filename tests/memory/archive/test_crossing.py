@@ -1,0 +1,132 @@
+"""On PostgreSQL, who removes what somebody else removes meanwhile waits or passes by: nobody is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import asyncpg
+import pytest
+
+from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.engine import Engine, Work
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.steps import Steps, asked
+from proxy.memory.codec import Identity
+from proxy.memory.sql.statement import Statement
+from tests.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.anyio
+ANN, NOW = Scope("acme", "ann"), 1_000_000_000.0
+LATER = Fact(id="f3", text="Likes cats.", created=NOW + 1, replaces="f1")
+T = TypeVar("T")
+Deed = Callable[[SqlArchive], Awaitable[object]]
+
+_GATE = Statement("SELECT 1 FROM pg_advisory_xact_lock(1)")
+_SHUT, _OPEN = "SELECT pg_advisory_lock(1)", "SELECT pg_advisory_unlock(1)"
+_WAITING = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
+_LEFT = (
+    "SELECT COUNT(*) FROM turnkeeper_passages p"
+    " WHERE NOT EXISTS (SELECT 1 FROM turnkeeper_facts f WHERE f.id = p.item)"
+)
+
+
+def expire(archive: SqlArchive) -> Awaitable[object]:
+    return archive.expire(now=NOW)
+
+
+CHANGES: dict[str, Deed] = {
+    "forget": lambda archive: archive.forget(ANN, at=NOW),
+    "remove": lambda archive: archive.remove_fact(ANN, "f1"),
+    "replace": lambda archive: archive.add_fact(ANN, LATER),
+}
+
+
+class Gated:
+    """An engine that stops at a gate after so many statements, amid its transaction."""
+
+    def __init__(self, engine: Engine, after: int) -> None:
+        self._engine, self._after = engine, after
+
+    async def write(self, work: Work[T]) -> T:
+        return await self._engine.write(partial(self._stopped, work))
+
+    def _stopped(self, work: Work[T]) -> Steps[T]:
+        steps, rows, count = work(), None, 0
+        try:
+            while True:
+                ask = steps.send(rows)
+                if count == self._after:
+                    yield from asked(_GATE, {})
+                rows = yield ask
+                count += 1
+        except StopIteration as end:
+            return end.value
+
+
+@pytest.fixture
+async def url(postgres: PostgresServer) -> str:
+    return postgres.url(await postgres.new_schema())
+
+
+@pytest.fixture
+async def archive(url: str) -> AsyncIterator[SqlArchive]:
+    """One that holds facts which have expired."""
+    opened = open_archive(url, codec=Identity())
+    assert isinstance(opened, SqlArchive)
+    for name in ("f1", "f2"):
+        fact = Fact(id=name, text=f"Likes dogs, {name}.", created=NOW - 9, expires=NOW - 1)
+        await opened.add_fact(ANN, fact)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def other(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    yield connection
+    await connection.close()
+
+
+async def crossed(archive: SqlArchive, other: Any, after: int, first: Deed, second: Deed) -> None:
+    """One is begun and stops amid its work, until another is done or cannot go on."""
+    await other.execute(_SHUT)
+    begun = asyncio.ensure_future(first(SqlArchive(Gated(archive._engine, after), archive._shelf)))
+    await done_or_waiting(begun, other, 1)
+    crossing = asyncio.ensure_future(second(archive))
+    await done_or_waiting(crossing, other, 1 if begun.done() else 2)
+    await other.execute(_OPEN)
+    await asyncio.gather(begun, crossing)
+
+
+async def done_or_waiting(task: asyncio.Future[object], other: Any, waiting: int) -> None:
+    while not task.done() and await other.fetchval(_WAITING) < waiting:  # noqa: ASYNC110 - a lock says nothing
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_expires_amid_a_change_refuses_neither(
+    archive: SqlArchive, other: Any, change: str, after: int
+):
+    await crossed(archive, other, after, CHANGES[change], expire)
+    await archive.expire(now=NOW)
+    assert await archive.facts(ANN, now=0.0) == ([LATER] if change == "replace" else [])
+    assert await other.fetchval(_LEFT) == 0
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_amid_what_expires_refuses_neither(archive: SqlArchive, other: Any, change: str):
+    await crossed(archive, other, 1, expire, CHANGES[change])
+    assert await archive.facts(ANN, now=0.0) == ([LATER] if change == "replace" else [])
+    assert await other.fetchval(_LEFT) == 0
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+async def test_a_fact_that_is_replaced_while_its_person_is_forgotten_refuses_neither(
+    archive: SqlArchive, other: Any, after: int
+):
+    await crossed(archive, other, after, CHANGES["forget"], CHANGES["replace"])
+    assert await archive.facts(ANN, now=0.0) in ([], [LATER])
