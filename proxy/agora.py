@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from proxy import body, rest
 from proxy.era import Parts
-from proxy.errors import NotFound, RequestError, Unauthorized
+from proxy.errors import RequestError, Unauthorized
 from proxy.memory import lives
 from proxy.memory.lives import Agent
 from proxy.memory.session import Session
@@ -68,7 +68,8 @@ async def _notified(request: Request) -> Response:
 async def _signed(request: Request, parts: Parts) -> tuple[Webhook, bytes]:
     """The body, once its signature fits."""
     if parts.agora is None:
-        raise NotFound("No notices are taken; set AGORA_WEBHOOK_SECRET.", code="webhooks_off")
+        fault = "No notice is believed without a secret: set AGORA_WEBHOOK_SECRET."
+        raise Unauthorized(fault, code="webhooks_off")
     content = await body.read(request.receive, request.headers, parts.max_body)
     if not parts.agora.signed(request.headers, content):
         fault = "The notice is not signed with AGORA_WEBHOOK_SECRET."
