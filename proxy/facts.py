@@ -98,13 +98,5 @@ def _missing() -> NotFound:
 
 
 def _shown(fact: Fact) -> dict[str, Any]:
-    return {
-        "id": fact.id,
-        "text": fact.text,
-        "category": fact.category,
-        "evidence": fact.evidence,
-        "replaces": fact.replaces,
-        "created": fact.created,
-        "expires": fact.expires,
-        "importance": fact.importance,
-    }
+    """A fact that holds; what is known of one that does not is in an export."""
+    return {name: value for name, value in fact.told().items() if name != "superseded"}

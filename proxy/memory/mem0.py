@@ -52,7 +52,7 @@ class Mem0:
 
     async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
         """All that is known of a person, what has been replaced too."""
-        return {"facts": await self.facts(person, now=0.0, superseded=True)}
+        return {"facts": [fact.told() for fact in await self.facts(person, now=0.0, superseded=True)]}
 
     async def forget(self, person: Scope, *, at: float) -> int:
         """Removes all of it; what was read before ``at`` is refused by this process. How much there was."""

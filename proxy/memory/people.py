@@ -1,5 +1,6 @@
 """Every place that holds a person's words, and how they leave it."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -8,11 +9,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.cold import all_of
-from proxy.memory.contents import contents
-from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode, message_of
+from proxy.memory.contents import contents, summaries
+from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.sql import log
 from proxy.memory.store import Key, Store, StoreError
 
@@ -48,8 +49,8 @@ class People:
         self._holdings = holdings
 
     async def exported(self, person: Scope) -> dict[str, Any]:
-        """All that is held of a person, by where it is held."""
-        found: dict[str, Any] = {"user": person.person}
+        """All that is held of a person, by what it is."""
+        found: dict[str, Any] = {"user": person.person, "sessions": [], "turns": [], "facts": []}
         for holding in self._holdings:
             found |= await holding.exported(person)
         return found
@@ -144,7 +145,7 @@ class HeldSessions:
             return None
         is_theirs = session.user == person.person
         said = [entry for entry in entries if is_theirs or entry.user == person.person]
-        return {"id": key.session, "contents": contents(said)} if is_theirs or said else None
+        return _shown(key, session, said, is_theirs=is_theirs) if is_theirs or said else None
 
     async def _forget(self, key: Key, person: Scope) -> bool:
         """Whether a person had something in a session: their own goes, of another's what they said in it."""
@@ -164,6 +165,13 @@ class HeldSessions:
         raise StoreError("others are writing this session")
 
 
+def _shown(key: Key, session: Session, said: Sequence[Entry], *, is_theirs: bool) -> dict[str, Any]:
+    """What was said in a session; with its summaries and its state, where they tell of this person alone."""
+    own = session if is_theirs else Session()
+    told = summaries(own, said)
+    return {"id": key.session, "contents": contents(said), "summaries": told, "state": own.state}
+
+
 def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Session, Sequence[Entry]]:
     """The session without what one of its speakers said, and its cold part; ``entries`` are all it holds.
 
@@ -178,6 +186,11 @@ def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Ses
     return msgspec.structs.replace(session, entries=hot, moved=len(cold), told=told), cold
 
 
+def _told(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    said = zip(turns, contents(turn.entry for turn in turns), strict=True)
+    return [{"session_id": turn.session, "timestamp": turn.at, "message": message} for turn, message in said]
+
+
 class Archived:
     """Turns and facts in the archive, and their words in its index."""
 
@@ -189,12 +202,11 @@ class Archived:
         turns: list[dict[str, Any]] = []
         after = 0
         while page := await self._archive.turns(person, after=after):
-            turns += [
-                {"session_id": turn.session, "timestamp": turn.at, "message": message_of(turn.entry)}
-                for _, turn in page
-            ]
+            # In a thread: there may be many, and callers wait on the loop.
+            turns += await asyncio.to_thread(_told, [turn for _, turn in page])
             after = page[-1][0]
-        return {"turns": turns, "facts": await self._archive.facts(person, now=0.0, superseded=True)}
+        facts = await self._archive.facts(person, now=0.0, superseded=True)
+        return {"turns": turns, "facts": [fact.told() for fact in facts]}
 
     async def forget(self, person: Scope, *, at: float) -> int:
         """As the protocol has it."""

@@ -1,7 +1,7 @@
 """A place where what was said is kept for good: one contract, a driver for each database."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -40,6 +40,10 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     superseded: float | None = None
     """Since when another fact stands in its place."""
     importance: float = 0.5
+
+    def told(self) -> dict[str, Any]:
+        """All of it by name, what is not known of it too."""
+        return msgspec.structs.asdict(self)
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,130 @@
+"""An export of one person: the same keys and shapes, whatever is held and wherever it is."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.proxy_server import ProxyServer
+from tests.waiting import awaited
+
+CONFIG = """
+memory:
+  sessions: "${MEMORY_URL}"
+  deadline: 5s
+  archive: {keep: "${KEEP:-forever}"}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL:-practice:}"}}
+pipelines: {default: {upstreams: [main], request: [restore_history]}}
+"""
+ANN = "/v1/memory/users/ann"
+SESSION = {
+    "contents": [
+        {
+            "role": "user",
+            "content": "Book a table.",
+            "turn_id": 1,
+            "metadata": {"source": "asr", "user": "ann"},
+        },
+        {"role": "assistant", "content": "For how many?", "turn_id": 1, "metadata": {"source": "llm"}},
+        {"role": "user", "content": "Two.", "turn_id": 2, "metadata": {"source": "asr", "user": "ann"}},
+    ],
+    "summaries": [{"text": "Ann wants a table.", "messages": 2}],
+}
+Serve = Callable[..., ProxyServer]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'memory.db'}"
+
+
+@pytest.fixture
+def turnkeeper(tmp_path: Path, url: str) -> Callable[..., Any]:
+    def run(*arguments: str, **environ: str) -> Any:
+        command = [sys.executable, "-c", "from proxy.cli import main; main()", *arguments]
+        path = os.pathsep.join(p for p in sys.path if p)
+        ours = {**os.environ, "PYTHONPATH": path, "MEMORY_URL": url, **environ}
+        done = subprocess.run(
+            [*command, "--config", "config.yaml"],
+            cwd=tmp_path,
+            env=ours,
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=60,
+        )
+        return json.loads(done.stdout)
+
+    return run
+
+
+def exported(proxy: ProxyServer, user: str = "ann") -> Any:
+    got = proxy.client.get(f"/v1/memory/users/{user}/export")
+    assert got.status_code == 200, got.text
+    return got.json()
+
+
+def test_a_session_is_exported_with_its_summaries_and_its_state(
+    serve: Serve, url: str, turnkeeper: Callable[..., Any]
+) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    proxy.client.put("/v1/memory/sessions/s1", json=SESSION)
+    proxy.client.put("/v1/memory/sessions/s1/state", json={"plan": "small"})
+    held = proxy.client.get("/v1/memory/sessions/s1").json()
+    (told,) = exported(proxy)["sessions"]
+    assert held["summaries"][0]["text"] == "Ann wants a table."
+    assert told == {
+        "id": "s1",
+        "contents": SESSION["contents"],
+        "summaries": held["summaries"],
+        "state": {"plan": "small"},
+    }
+    assert turnkeeper("export", "ann")["sessions"] == [told]
+
+
+def test_of_somebody_elses_session_only_ones_own_words_are_told(serve: Serve, url: str) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    bob = {"role": "user", "content": "Me too.", "turn_id": 3, "metadata": {"source": "asr", "user": "bob"}}
+    proxy.client.put("/v1/memory/sessions/s1", json={**SESSION, "contents": [*SESSION["contents"], bob]})
+    proxy.client.put("/v1/memory/sessions/s1/state", json={"plan": "small"})
+    (told,) = exported(proxy, "bob")["sessions"]
+    assert told == {"id": "s1", "contents": [bob], "summaries": [], "state": {}}
+
+
+def test_a_fact_is_exported_with_all_that_is_known_of_it(
+    serve: Serve, url: str, turnkeeper: Callable[..., Any]
+) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    old = proxy.client.post(f"{ANN}/facts", json={"text": "Lives in Rome."}).json()
+    new = proxy.client.post(f"{ANN}/facts", json={"text": "Lives in Bonn.", "replaces": old["id"]}).json()
+    told = exported(proxy)["facts"]
+    assert told == [{**old, "superseded": told[0]["superseded"]}, {**new, "superseded": None}]
+    assert told[0]["superseded"] >= new["created"]
+    assert turnkeeper("export", "ann")["facts"] == told
+
+
+def test_a_turn_is_exported_in_the_shape_of_a_session(
+    serve: Serve, url: str, turnkeeper: Callable[..., Any]
+) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    said = [{"role": "user", "content": "Hi", "turn_id": 7}]
+    proxy.chat(said, headers={"X-Session-Id": "s1", "X-User-Id": "ann"})
+    awaited(lambda: len(exported(proxy)["turns"]) == 2)
+    found = exported(proxy)
+    assert [one["message"] for one in found["turns"]] == found["sessions"][0]["contents"]
+    assert turnkeeper("export", "ann")["turns"] == found["turns"]
+
+
+@pytest.mark.parametrize("keep", ["forever", "off"])
+def test_the_same_keys_are_always_there(
+    serve: Serve, url: str, turnkeeper: Callable[..., Any], keep: str
+) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url, KEEP=keep)
+    nothing = {"user": "ann", "sessions": [], "turns": [], "facts": []}
+    assert exported(proxy) == {**nothing, "kept_turns": []}
+    assert turnkeeper("export", "ann", KEEP=keep).items() >= nothing.items()
