@@ -31,6 +31,7 @@ _MOST, _USUAL = 100, 50
 _ATTEMPTS = 10
 _OWN: Final = "turnkeeper"
 """What an export holds beside Agora's own shape, so that an import leaves the very same session."""
+_MADE_OF: Final = ("id", "user", "contents", "summaries", _OWN)
 _ID = "a text of 1 to 256 characters without control characters"
 
 
@@ -56,13 +57,10 @@ async def _made(request: Request) -> Response:
     memory = rest.memory_of(request)
     fields = wire.top_level(await rest.content(request) or b"{}", '{"id": "...", "user": "..."}')
     name = _optional(fields, "id") or f"session_{secrets.token_hex(12)}"
-    now = time.time()
-    session = Session(user=_optional(fields, "user"), created=now, updated=now)
-    key = Key(request.scope["tenant"], name)
-    window = memory.recorder.window
-    if not await memory.store.write(key, encode(session), version=0, ttl=window.ttl):
+    session = await asyncio.to_thread(_new, fields)
+    if not await _add(memory, Key(request.scope["tenant"], name), session):
         raise Conflict(f"There is a session '{name}' already.", param="id")
-    return rest.answer({"id": name, "contents": [], "summaries": []}, status=201)
+    return await asyncio.to_thread(lambda: rest.answer({"id": name, **_told(session)}, status=201))
 
 
 async def _exported(request: Request) -> Response:
@@ -78,7 +76,8 @@ async def _exported(request: Request) -> Response:
 
 async def _imported(request: Request) -> Response:
     memory, key = rest.memory_of(request), _key(request)
-    session = await asyncio.to_thread(_read, await rest.content(request))
+    content = await rest.content(request)
+    session = await asyncio.to_thread(lambda: _read(wire.top_level(content, _EXAMPLE)))
     await _replace(memory, key, session)
     return await asyncio.to_thread(lambda: rest.answer(_told(session)))
 
@@ -104,17 +103,33 @@ async def delete(memory: Memory, traces: Traces, key: Key) -> bool:
     return there
 
 
+async def _add(memory: Memory, key: Key, session: Session) -> bool:
+    """Whether the session is held now; not where there is one already."""
+    kept, cold = await _fitted(memory, session)
+    ttl = memory.recorder.window.ttl
+    if not await memory.store.write(key, encode(kept), version=0, ttl=ttl, cold=cold):
+        return False
+    memory.recorder.tell(key, kept)
+    return True
+
+
 async def _replace(memory: Memory, key: Key, session: Session) -> None:
-    window = memory.recorder.window
-    kept, moved = await asyncio.to_thread(fitted, session, session, window, now=time.time())
-    blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
+    kept, cold = await _fitted(memory, session)
+    blob, ttl = encode(kept), memory.recorder.window.ttl
     for _ in range(_ATTEMPTS):
         held = await memory.store.read(key, leisure=True)
         version = held.version if held else 0
-        if await memory.store.replace(key, blob, version=version, ttl=window.ttl, cold=cold):
+        if await memory.store.replace(key, blob, version=version, ttl=ttl, cold=cold):
             memory.recorder.tell(key, kept)
             return
     raise Conflict("Others are writing this session; try again.")
+
+
+async def _fitted(memory: Memory, session: Session) -> tuple[Session, list[bytes]]:
+    """The session as it is held, and its cold part."""
+    window = memory.recorder.window
+    kept, moved = await asyncio.to_thread(fitted, session, session, window, now=time.time())
+    return kept, [msgspec.msgpack.encode(entry) for entry in moved]
 
 
 def _export(hot: Session, cold: Sequence[bytes]) -> Response:
@@ -127,8 +142,22 @@ def _told(session: Session) -> dict[str, Any]:
     return {"contents": contents(session.entries), "summaries": summaries(session, session.entries)}
 
 
-def _read(content: bytes) -> Session:
-    fields = wire.top_level(content, _EXAMPLE)
+def _new(fields: Mapping[str, msgspec.Raw]) -> Session:
+    """The session that is to be made: an empty one, or what is to be imported."""
+    unknown = next((name for name in fields if name not in _MADE_OF), None)
+    if unknown is not None:
+        expected = ", ".join(_MADE_OF)
+        raise RequestError(f"'{unknown}': unknown key; there are: {expected}.", param=unknown)
+    user = _optional(fields, "user")
+    session = _read({"contents": msgspec.Raw(b"[]"), **_without_nulls(fields)})
+    return session if user is None else msgspec.structs.replace(session, user=user)
+
+
+def _without_nulls(fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    return {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
+
+
+def _read(fields: Mapping[str, msgspec.Raw]) -> Session:
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
     messages, _ = wire.read_messages(fields["contents"], "contents")

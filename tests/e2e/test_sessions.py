@@ -121,6 +121,46 @@ def test_a_session_is_made_empty_and_once(proxy: ProxyServer) -> None:
     refused(proxy.client.post(ALL, json={"id": "s1"}), 409, "id")
 
 
+def test_a_session_is_made_of_what_is_given(proxy: ProxyServer) -> None:
+    put(proxy, "s1", *AGORA)
+    whole = proxy.client.get(path_of("s1")).json()
+    plain = {"contents": AGORA, "summaries": [{"text": "They met.", "messages": 2}]}
+    made = proxy.client.post(ALL, json={"id": "s2", "user": "ann", **plain})
+    assert made.status_code == 201, made.text
+    held = proxy.client.get(path_of("s2")).json()
+    assert made.json() == {"id": "s2", "contents": AGORA, "summaries": held["summaries"]}
+    assert (held["contents"], held["summaries"][0]["text"]) == (AGORA, "They met.")
+    assert held["turnkeeper"]["user"] == "ann"
+    assert proxy.client.post(ALL, json={"id": "s3", **whole}).status_code == 201
+    assert proxy.client.get(path_of("s3")).json() == whole
+    refused(proxy.client.post(ALL, json={"id": "s3", **plain}), 409, "id")
+    assert proxy.client.get(path_of("s3")).json() == whole
+
+
+def test_a_long_session_can_be_made(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    long = [user(f"Word {i}", i) for i in range(200)]
+    assert proxy.client.post(ALL, json={"id": "s1", "contents": long}).status_code == 201
+    assert contents(proxy, "s1") == long
+    proxy.chat([user("And?", 200)], headers={"X-Session-Id": "s1"})
+    assert upstream.last.json["messages"][-2]["content"] == "Word 199"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"session_id": "s1"}, "session_id"),
+        ({"contents": None, "content": []}, "content"),
+        ({"contents": "Hi"}, "contents"),
+        ({"contents": [{"role": "user", "content": 1}]}, "contents[0].content"),
+        ({"summaries": [{"text": "They met.", "messages": 1}]}, "summaries"),
+        ({"turnkeeper": {"entries": [{}]}}, "turnkeeper"),
+    ],
+)
+def test_a_session_that_cannot_be_made_as_told_is_not_made(proxy: ProxyServer, body: Any, param: str) -> None:
+    assert f"'{param}'" in refused(proxy.client.post(ALL, json=body), 400, param)["message"]
+    assert proxy.client.get(ALL).json()["data"] == []
+
+
 def test_a_session_without_an_id_is_given_one(proxy: ProxyServer) -> None:
     headers = {"content-type": "application/json"}
     names = {proxy.client.post(ALL, content=body, headers=headers).json()["id"] for body in (b"{}", b"")}
