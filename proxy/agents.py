@@ -25,6 +25,10 @@ def _small(metadata: dict[str, Any]) -> dict[str, Any]:
     return metadata
 
 
+def _as_written(hours: float) -> float:
+    return int(hours) if hours.is_integer() else hours
+
+
 class NewEpisode(BaseModel):
     """An interaction as an agent reports it; it lasts ``ttl_hours``."""
 
@@ -34,7 +38,7 @@ class NewEpisode(BaseModel):
     content: Annotated[str, Field(max_length=_LARGEST)]
     platform: Annotated[str, Field(max_length=128)] | None = None
     metadata: Annotated[dict[str, Any], AfterValidator(_small)] | None = None
-    ttl_hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR)] | None = None
+    ttl_hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR), AfterValidator(_as_written)] | None = None
 
     def at(self, now: float) -> EpisodicMemory:
         """The episode, as it happened at ``now``, in seconds since 1970."""
@@ -44,6 +48,7 @@ class NewEpisode(BaseModel):
             content=self.content,
             platform=self.platform,
             metadata=self.metadata or {},
+            ttl_hours=DEFAULT_HOURS if self.ttl_hours is None else self.ttl_hours,
         )
 
 
@@ -65,7 +70,8 @@ def routes() -> list[Route]:
 async def _added(request: Request) -> Response:
     episodes, agent = rest.memory_of(request).episodes, _agent(request)
     new = rest.checked(NewEpisode, await rest.content(request))
-    kept = await episodes.add(agent, new.at(time.time()), ttl=lifetime(new.ttl_hours))
+    episode = new.at(time.time())
+    kept = await episodes.add(agent, episode, ttl=lifetime(episode.ttl_hours))
     return rest.answer(_shown(kept), status=201)
 
 

@@ -1,6 +1,7 @@
 """Short-term memory of an agent, over HTTP and into the prompt, on real stores."""
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from proxy.memory import ShortTermMemoryManager
+from proxy.memory import ShortTermMemoryManager, get_short_term_memory
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import RedisServer, stopped
@@ -81,6 +82,13 @@ def test_an_episode_comes_back_as_it_was_told(proxy: ProxyServer) -> None:
     kept = got.json()
     assert {name: kept[name] for name in TWEET} == TWEET
     assert kept["summary"] == f"[{kept['timestamp'][11:16]}] posted_tweet on x: Shipped it!"
+    assert listed(proxy) == [kept]
+
+
+@pytest.mark.parametrize(("given", "told"), [({}, 2), ({"ttl_hours": 24}, 24), ({"ttl_hours": 0.5}, 0.5)])
+def test_how_long_it_lasts_is_told_with_it(proxy: ProxyServer, given: dict[str, float], told: float) -> None:
+    kept = post(proxy, **given).json()
+    assert json.dumps(kept["ttl_hours"]) == json.dumps(told)
     assert listed(proxy) == [kept]
 
 
@@ -244,12 +252,44 @@ def test_what_an_agent_keeps_in_its_own_process_is_told_in_its_calls(
     serve: Serve, redis: RedisServer, upstream: FakeUpstream
 ) -> None:
     proxy = serve(CONFIG, MEMORY_URL=redis.url)
-    memory = ShortTermMemoryManager(redis.url, agent_id="default/nova")
+    memory = ShortTermMemoryManager(redis.url)
+    proxy.run(memory.add_interaction("read_mail", "From Ann."))
+    post(proxy)
+    assert [one["content"] for one in listed(proxy)] == ["Shipped it!", "From Ann."]
+    assert len(redis.ask("ZRANGE", "agent:nova:episodic:index", 0, -1)) == 2
+    assert [one.content for one in proxy.run(memory.get_recent())] == ["Shipped it!", "From Ann."]
+    proxy.run(memory.disconnect())
+    proxy.chat(agent_id="nova")
+    assert "] read_mail: From Ann." in asked(upstream)[0]["content"]
+
+
+def test_where_there_is_no_redis_it_is_the_same_agent_too(serve: Serve, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'shared.db'}"
+    proxy, memory = serve(CONFIG, MEMORY_URL=url), get_short_term_memory(url=url)
     proxy.run(memory.add_interaction("read_mail", "From Ann."))
     proxy.run(memory.disconnect())
     assert [one["content"] for one in listed(proxy)] == ["From Ann."]
-    proxy.chat(agent_id="nova")
-    assert "] read_mail: From Ann." in asked(upstream)[0]["content"]
+
+
+def test_an_agent_of_a_keys_holder_is_named_with_the_holder(serve: Serve, redis: RedisServer) -> None:
+    proxy = serve(KEYED, MEMORY_URL=redis.url)
+    memory = ShortTermMemoryManager(redis.url, agent_id="one/nova")
+    proxy.run(memory.add_interaction("read_mail", "From Ann."))
+    proxy.run(memory.disconnect())
+    assert [one["content"] for one in listed(proxy, headers=key("secret-1"))] == ["From Ann."]
+    assert listed(proxy, headers=key("secret-2")) == []
+
+
+@pytest.mark.parametrize("name", ["one/nova", "one%2Fnova", "%", "/nova"])
+def test_an_agent_that_is_called_like_another_tenants_is_not_it(serve: Serve, url: str, name: str) -> None:
+    proxy = serve(KEYED.replace("two:", "default:"), MEMORY_URL=url)
+    one, default = key("secret-1"), key("secret-2")
+    path = f"/v1/memory/agents/{quote(name, safe='')}/episodes"
+    post(proxy, content="of one", headers=one)
+    assert listed(proxy, path, headers=default) == []
+    post(proxy, path, content=name, headers=default)
+    assert [one["content"] for one in listed(proxy, path, headers=default)] == [name]
+    assert [one["content"] for one in listed(proxy, headers=one)] == ["of one"]
 
 
 def test_a_dead_memory_costs_a_call_its_episodes_alone(serve: Serve, redis: RedisServer) -> None:

@@ -85,7 +85,8 @@ async def test_an_interaction_is_kept_as_it_was_told(memory: ShortTermMemoryMana
     before = datetime.now(UTC)
     kept = await memory.add_interaction(**SAID, metadata={"likes": 3, "tags": ["ai"]})
     assert isinstance(kept, EpisodicMemory)
-    assert kept.model_dump(exclude={"timestamp"}) == {**SAID, "metadata": {"likes": 3, "tags": ["ai"]}}
+    told = {**SAID, "metadata": {"likes": 3, "tags": ["ai"]}, "ttl_hours": 2}
+    assert kept.model_dump(exclude={"timestamp"}) == told
     assert before <= kept.timestamp <= datetime.now(UTC)
     assert await memory.get_recent() == [kept]
 
@@ -93,6 +94,7 @@ async def test_an_interaction_is_kept_as_it_was_told(memory: ShortTermMemoryMana
 @pytest.mark.parametrize(("hours", "seconds"), [(None, 7200), (5, 18000)])
 async def test_it_lasts_two_hours_or_what_is_asked(server, memory, hours, seconds):
     kept = await memory.add_interaction(**SAID, ttl_hours=hours)
+    assert [one.ttl_hours for one in await memory.get_recent()] == [seconds / 3600]
     for key in (key_of(kept), INDEX):
         assert seconds - 5 <= server.ask("TTL", key) <= seconds
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from filters.episode import Episode
+from proxy.memory.episodes.span import DEFAULT_HOURS
 
 
 def _in_utc(given: datetime) -> datetime:
@@ -15,7 +16,8 @@ def _in_utc(given: datetime) -> datetime:
 class EpisodicMemory(BaseModel):
     """One interaction: what was done or said, where, and when.
 
-    ``timestamp`` is in UTC, and no two of one agent are alike. ``metadata`` is JSON.
+    ``timestamp`` is in UTC, and no two of one agent are alike. ``metadata`` is JSON. From its time on it lasts
+    ``ttl_hours``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -25,6 +27,7 @@ class EpisodicMemory(BaseModel):
     content: str
     platform: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+    ttl_hours: int | float = DEFAULT_HOURS
 
     @property
     def episode(self) -> Episode:

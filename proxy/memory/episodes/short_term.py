@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.episodes.span import beginning, bounded, lifetime
+from proxy.memory.episodes.span import DEFAULT_HOURS, beginning, bounded, lifetime
 
 
 class ShortTermMemory(ABC):
@@ -35,6 +35,7 @@ class ShortTermMemory(ABC):
             content=content,
             platform=platform,
             metadata=metadata or {},
+            ttl_hours=DEFAULT_HOURS if ttl_hours is None else ttl_hours,
         )
         return await self._add(episode, lasting)
 
