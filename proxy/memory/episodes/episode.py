@@ -16,7 +16,7 @@ def _in_utc(given: datetime) -> datetime:
 class EpisodicMemory(BaseModel):
     """One interaction: what was done or said, where, and when.
 
-    ``timestamp`` is in UTC, and no two of one agent are alike. ``metadata`` is JSON. From its time on it lasts
+    ``timestamp`` is in UTC, and no two of one agent are alike. ``metadata`` is JSON. It lasts for
     ``ttl_hours``.
     """
 

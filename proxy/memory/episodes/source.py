@@ -1,12 +1,18 @@
 """Where agents' episodes are kept."""
 
+import re
 from typing import Final, Protocol
+from urllib.parse import quote
 
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.store import Key
 
 REDIS: Final = ("redis:", "rediss:", "redis+", "rediss+")
 """How addresses begin that are a Redis's."""
+_KEYLESS: Final = "default"
+"""The tenant of whoever needs no key."""
+_MISTAKEN: Final = re.compile("/|%(?=25|2F)")
+"""What might be taken for the end of a tenant's name, or for what stands in its place."""
 
 
 class Episodes(Protocol):
@@ -26,11 +32,17 @@ class Episodes(Protocol):
 
 
 def agent_id(agent: Key) -> str:
-    """An agent's id with its tenant before it; no tenant's name holds a slash."""
-    return f"{agent.tenant}/{agent.session}" if agent.tenant else agent.session
+    """An agent's id as keys on a Redis have it: its own, behind the name of a tenant that has a key.
+
+    No tenant's name holds a slash, so a slash in an agent's own name is written otherwise.
+    """
+    if agent.tenant != _KEYLESS:
+        return f"{agent.tenant}/{agent.session}"
+    return _MISTAKEN.sub(lambda found: quote(found[0], safe=""), agent.session)
 
 
 def agent_of(agent_id: str) -> Key:
-    """The agent that is called so."""
+    """The agent that is called so by a program beside the proxy."""
     tenant, slash, name = agent_id.partition("/")
-    return Key(tenant, name) if slash and name else Key("", agent_id)
+    is_anothers = slash and name and tenant not in {"", _KEYLESS}
+    return Key(tenant, name) if is_anothers else Key(_KEYLESS, agent_id)
