@@ -24,7 +24,7 @@ def check(
         write_json(msgspec.json.encode([*_rows(wrong, "fault"), *_rows(doubtful, "warning")]))
     for file in [] if as_json else files:
         for fault in (*wrong[file], *doubtful[file]):
-            typer.echo(str(fault), err=True)
+            typer.echo(str(fault))
         if not wrong[file]:
             typer.echo(f"{file}: ok")
     if any(wrong.values()) or (strict and any(doubtful.values())):

@@ -36,11 +36,12 @@ def test_check_tells_each_fault_on_a_line_of_its_own(turnkeeper, tmp_path):
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "b.yaml").write_text(GOOD + "x: 1\ny: 2\n")
     done = turnkeeper("check", "b.yaml", "none.yaml", "a.yaml")
-    assert (done.returncode, done.stdout) == (1, "a.yaml: ok\n")
-    assert [line.split(": ")[:2] for line in done.stderr.splitlines()] == [
+    assert (done.returncode, done.stderr) == (1, "")
+    assert [line.split(": ")[:2] for line in done.stdout.splitlines()] == [
         ["b.yaml:3", "x"],
         ["b.yaml:4", "y"],
         ["none.yaml:1", "document"],
+        ["a.yaml", "ok"],
     ]
 
 
