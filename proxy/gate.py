@@ -56,9 +56,17 @@ class Gate:
 
 def _refuse_foreign_pages(headers: Mapping[str, str]) -> None:
     # A page may post what looks like a form to loopback under its right name, and asks nobody first.
-    if headers.get("sec-fetch-site") == "cross-site":
+    if _is_foreign(headers):
         advice = "set TURNKEEPER_KEYS and send one"
         raise Forbidden(f"Pages of other sites may not call this server; {advice}.", code="site_not_allowed")
+
+
+def _is_foreign(headers: Mapping[str, str]) -> bool:
+    """Whether a browser says that a page of another site calls; older ones tell its origin alone."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None or origin is None:
+        return site == "cross-site"
+    return not is_loopback_name(origin.partition("://")[2])
 
 
 def _bearer(headers: Mapping[str, str]) -> str:

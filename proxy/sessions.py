@@ -84,8 +84,6 @@ async def _imported(request: Request) -> Response:
 
 async def _deleted(request: Request) -> Response:
     memory, key = rest.memory_of(request), _key(request)
-    if "content-type" in request.headers:
-        await rest.content(request)
     if not await delete(memory, request.scope["traces"], key):
         raise _missing(key)
     return Response(status_code=204)

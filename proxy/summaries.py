@@ -46,9 +46,7 @@ async def _made(request: Request) -> Response:
     memory, key = rest.memory_of(request), _key(request)
     if not memory.recorder.window.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
-    asked = Asked()
-    if "content-type" in request.headers:
-        asked = rest.checked(Asked, await rest.content(request) or b"{}")
+    asked = rest.checked(Asked, await rest.content(request) or b"{}")
     await _held(memory, key)
     messages = None
     if asked.messages is not None:

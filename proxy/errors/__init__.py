@@ -11,8 +11,7 @@ TurnkeeperError
 │   ├── TooSlow                 408  the request does not arrive
 │   ├── TooLarge                413
 │   ├── HeadTooLarge            431
-│   ├── UnsupportedEncoding     415
-│   └── UnsupportedMediaType    415
+│   └── UnsupportedEncoding     415
 ├── LimitExceeded           429  more than the settings allow a key
 ├── FilterFailed            500  a filter, most likely one of the user's own
 ├── ShuttingDown                503  the server ends before the answer does
@@ -42,7 +41,6 @@ from proxy.errors.request import (
     TooSlow,
     Unauthorized,
     UnsupportedEncoding,
-    UnsupportedMediaType,
 )
 from proxy.errors.upstream import (
     UpstreamBroken,
@@ -71,7 +69,6 @@ __all__ = [
     "TurnkeeperError",
     "Unauthorized",
     "UnsupportedEncoding",
-    "UnsupportedMediaType",
     "UpstreamBroken",
     "UpstreamError",
     "UpstreamRedirected",

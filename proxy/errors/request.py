@@ -99,10 +99,3 @@ class UnsupportedEncoding(RequestError):
     """The body is compressed in a way that is not understood."""
 
     status = 415
-
-
-class UnsupportedMediaType(RequestError):
-    """The body is not said to be JSON."""
-
-    status = 415
-    code = "unsupported_media_type"

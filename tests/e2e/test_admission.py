@@ -100,6 +100,16 @@ def test_without_keys_a_page_of_another_site_is_refused(
     assert not upstream.requests
 
 
+@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
+def test_so_is_one_whose_browser_says_only_where_it_is_from(
+    proxy: ProxyServer, upstream: FakeUpstream, origin: str
+) -> None:
+    got = proxy.chat(headers={"origin": origin})
+    assert (got.status_code, got.json()["error"]["code"]) == (403, "site_not_allowed")
+    assert not upstream.requests
+    assert proxy.chat(headers={"origin": proxy.root}).status_code == 200
+
+
 @pytest.mark.parametrize("site", ["same-origin", "same-site", "none"])
 def test_without_keys_pages_of_this_machine_are_let_in(proxy: ProxyServer, site: str) -> None:
     assert simple_post(proxy, site).status_code == 200

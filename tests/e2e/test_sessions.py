@@ -263,14 +263,64 @@ def test_a_mark_that_is_no_time_costs_no_session(proxy: ProxyServer) -> None:
     assert contents(proxy, "s1")[0]["metadata"] == {"interrupted": True, "original": "Hello there."}
 
 
-@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_a_body_that_is_not_said_to_be_json_is_refused(proxy: ProxyServer, media: str) -> None:
-    headers = {"content-type": media}
-    put(proxy, "s1", user("Hi"))
-    for method, path in (("POST", ALL), ("PUT", path_of("s1")), ("DELETE", path_of("s1"))):
-        got = proxy.client.request(method, path, content=b'{"contents": []}', headers=headers)
-        refused(got, 415)
+@pytest.mark.parametrize(
+    "headers", [{}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}]
+)
+def test_a_body_is_json_whatever_it_is_said_to_be(proxy: ProxyServer, headers: dict[str, str]) -> None:
+    def ask(method: str, path: str, body: bytes = b"") -> Any:
+        return proxy.client.request(method, path, content=body, headers=headers)
+
+    assert ask("POST", ALL, b'{"id": "s1"}').status_code == 201
+    assert ask("PUT", path_of("s1"), json.dumps({"contents": [user("Hi")]}).encode()).status_code == 200
     assert contents(proxy, "s1") == [user("Hi")]
+    for body in (b"a=b", b"{", b'"x"', b"\xff"):
+        refused(ask("POST", ALL, body), 400)
+        refused(ask("PUT", path_of("s1"), body), 400)
+    assert contents(proxy, "s1") == [user("Hi")]
+    assert ask("DELETE", path_of("s1")).status_code == 204
+    assert ask("POST", ALL).status_code == 201
+
+
+FOREIGN: list[dict[str, str]] = [
+    {"sec-fetch-site": "cross-site"},
+    {"origin": "https://evil.example"},
+    {"origin": "http://localhost.evil.example:8080"},
+    {"origin": "null"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_a_page_of_another_site_can_write_no_memory(proxy: ProxyServer, headers: dict[str, str]) -> None:
+    put(proxy, "s1", user("Hi"))
+    form = {**headers, "content-type": "text/plain"}
+    body = b'{"contents": [{"role": "user", "content": "Ho"}], "text": "x", "user": "ann", "query": "x"}'
+    for method, path in (
+        ("POST", ALL),
+        ("PUT", path_of("s1")),
+        ("DELETE", path_of("s1")),
+        ("POST", f"{path_of('s1')}/summaries"),
+        ("PATCH", f"{path_of('s1')}/state"),
+        ("POST", "/v1/memory/users/ann/facts"),
+        ("DELETE", "/v1/memory/users/ann"),
+        ("POST", "/v1/memory/agents/nova/episodes"),
+        ("POST", "/v1/memory/search"),
+    ):
+        got = proxy.client.request(method, path, content=body, headers=form)
+        assert refused(got, 403)["code"] == "site_not_allowed"
+    assert contents(proxy, "s1") == [user("Hi")]
+    assert len(proxy.client.get(ALL).json()["data"]) == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://localhost:3000"},
+        {"origin": "http://127.0.0.1:8080"},
+        {"origin": "null", "sec-fetch-site": "same-origin"},
+    ],
+)
+def test_a_page_of_this_machine_may(proxy: ProxyServer, headers: dict[str, str]) -> None:
+    assert put(proxy, "s1", user("Hi"), headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,18 @@ def test_a_summary_is_made_when_it_is_asked_for(call: LongCall, proxy: ProxyServ
     assert proxy.client.post(f"{PATH}/summaries").json()["data"] == listed(proxy)
 
 
+@pytest.mark.parametrize(
+    "headers", [{}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}]
+)
+def test_how_it_is_asked_for_is_json_or_nothing(
+    call: LongCall, proxy: ProxyServer, headers: dict[str, str]
+) -> None:
+    talk(call, 1)
+    for body, status in ((b"", 200), (b"{}", 200), (b"a=b", 400), (b'{"message": []}', 400)):
+        got = proxy.client.post(f"{PATH}/summaries", content=body, headers=headers)
+        assert got.status_code == status, got.text
+
+
 def test_a_summary_that_no_model_makes_is_an_error_and_changes_nothing(
     call: LongCall, proxy: ProxyServer, upstream: FakeUpstream
 ) -> None:
