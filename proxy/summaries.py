@@ -36,20 +36,19 @@ def routes(root: str) -> list[Route]:
 
 async def _listed(request: Request) -> Response:
     memory, key = rest.memory_of(request), _key(request)
-    session = await _held(memory, key)
-    found = summaries(session, await all_of(memory.store, key, session))
-    return rest.answer({"object": "list", "data": found})
+    return await _list(memory, key, await _held(memory, key))
 
 
 async def _made(request: Request) -> Response:
-    """Summarises what can be summarised, and waits for it."""
+    """Summarises what can be summarised, and waits for it; messages that are given need no session."""
     memory, key = rest.memory_of(request), _key(request)
     if not memory.recorder.window.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
     asked = rest.checked(Asked, await rest.content(request) or b"{}")
-    await _held(memory, key)
     messages = None
-    if asked.messages is not None:
+    if asked.messages is None:
+        await _held(memory, key)
+    else:
         messages, _ = wire.read_messages(msgspec.Raw(msgspec.json.encode(asked.messages)))
     try:
         await memory.summaries.summarize(key, messages, asked.fallback_model)
@@ -57,7 +56,7 @@ async def _made(request: Request) -> Response:
         raise UpstreamBroken(f"No summary was made: {error}") from None
     except Contended:
         raise _contended() from None
-    return await _listed(request)
+    return await _list(memory, key, await _read(memory, key) or Session())
 
 
 async def _cleared(request: Request) -> Response:
@@ -77,11 +76,21 @@ async def _context(request: Request) -> Response:
     return rest.answer({"context": await memory.summaries.get_context_string(key)})
 
 
+async def _list(memory: Memory, key: Key, session: Session) -> Response:
+    found = summaries(session, await all_of(memory.store, key, session))
+    return rest.answer({"object": "list", "data": found})
+
+
 async def _held(memory: Memory, key: Key) -> Session:
-    held = await memory.store.read(key)
-    if held is None:
+    session = await _read(memory, key)
+    if session is None:
         raise NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")
-    return decode(held.blob)
+    return session
+
+
+async def _read(memory: Memory, key: Key) -> Session | None:
+    held = await memory.store.read(key)
+    return decode(held.blob) if held else None
 
 
 def _key(request: Request) -> Key:

@@ -67,19 +67,21 @@ def known(read: Reading, window: Sequence[Message], *, injecting: bool = True) -
     the chain is ``injecting`` them: then they stand for all turns behind their reach.
     """
     session, replay = read.session, read.replay
+    summaries = tuple(segment.text for segment in session.summaries) if injecting else ()
     if replay is None:
-        return Known(Snapshot(state=session.state), window, epoch(session, session.life, injecting=injecting))
+        carried = () if session.moved else summaries  # of what was said elsewhere
+        snapshot = Snapshot(state=session.state, summaries=carried)
+        return Known(snapshot, window, epoch(session, session.life, injecting=injecting))
     results = parted(replay)
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
-    summaries = session.summaries if injecting else ()
     behind = session.reach if summaries else START
     snapshot = Snapshot(
         dropped=(*missing(session, window, replay, behind=behind, also=results.held), *results.new),
         state=session.state,
         scale=session.scale or 1.0,
-        summaries=tuple(segment.text for segment in summaries),
+        summaries=summaries,
         began=epoch_seconds(session.began),
         speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),
     )

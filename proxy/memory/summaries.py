@@ -87,13 +87,14 @@ class Summaries:
     ) -> bool:
         """Summarises now; whether there was anything to summarise. Raises Unmade.
 
-        With ``messages`` these are summarised, which overflowed elsewhere; else the session's own turns.
+        With ``messages`` these are summarised, which overflowed elsewhere, and a session is made for their
+        summary where there is none; else the session's own turns.
         """
         session = await self._read(key)
-        if session is None:
-            return False
         if messages is not None:
             return await self._add(key, session, messages, fallback_model)
+        if session is None:
+            return False
         plan = self._due(session) or forced(session, self._window)
         if plan is not None:
             await self._make(key, session, plan, fallback=fallback_model)
@@ -186,22 +187,30 @@ class Summaries:
                 return True
         raise Contended
 
-    async def _add(self, key: Key, session: Session, messages: Sequence[Message], fallback: str) -> bool:
-        """Appends what stands for messages that are no turns of the session."""
-        told = imported(messages, now=time.time()).entries
+    async def _add(
+        self, key: Key, former: Session | None, messages: Sequence[Message], fallback: str
+    ) -> bool:
+        """Appends what stands for messages that are no turns of the session; ``None`` is none as yet."""
+        now = time.time()
+        told = imported(messages, now=now).entries
+        session = former or Session(created=now, updated=now)
         plan = Plan(len(session.summaries), len(session.summaries), session.reach, session.reach)
         if not told:
             return False
         made = await self._noted(session, plan, told, fallback)
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key)
-            if held is None or anew(now := decode(held.blob), session):
+            found = decode(held.blob) if held else None
+            if former and (found is None or anew(found, former)):
                 return False
-            end, reach = len(now.summaries), now.reach
-            own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn)
-            if await self._write(key, put(now, Plan(end, end, reach, reach), own), held.version):
+            if await self._append(key, found or session, made, held.version if held else 0):
                 return True
         raise Contended
+
+    async def _append(self, key: Key, session: Session, made: Segment, version: int) -> bool:
+        end, reach = len(session.summaries), session.reach
+        own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn)
+        return await self._write(key, put(session, Plan(end, end, reach, reach), own), version)
 
     async def _write(self, key: Key, session: Session, version: int) -> bool:
         kept, moved = settled(session, self._window.keep_messages)

@@ -123,6 +123,30 @@ def test_messages_from_elsewhere_are_summarised_as_well(call: LongCall, proxy: P
     assert [s["text"] for s in listed(proxy)] == ["So far: u77-77.", "So far: u0-3 a0-3."]
 
 
+def test_messages_need_no_session_to_be_summarised_in(call: LongCall, proxy: ProxyServer) -> None:
+    told = [{"role": "user", "content": "user77 said before that the hotel by the lake is full."}]
+    got = proxy.client.post(f"{PATH}/summaries", json={"messages": told})
+    assert got.status_code == 200, got.text
+    assert [one["text"] for one in got.json()["data"]] == ["So far: u77-77."]
+    assert listed(proxy) == got.json()["data"]
+    assert proxy.client.get(f"{PATH}/context").json() == {"context": "So far: u77-77."}
+    assert proxy.client.get(PATH).json()["contents"] == []
+    talk(call, 1)
+    assert "So far: u77-77." in str(call.prompts[-1])
+
+
+def test_what_comes_of_nothing_makes_no_session(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    system = [{"role": "system", "content": "Be brief."}]
+    for messages in ([], system):
+        got = proxy.client.post(f"{PATH}/summaries", json={"messages": messages})
+        assert (got.status_code, got.json()) == (200, {"object": "list", "data": []})
+    upstream.script = model(lambda _: BUSY)
+    told = [{"role": "user", "content": "Hi"}]
+    assert proxy.client.post(f"{PATH}/summaries", json={"messages": told}).status_code == 502
+    assert proxy.client.post(f"{PATH}/summaries").status_code == 404
+    assert proxy.client.get("/v1/memory/sessions").json()["data"] == []
+
+
 def test_clearing_a_summary_loses_nothing(call: LongCall, proxy: ProxyServer) -> None:
     talk(call, 14)
     before = proxy.client.get(PATH).json()["contents"]
