@@ -17,6 +17,7 @@ from proxy.memory.store import Key
 
 _LARGEST: Final = 4000
 _HOURS_OF_A_YEAR: Final = 8760
+_LONGEST_LIST: Final = 1000
 
 
 def _small(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class Wanted(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR)] = DEFAULT_HOURS
-    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    limit: Annotated[int, Field(ge=1), rest.at_most(_LONGEST_LIST)] = 50
 
 
 def routes() -> list[Route]:

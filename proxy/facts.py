@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,7 +17,14 @@ from proxy.memory.knowledge import Knowledge, Learnt
 _LONGEST: Final = 2000
 _PATH: Final = "/v1/memory/users/{id}/facts"
 
-Text = Annotated[str, Field(min_length=1, max_length=_LONGEST)]
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("write a fact; blanks are none")
+    return text
+
+
+Text = Annotated[str, Field(max_length=_LONGEST), AfterValidator(_said)]
 
 
 class NewFact(BaseModel):

@@ -17,6 +17,7 @@ from proxy.pipeline import Archiving
 from proxy.place import identifier
 
 _LONGEST = 2000
+_MOST_FOUND = 100
 
 
 class Asked(BaseModel):
@@ -26,7 +27,7 @@ class Asked(BaseModel):
 
     user: str | int | None = None
     query: Annotated[str, Field(max_length=_LONGEST)]
-    limit: Annotated[int, Field(ge=1, le=100)] = 10
+    limit: Annotated[int, Field(ge=1), rest.at_most(_MOST_FOUND)] = 10
 
 
 def routes() -> list[Route]:

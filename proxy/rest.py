@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +20,8 @@ from proxy.place import identifier
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_OURS = "Value error, "
+"""What pydantic puts before a fault that a check of ours has found."""
 _ID = "a text of 1 to 256 characters without control characters"
 
 
@@ -45,6 +47,11 @@ def path_id(request: Request, name: str = "id") -> str:
     if found is None:
         raise RequestError(f"'{name}' must be {_ID}.", param=name)
     return found
+
+
+def at_most(most: int) -> AfterValidator:
+    """A number that counts as ``most`` where it is larger."""
+    return AfterValidator(lambda number: min(number, most))
 
 
 async def content(request: Request) -> bytes:
@@ -78,7 +85,7 @@ def _refused(error: ValidationError) -> RequestError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = ".".join(map(str, first["loc"])) or None
     about = f"'{param}': " if param else ""
-    return RequestError(f"{about}{first['msg']}.", param=param)
+    return RequestError(f"{about}{first['msg'].removeprefix(_OURS)}.", param=param)
 
 
 def _reported(endpoint: Callable[[Request], Awaitable[Response]]) -> Endpoint:

@@ -28,6 +28,8 @@ ROOT: Final = "/v1/memory/"
 PATH: Final = f"{ROOT}sessions"
 _EXAMPLE = '{"contents": [{"role": "user", "content": "..."}]}'
 _MOST, _USUAL = 100, 50
+_DIGITS: Final = len(str(_MOST))
+"""So many are enough to tell that a number is larger."""
 _ATTEMPTS = 10
 _OWN: Final = "turnkeeper"
 """What an export holds beside Agora's own shape, so that an import leaves the very same session."""
@@ -206,13 +208,13 @@ def _identifier(value: Any, name: str) -> str:
 
 
 def _limit(given: str | None) -> int:
+    """How many are wanted; no more than a page holds."""
     if given is None:
         return _USUAL
-    if not (
-        given.isascii() and given.isdigit() and len(given) <= len(str(_MOST)) and 1 <= int(given) <= _MOST
-    ):
-        raise RequestError(f"'limit' must be a number from 1 to {_MOST}.", param="limit")
-    return int(given)
+    digits = given.lstrip("0")
+    if not (digits and given.isascii() and given.isdigit()):
+        raise RequestError("'limit' must be a number from 1 on.", param="limit")
+    return min(int(digits[:_DIGITS]), _MOST)
 
 
 def _missing(key: Key) -> NotFound:

@@ -172,6 +172,25 @@ def test_a_wrong_question_is_told(archiving: ProxyServer, body: dict[str, Any], 
     assert refused.json()["error"]["param"] == param
 
 
+def test_no_more_is_found_than_may_be(archiving: ProxyServer, monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+    memory = archiving.app.memory
+    assert memory and memory.archiving
+    finder = memory.archiving.finder
+    find = finder.search
+
+    async def noting(person: Any, query: Any) -> Any:
+        asked.append(query.limit)
+        return await find(person, query)
+
+    monkeypatch.setattr(finder, "search", noting)
+    say(archiving, WORDS)
+    settle(archiving)
+    assert len(search(archiving, limit=1)) == 1
+    assert search(archiving, limit=100) == search(archiving, limit=1000)
+    assert asked == [1, 100, 100]
+
+
 def test_without_an_archive_the_search_says_what_to_set(serve: Serve):
     proxy = serve(CONFIG, MEMORY_URL="memory:")
     refused = proxy.client.post("/v1/memory/search", json={"user": "ann", "query": "x"})

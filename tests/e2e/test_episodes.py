@@ -142,13 +142,29 @@ def test_a_body_that_is_no_episode_is_refused(proxy: ProxyServer, body: bytes) -
     [
         ("limit=0", "limit"),
         ("limit=x", "limit"),
-        ("limit=1001", "limit"),
+        ("limit=1.5", "limit"),
         ("hours=0", "hours"),
         ("hours=nan", "hours"),
     ],
 )
 def test_a_question_that_is_wrong_names_the_parameter(proxy: ProxyServer, query: str, param: str) -> None:
     refused(proxy.client.get(f"{NOVA}?{query}"), 400, param)
+
+
+def test_no_list_is_longer_than_the_longest(proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    post(proxy)
+    asked: list[int] = []
+    memory = proxy.app.memory
+    assert memory
+    recent = memory.episodes.recent
+
+    async def noting(agent: Any, *, since: float, limit: int) -> Any:
+        asked.append(limit)
+        return await recent(agent, since=since, limit=limit)
+
+    monkeypatch.setattr(memory.episodes, "recent", noting)
+    assert [len(listed(proxy, params={"limit": limit})) for limit in (7, 1000, 1001, 10**12)] == [1] * 4
+    assert asked == [7, 1000, 1000, 1000]
 
 
 def test_other_methods_and_bodies_are_refused(proxy: ProxyServer) -> None:

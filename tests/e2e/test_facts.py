@@ -193,6 +193,19 @@ def test_a_fact_that_is_added_or_removed_in_a_call_counts_from_the_next_turn_on(
     assert prompts(upstream)[-1] == [{"role": "user", "content": "Four?"}]
 
 
+@pytest.mark.parametrize("blank", ["", " ", " \n\t", "\u3000"])
+def test_a_fact_says_something(proxy, blank: str) -> None:
+    made = proxy.client.post(ANN, json={"text": "Likes jazz."}).json()
+    for got in (
+        proxy.client.post(ANN, json={"text": blank}),
+        proxy.client.patch(f"{ANN}/{made['id']}", json={"text": blank}),
+    ):
+        assert got.status_code == 400, got.text
+        assert got.json()["error"]["param"] == "text"
+        assert got.json()["error"]["message"].startswith("'text': ")
+    assert known(proxy) == ["Likes jazz."]
+
+
 def test_a_correction_is_told_and_what_was_wrong_is_not(proxy, upstream) -> None:
     made = proxy.client.post(ANN, json={"text": "Lives in Paris."}).json()["id"]
     say(proxy, "One?")

@@ -200,7 +200,16 @@ def test_an_empty_list_is_a_list(proxy: ProxyServer) -> None:
     assert proxy.client.get(ALL).json() == {"object": "list", "data": [], "has_more": False, "last_id": None}
 
 
-@pytest.mark.parametrize("limit", ["0", "101", "-1", "x", "", "1.5", "²", "9" * 5000])
+@pytest.mark.parametrize("limit", ["101", "1000", "0000000000101", "9" * 5000])
+def test_no_page_is_longer_than_the_longest(proxy: ProxyServer, limit: str) -> None:
+    for i in range(101):
+        proxy.client.post(ALL, json={"id": f"s{i}"})
+    page = proxy.client.get(ALL, params={"limit": limit}).json()
+    assert (len(page["data"]), page["has_more"]) == (100, True)
+    assert len(proxy.client.get(ALL, params={"limit": "007"}).json()["data"]) == 7
+
+
+@pytest.mark.parametrize("limit", ["0", "000", "-1", "x", "", "1.5", "²"])
 def test_a_limit_that_is_none_is_refused(proxy: ProxyServer, limit: str) -> None:
     refused(proxy.client.get(ALL, params={"limit": limit}), 400, "limit")
 
