@@ -37,7 +37,7 @@ class Gate:
             return "default"
         if path in _OPEN:
             return "default"
-        key = self._keys.find(_bearer(headers))
+        key = self._keys.holder(headers)
         if key is None:
             raise Unauthorized("Send a key that TURNKEEPER_KEYS knows, as 'Authorization: Bearer <key>'.")
         if key.scope == _CHAT_ONLY and not path.startswith(_FOR_ALL_KEYS):
@@ -67,8 +67,3 @@ def _is_foreign(headers: Mapping[str, str]) -> bool:
     if site is not None or origin is None:
         return site == "cross-site"
     return not is_loopback_name(origin.partition("://")[2])
-
-
-def _bearer(headers: Mapping[str, str]) -> str:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else headers.get("api-key", "")

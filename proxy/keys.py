@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import re
+from collections.abc import Mapping
 from typing import Literal, Self
 
 import msgspec
@@ -54,6 +55,11 @@ class Keys(msgspec.Struct, frozen=True):
             if hmac.compare_digest(key.digest, digest):
                 found = key
         return found
+
+    def holder(self, headers: Mapping[str, str]) -> Key | None:
+        """The key that a request shows: ``Authorization: Bearer <secret>``, or ``api-key: <secret>``."""
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        return self.find(secret.strip() if scheme.lower() == "bearer" else headers.get("api-key", ""))
 
 
 def _entry(number: int, written: str) -> Key:

@@ -2,7 +2,7 @@
 
 The signed cookie is ``key.expiry.nonce.mac``, made with the digest of the key that was given: it ends with
 that key, holds nothing of it, and every process that knows the key reads it. Whoever has none gets
-a nonce, for tokens alone.
+a nonce, for tokens alone. Whoever sends a key with each request is given no cookie.
 """
 
 import hmac
@@ -40,7 +40,10 @@ class Visitor(msgspec.Struct, frozen=True):
 
 
 def visitor(headers: Mapping[str, str], keys: Keys) -> Visitor:
-    """Whose request this is; a browser that shows no cookie of ours is a new one."""
+    """Whose request this is; a browser that shows neither a key nor a cookie of ours is a new one."""
+    held = keys.holder(headers)
+    if held is not None and held.scope == "all":
+        return Visitor(held.tenant, _token(_name(held), keys), keyed=True)
     cookies = _cookies(headers.get("cookie", ""))
     shown, visit = cookies.get(SIGNED, ""), cookies.get(VISIT, "")
     key = _signed_by(shown, keys)

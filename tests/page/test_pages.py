@@ -25,7 +25,7 @@ from proxy.memory.store import Key
 from proxy.page.examples import TITLES, example
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.page.conftest import KEYED, KEYS
-from tests.page_visit import Markup, Visit, newest, settle, words
+from tests.page_visit import TOKEN, Markup, Visit, newest, settle, words
 from tests.proxy_server import ProxyServer
 
 Serve = Callable[..., ProxyServer]
@@ -148,6 +148,50 @@ def test_cookies_of_other_applications_do_no_harm(keyed_proxy: ProxyServer):
     cookie = signed_in(keyed_proxy).client.cookies["turnkeeper"]
     odd = f'a=b; {{"x": 1}}; =; turnkeeper={cookie}; z="'
     assert httpx2.get(f"{keyed_proxy.root}/", headers={"cookie": odd}).status_code == 200
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_key_in_the_header_opens_as_elsewhere_and_leaves_no_cookie(keyed_proxy: ProxyServer, path: str):
+    for headers in (bearer("secret-1"), {"api-key": "secret-1"}):
+        got = httpx2.get(f"{keyed_proxy.root}{path}", headers=headers)
+        assert (got.status_code, got.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "set-cookie" not in got.headers
+    assert httpx2.get(f"{keyed_proxy.root}{path}").status_code == 303
+
+
+def test_a_key_in_the_header_shows_its_own_tenants_turns(keyed_proxy: ProxyServer):
+    keyed_proxy.chat(JOKE, channel="room-1", headers=bearer("secret-1"))
+    settle(keyed_proxy)
+    one = httpx2.get(f"{keyed_proxy.root}/conversations", headers=bearer("secret-1")).text
+    two = httpx2.get(f"{keyed_proxy.root}/conversations", headers=bearer("secret-2")).text
+    assert "room-1" in one and "room-1" not in two
+    theirs = signed_in(keyed_proxy)
+    assert "room-1" not in theirs.client.get("/conversations", headers=bearer("secret-2")).text
+
+
+def test_a_form_bears_its_token_whatever_says_whose_it_is(keyed_proxy: ProxyServer):
+    keyed_proxy.chat(JOKE, channel="room-1", headers=bearer("secret-1"))
+    settle(keyed_proxy)
+    page = f"{keyed_proxy.root}/conversations/room-1/delete"
+    found = TOKEN.search(httpx2.get(page, headers=bearer("secret-1")).text)
+    assert found
+    for data, headers, status in (
+        ({}, bearer("secret-1"), 403),
+        ({"token": found[1]}, bearer("secret-2"), 403),
+        ({"token": found[1]}, {**bearer("secret-1"), "sec-fetch-site": "cross-site"}, 403),
+        ({"token": found[1]}, bearer("secret-1"), 303),
+    ):
+        assert httpx2.post(page, data=data, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize("headers", [bearer("secret-9"), bearer("secret-3"), {"api-key": "x"}])
+def test_a_header_with_no_such_key_is_sent_to_the_login(keyed_proxy: ProxyServer, headers: dict[str, str]):
+    got = httpx2.get(f"{keyed_proxy.root}/", headers=headers)
+    assert (got.status_code, got.headers["location"]) == (303, "/login")
 
 
 def test_a_wrong_key_and_one_that_may_only_chat_do_not_open(keyed_proxy: ProxyServer):
