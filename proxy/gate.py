@@ -6,6 +6,7 @@ from proxy.errors import Forbidden, Unauthorized
 from proxy.keys import Keys
 from proxy.loopback import is_loopback_name
 
+# Probes ask under whatever name a container has.
 _OPEN = frozenset({"/healthz", "/readyz"})
 _SIGNED = frozenset({"/webhooks/agora"})
 _CHAT_ONLY = "chat"
@@ -24,18 +25,16 @@ class Gate:
         return self._keys
 
     def admit(self, headers: Mapping[str, str], path: str) -> str:
-        """The tenant; ``default`` where there are no keys, and for notices, whose signature is checked.
+        """The tenant; ``default`` where there are no keys, for what anybody may know, and for signed notices.
 
         Raises Forbidden for strangers where there are no keys, and for a key that may only chat;
         Unauthorized where a key is wanted and not given.
         """
-        if path in _SIGNED:
+        if path in _OPEN or path in _SIGNED:
             return "default"
         if not self._keys:
             self.refuse_strangers(headers)
             _refuse_foreign_pages(headers)
-            return "default"
-        if path in _OPEN:
             return "default"
         key = self._keys.holder(headers)
         if key is None:

@@ -4,7 +4,8 @@ import ipaddress
 import re
 
 _HOST = re.compile(r"(?P<name>\[::1\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-_LOCALHOST = re.compile(r"(?:[a-z0-9_-]+\.)*localhost")
+# The dot at the end says that the name is whole (RFC 1034, 3.1).
+_LOCALHOST = re.compile(r"(?:[a-z0-9_-]+\.)*localhost\.?")
 
 
 def is_loopback_address(host: str) -> bool:

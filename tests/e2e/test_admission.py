@@ -51,6 +51,14 @@ def test_health_needs_no_key(serve: Serve) -> None:
     assert proxy.client.get("/readyz").status_code == 200
 
 
+@pytest.mark.parametrize("host", ["turnkeeper", "turnkeeper:8080", "10.0.0.1:8080", "evil.example"])
+def test_health_is_told_under_any_name(proxy: ProxyServer, host: str) -> None:
+    for path in ("/healthz", "/readyz"):
+        assert proxy.client.get(path, headers={"Host": host}).status_code == 200
+    for path in ("/metrics", "/v1/models", "/healthz/", "/"):
+        assert proxy.client.get(path, headers={"Host": host}).status_code == 403
+
+
 def test_a_key_that_may_only_chat_may_only_chat(serve: Serve) -> None:
     proxy = serve(KEYED, TURNKEEPER_KEYS=KEYS)
     assert proxy.client.get("/v1/memory/sessions", headers=bearer("only-chat")).status_code == 403
@@ -58,7 +66,8 @@ def test_a_key_that_may_only_chat_may_only_chat(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "localhost:8080", "127.0.0.1", "127.9.9.9:1", "[::1]:80", "a.localhost"]
+    "host",
+    ["localhost", "localhost:8080", "127.0.0.1", "127.9.9.9:1", "[::1]:80", "a.localhost", "localhost.:80"],
 )
 def test_without_keys_loopback_names_are_let_in(proxy: ProxyServer, host: str) -> None:
     assert proxy.chat(headers={"Host": host}).status_code == 200

@@ -38,6 +38,9 @@ def test_other_addresses_may_admit_others(host):
         "127.9.8.7:80",
         "[::1]",
         "[::1]:8080",
+        "localhost.",
+        "LOCALHOST.:8080",
+        "app.localhost.",
     ],
 )
 def test_these_host_headers_mean_this_machine(header):
@@ -48,7 +51,8 @@ def test_these_host_headers_mean_this_machine(header):
     "header",
     [
         "", " ", ":8080", "127.0.0.1.evil.com", "localhost.evil.com", "evil.com", "notlocalhost",
-        ".localhost", "localhost.", "localhost:", "localhost:abc", "localhost:80:80", "localhost:123456",
+        ".localhost", "localhost..", ".", "evil.com.", "localhost.evil.com.", "[::1].", "localhost:.",
+        "localhost:", "localhost:abc", "localhost:80:80", "localhost:123456",
         "127.0.0.1@evil.com", "evil.com#localhost", "evil.com/localhost", "evil.com:80.localhost",
         "127.1", "127.0.0.256", "127.0.0.01", "0.0.0.0", "::1", "[::]", "[::1", "[::1].evil.com",
         "[::ffff:127.0.0.1]", "localhost\n", "a b.localhost", "2130706433", "127.0.0.1:80\r\nx: y",
