@@ -44,10 +44,22 @@ def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> C
     raw = fields.pop("messages", None)
     if raw is None:
         raise RequestError("'messages' is missing; send an array of messages.", param="messages")
+    _check(fields)
     messages, ignored = read_messages(raw)
     return Call(headers=headers, query=query, fields=fields, messages=messages, ignored=ignored)
 
 
+def _check(fields: Mapping[str, Raw]) -> None:
+    """Raises RequestError for what no model's name and no choice of streaming can be; ``null`` is neither."""
+    model, stream = bytes(fields.get("model", _NULL)), bytes(fields.get("stream", _NULL))
+    if not model.startswith(b'"') and model != b"null":
+        raise RequestError("'model' must be a string.", param="model")
+    if stream not in _CHOICES:
+        raise RequestError("'stream' must be true or false.", param="stream")
+
+
+_NULL = Raw(b"null")
+_CHOICES = frozenset({b"true", b"false", b"null"})
 _top_level = msgspec.json.Decoder(dict[str, Raw])
 _strict = msgspec.json.Decoder(list[Message])
 

@@ -176,6 +176,36 @@ def test_a_bad_request_is_told_what_was_expected(
     assert not upstream.requests
 
 
+WRONG = [
+    *(("model", wrong, "a string") for wrong in (5, True, ["m"], {"name": "m"}, 1.5)),
+    *(("stream", wrong, "true or false") for wrong in ("yes", "true", 1, 0, [], {})),
+]
+
+
+@pytest.mark.parametrize(("field", "wrong", "expected"), WRONG)
+def test_openais_own_fields_are_what_openai_has_them_be(
+    serve: Serve, upstream: FakeUpstream, field: str, wrong: object, expected: str
+) -> None:
+    for proxy in (serve(), serve(UPSTREAM_MODEL="big")):
+        for content in (
+            json.dumps(call(**{field: wrong})),
+            json.dumps(call(**{field: wrong}), indent=1, separators=(" , ", " : ")),
+        ):
+            for path in (*PATHS, "/v1/explain"):
+                got = proxy.client.post(path, content=content)
+                assert_error(got, 400, f"'{field}' must be {expected}", field)
+                assert got.json()["error"]["type"] == "invalid_request_error"
+    assert not upstream.requests
+
+
+def test_null_is_no_model_and_no_stream(serve: Serve, upstream: FakeUpstream) -> None:
+    assert_error(serve().chat(model=None), 400, "'model' is missing", "model")
+    assert not upstream.requests
+    assert serve(UPSTREAM_MODEL="big").chat(model=None, stream=None).status_code == 200
+    assert upstream.last.json["model"] == "big"
+    assert upstream.last.json.get("stream") is None
+
+
 EXTENSIONS = [
     {"timestamp": "yesterday"},
     {"timestamp": 10**400},
