@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 
 from proxy.attempt import Begun, Due, attempt
 from proxy.candidates import Candidate, Candidates
+from proxy.course import Course
 from proxy.errors import UpstreamError, UpstreamTimeout
 from proxy.pipeline import Pipeline, Target
 from proxy.question import Question
@@ -24,7 +25,8 @@ class Fallback:
     """
 
     def __init__(self, question: Question, pipeline: Pipeline, tries: Tries) -> None:
-        self._candidates = Candidates(question, pipeline)
+        self._course = Course(question, pipeline)
+        self._candidates = Candidates(self._course)
         self.model = self._candidates.model
         self.upstream = pipeline.targets[0].name
         self._pipeline = pipeline
@@ -36,12 +38,18 @@ class Fallback:
         self._due = self._patience if question.streaming else self._since + pipeline.total
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
 
+    @property
+    def rounds(self) -> int:
+        """How often the model was to go on, behind tools of ours that were carried out."""
+        return self._course.rounds
+
     async def begin(self) -> Begun:
         """The first answer that begins. Raises the last UpstreamError where none does."""
         hedge = self._pipeline.hedge if self._streaming else None
         begun = await (self._one_by_one() if hedge is None else self._hedged(hedge))
         if begun is None:
             raise self._failure
+        self._course.leave_to(begun.response)
         self.model, self.upstream = begun.model, begun.upstream
         return begun
 

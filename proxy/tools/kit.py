@@ -2,6 +2,10 @@
 
 from typing import Protocol
 
+import msgspec
+
+from proxy.tools.offer import Offer
+
 
 class Carrying(Protocol):
     """Carries out the calls of one turn."""
@@ -9,3 +13,11 @@ class Carrying(Protocol):
     async def carry_out(self, name: str, arguments: str) -> str:
         """What the model is told, as JSON; a fault is told as well, and raised never."""
         ...
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """What one turn may call, who carries it out, and how often the model may be asked again."""
+
+    offer: Offer
+    kit: Carrying
+    most: int

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from proxy.errors import UpstreamRefused
-from proxy.tools import TOOLS, Offer, Rounds, Tools, offered
+from proxy.tools import TOOLS, Dialogue, Offer, Rounds, Tools, offered
 from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
 
@@ -72,12 +72,13 @@ async def shown(*bodies, most=4, headers=SSE, size=10_000):
     answers = [Answer(body, headers, size=size) for body in bodies]
     asked = []
 
-    async def again(messages, last, due):
-        asked.append((list(messages), last))
+    async def again(due):
+        asked.append((list(dialogue.said), dialogue.last))
         return answers[len(asked)]
 
     kit = Kit()
-    rounds = Rounds(answers[0], again, Tools(Offer({}, OWN, {}), kit, most), DUE)
+    dialogue = Dialogue(Tools(Offer({}, OWN, {}), kit, most))
+    rounds = Rounds(answers[0], again, dialogue, 0, DUE)
     seen = b""
     while data := await rounds.read():
         seen += data
@@ -166,11 +167,11 @@ async def test_a_whole_answer_is_one_as_well():
 
 
 async def test_an_error_between_two_rounds_is_the_answers():
-    async def again(messages, last, due):
+    async def again(due):
         raise UpstreamRefused(429, b"", {})
 
-    tools = Tools(Offer({}, OWN, {}), Kit(), 2)
-    rounds = Rounds(Answer(calling("memory_recall")), again, tools, DUE)
+    dialogue = Dialogue(Tools(Offer({}, OWN, {}), Kit(), 2))
+    rounds = Rounds(Answer(calling("memory_recall")), again, dialogue, 0, DUE)
     with pytest.raises(UpstreamRefused):
         while await rounds.read():
             pass
