@@ -5,9 +5,18 @@ from typing import Any
 
 import msgspec
 
-from filters.message import Message
 from proxy.tools.dialogue import Call, Dialogue
-from proxy.tools.talk import Chunk, decoded, finish_of, first_choice, name_of, object_in, summed, tidied
+from proxy.tools.talk import (
+    Chunk,
+    decoded,
+    finish_of,
+    first_choice,
+    name_of,
+    object_in,
+    summed,
+    tidied,
+    words_of,
+)
 
 
 class Completed:
@@ -46,8 +55,7 @@ class Completed:
 
     def _note(self, answer: Chunk, message: dict[str, Any]) -> None:
         self._first = self._first or answer
-        words = message.get("content")
-        self.text = Message(role="assistant", content=words).text
+        self.text = words_of(message)
         self.usage = object_in(answer, "usage")
 
     def _joined(self, answer: Chunk, choice: dict[str, Any], theirs: Sequence[Call]) -> bytes:

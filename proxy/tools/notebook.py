@@ -54,7 +54,7 @@ class Notebook:
         try:
             async with asyncio.timeout(_WITHIN):
                 told = await self._tools[name](arguments or "{}")
-        except (msgspec.DecodeError, UnicodeError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             told = {"error": f"The arguments cannot be used: {error}"}
         except (StoreError, TimeoutError):
             told = {"error": "Memory does not answer now. Go on without it."}

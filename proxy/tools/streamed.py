@@ -7,7 +7,17 @@ import msgspec
 
 from proxy.framing import data_of, events
 from proxy.tools.dialogue import Call, Dialogue
-from proxy.tools.talk import Calls, Chunk, decoded, finish_of, first_choice, name_of, object_in, summed
+from proxy.tools.talk import (
+    Calls,
+    Chunk,
+    decoded,
+    finish_of,
+    first_choice,
+    name_of,
+    object_in,
+    summed,
+    words_of,
+)
 
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _DONE = b"[DONE]"
@@ -70,8 +80,7 @@ class Streamed:
         # Some say in every chunk how much it has been so far: the last one counts.
         self.usage = object_in(chunk, "usage") or self.usage
         self._finish = choice.get("finish_reason") or self._finish
-        if isinstance(words := delta.get("content"), str):
-            self.text += words
+        self.text += words_of(delta)
         if calling := delta.get("tool_calls"):
             self._calling.add(calling)
         if calling or self._held:

@@ -88,6 +88,15 @@ async def test_content_in_parts_is_no_content_lost():
     assert call.content == "Well. "
     said = json.loads(seen)["choices"][0]["message"]["content"]
     assert said == [{"type": "text", "text": "Well. "}, *parts]
+    odd = whole({"content": [None, 7, {"type": "text"}], "tool_calls": [RECALL]})
+    seen, _, [([call, _], _)] = await shown(odd, whole({"content": "Ann."}), headers=JSON)
+    assert (call.content, transcript(seen).text) == (None, "Ann.")
+
+
+async def test_what_is_streamed_in_parts_is_told_to_the_model_as_well():
+    first = ROLE + delta(content=[{"type": "text", "text": "Well. "}]) + delta(tool_calls=[RECALL]) + DONE
+    _, _, [([call, _], _)] = await shown(first, stream_of("Ann."))
+    assert call.content == "Well. "
 
 
 # --- what upstreams get wrong
