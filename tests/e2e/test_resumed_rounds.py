@@ -28,6 +28,8 @@ from tests.fake_upstream import (
     sse,
 )
 from tests.proxy_server import ProxyServer
+from tests.raw_client import RawClient, request
+from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
 Served = Callable[..., ProxyServer]
@@ -125,8 +127,8 @@ def facts(proxy: ProxyServer) -> list[str]:
     return [fact["text"] for fact in proxy.client.get("/v1/memory/users/ann/facts").json()["data"]]
 
 
-def roles(request: Received) -> list[str]:
-    return [message["role"] for message in request.json["messages"]]
+def roles(received: Received) -> list[str]:
+    return [message["role"] for message in received.json["messages"]]
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
@@ -217,7 +219,7 @@ def test_an_upstream_that_called_a_tool_in_vain_is_ill_when_it_is_silent_from_th
 def test_in_a_hedge_the_second_upstream_goes_on_from_what_was_carried_out(
     served: Served, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
-    proxy = served(hedge="200ms")
+    proxy = served(first_token="8s", hedge="500ms")
     Model(upstream, "main", [HANG])
     Model(reserve, "reserve")
     assert transcript(chat(proxy).content).text == "reserve knows."
@@ -230,7 +232,7 @@ class Late(Model):
     """A model that waits before it calls a tool."""
 
     def _storing(self, *, stream: bool) -> list[Step]:
-        return [0.4, *super()._storing(stream=stream)]
+        return [0.8, *super()._storing(stream=stream)]
 
 
 def test_in_a_hedge_whoever_calls_a_tool_later_is_told_what_the_other_did(
@@ -248,9 +250,28 @@ def test_in_a_hedge_nobody_answers_who_does_not_know_of_what_was_done(
     served: Served, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
     proxy = served(first_token="5s", hedge="50ms")
-    slow = [0.3, *sse(ROLE + delta(content="What?") + delta(finish="stop") + DONE)]
+    slow = [0.8, *sse(ROLE + delta(content="What?") + delta(finish="stop") + DONE)]
     told = sse(ROLE + delta(content="main knows.") + delta(finish="stop") + DONE)
     upstream.script = lambda request: told if roles(request)[-1] == "tool" else slow
     Model(reserve, "reserve", [HEAD, chunk(ROLE), HANG])
     assert transcript(chat(proxy).content).text == "main knows."
     assert facts(proxy) == ["reserve says 1."]
+
+
+@pytest.mark.parametrize("hedge", ["null", "50ms"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_hang_up_in_a_later_round_reaches_every_model_that_is_asked(
+    served: Served, upstream: FakeUpstream, reserve: FakeUpstream, hedge: str, *, stream: bool
+) -> None:
+    proxy = served(first_token="5s", hedge=hedge)
+    before = proxy.tasks()
+    Model(upstream, "main", [HANG])
+    Model(reserve, "reserve", [HANG])
+    asked = [upstream, reserve] if stream and hedge != "null" else [upstream]
+    extra = "x-session-id: s1\r\nx-user-id: ann\r\n"
+    with RawClient(proxy.port) as client:
+        client.send(request(extra=extra, stream=stream))
+        assert until(lambda: all(len(each.requests) and roles(each.last)[-1] == "tool" for each in asked))
+    assert all(each.last.closed.wait(1) for each in asked)
+    assert until(lambda: proxy.tasks() <= before)
+    assert len(facts(proxy)) == 1

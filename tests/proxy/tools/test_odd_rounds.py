@@ -1,8 +1,11 @@
 """Rounds that are not as OpenAI would have them: nothing is lost, done twice or made up."""
 
+import asyncio
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
@@ -168,3 +171,52 @@ async def test_what_is_no_call_is_the_clients(calls):
     assert transcript((await shown(body))[0]).text == "Hi"
     body = whole({"content": "Hi", "tool_calls": calls})
     assert (await shown(body, headers=JSON))[0] == body
+
+
+# --- whatever else an upstream sends
+
+WORDS = ["", "Hi", "memory_store", "weather", "stop", "tool_calls", "assistant", "{}"]
+GONE = st.just("gone")
+NAMES = ["id", "index", "function", "name", "arguments", "content", "type"]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def object_of(**members):
+    """An object with these members, of which one may be anything, or missing."""
+    odd = st.sampled_from(["", *members]).flatmap(lambda name: st.fixed_dictionaries({name: ANYTHING | GONE}))
+    whole = st.tuples(st.fixed_dictionaries(members), odd).map(lambda pair: pair[0] | pair[1])
+    return whole.map(lambda given: {name: value for name, value in given.items() if name and value != "gone"})
+
+
+FUNCTION = object_of(name=st.sampled_from(["memory_store", "weather"]), arguments=st.sampled_from(["{", "}"]))
+CALL = object_of(index=st.integers(0, 1), id=st.sampled_from("ab"), function=FUNCTION)
+CALLS = st.lists(CALL, min_size=1, max_size=3)
+SAID = object_of(role=st.just("assistant"), content=st.just("Hi"), tool_calls=CALLS)
+CHOICE = object_of(delta=SAID, message=SAID, finish_reason=st.just("stop"))
+CHUNK = object_of(
+    id=st.just("c"),
+    choices=st.lists(CHOICE, min_size=1, max_size=2),
+    usage=st.just({"n": 1}),
+    error=st.none(),
+)
+BODY = CHUNK.map(lambda chunk: json.dumps(chunk).encode())
+EVENT = BODY.map(lambda body: b"data: " + body + b"\n\n") | st.sampled_from([DONE, b": hm\n\n"])
+STREAM = st.lists(EVENT, max_size=4).map(b"".join)
+
+
+@settings(max_examples=50)
+@given(st.lists(STREAM, min_size=3, max_size=3), st.sampled_from([1, 9, 10_000]))
+def test_whatever_is_streamed_is_an_answer(bodies, size):
+    _, done, asked = asyncio.run(shown(*bodies, most=2, size=size))
+    assert len(done) >= len(asked)
+
+
+@settings(max_examples=50)
+@given(st.lists(BODY, min_size=3, max_size=3))
+def test_whatever_a_whole_answer_holds_it_is_one(bodies):
+    _, done, asked = asyncio.run(shown(*bodies, most=2, headers=JSON))
+    assert len(done) >= len(asked)
