@@ -52,7 +52,7 @@ class Kit:
     def __init__(self):
         self.done = []
 
-    async def carry_out(self, name, arguments):
+    async def carry_out(self, name, arguments, until):
         self.done.append((name, arguments))
         return '{"found": []}'
 

@@ -8,6 +8,8 @@ from filters.message import Message
 from proxy.tools.kit import Tools
 
 Call = dict[str, Any]
+_WITHIN = 2.0
+"""For how many seconds a caller may wait for the calls of one round."""
 
 
 class Heard(Protocol):
@@ -51,15 +53,19 @@ class Dialogue:
         return "".join(message.text for message in self.said if message.role == "assistant")
 
     def leave_to(self, speaker: object) -> None:
-        """What one answer says is what the client gets; all others are overtaken."""
+        """What one answer says is what the client gets; no other has anything carried out."""
         self._speaker = speaker
 
     async def overtaken(self, speaker: object, since: int) -> bool:
-        """Whether an answer to what was said ``since`` so many rounds knows too little to be passed on."""
+        """Whether tools were carried out ``since`` an answer was asked for that is not yet the client's."""
         if self._speaker is speaker:
             return False
         async with self._carrying:  # what is being carried out for another is to be known first
-            return self._speaker is not None or self.rounds != since
+            return self.rounds != since
+
+    def left_to_another(self, speaker: object) -> bool:
+        """Whether the client gets another answer than this."""
+        return self._speaker is not None and self._speaker is not speaker
 
     async def carry_on(self, heard: Heard) -> None:
         """What was called is carried out, and told to whoever is asked next."""
@@ -67,9 +73,8 @@ class Dialogue:
             calls = [
                 {**call, "id": call["id"] or self._named(place)} for place, call in enumerate(heard.calls)
             ]
-            told = [await self._told(call) for call in calls]
-            self.said.append(Message(role="assistant", content=heard.text or None, tool_calls=calls))
-            self.said += told
+            told = await self._told(calls)
+            self.said += [Message(role="assistant", content=heard.text or None, tool_calls=calls), *told]
             self.usages += [heard.usage] if heard.usage else []
             self.rounds += 1
 
@@ -77,13 +82,15 @@ class Dialogue:
         """What was called beside the client's own calls is carried out, and told to nobody."""
         async with self._carrying:
             self.leave_to(speaker)
-            for call in heard.aside:
-                await self._told(call)
+            await self._told(heard.aside)
 
-    async def _told(self, call: Call) -> Message:
-        function = call["function"]
-        content = await self._kit.carry_out(function["name"], function["arguments"])
-        return Message(role="tool", tool_call_id=call["id"], content=content)
+    async def _told(self, calls: Sequence[Call]) -> list[Message]:
+        until, told = asyncio.get_running_loop().time() + _WITHIN, []
+        for call in calls:
+            function = call["function"]
+            content = await self._kit.carry_out(function["name"], function["arguments"], until)
+            told.append(Message(role="tool", tool_call_id=call["id"], content=content))
+        return told
 
     def _named(self, place: int) -> str:
         # Nine letters and digits are what the strictest of vendors takes.

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from proxy.errors import UpstreamBroken, UpstreamError
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.framing import Framing
 from proxy.tools.completed import Completed
 from proxy.tools.dialogue import Dialogue, Heard
@@ -62,7 +62,7 @@ class Rounds:
     async def _read_stream(self) -> bytes:
         while not self._ended:
             data = await self._heard()
-            if await self._dialogue.overtaken(self, self._since):
+            if await self._behind():
                 await self._ask_again()
                 continue
             shown = self._streamed.feed(self._framing.feed(data) if data else self._framing.close())
@@ -72,6 +72,14 @@ class Rounds:
             if shown:
                 return shown
         return b""
+
+    async def _behind(self) -> bool:
+        """Whether tools were called elsewhere since this one was asked; what nobody wants waits to be let go."""
+        overtaken = await self._dialogue.overtaken(self, self._since)
+        if self._dialogue.left_to_another(self):
+            await asyncio.sleep(self._due - asyncio.get_running_loop().time())
+            raise UpstreamTimeout("Another upstream was to answer in its place.")
+        return overtaken
 
     async def _heard(self) -> bytes:
         """What comes next; what breaks or stays open behind its own end is whole."""

@@ -1,13 +1,15 @@
 """The memory tools on what is known of one person: whatever a model asks of them, it is told something."""
 
+import asyncio
 import json
+import time
 
 import pytest
 
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.knowledge import Knowledge
 from proxy.memory.store import StoreError
-from proxy.tools import TOOLS, Notebook
+from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
 
 pytestmark = pytest.mark.anyio
 ANN = Scope("default", "ann")
@@ -52,8 +54,15 @@ class Dead(Shelf):
 
 async def told(name, arguments, shelf=None, person=ANN):
     shelf = shelf or Shelf()
-    notebook = Notebook(person, Knowledge(shelf), shelf)
-    return json.loads(await notebook.carry_out(name, arguments))
+    until = asyncio.get_running_loop().time() + 5
+    return json.loads(await Notebook(person, Knowledge(shelf), shelf).carry_out(name, arguments, until))
+
+
+class Hanging(Shelf):
+    async def facts(self, *_, **__):
+        await asyncio.Event().wait()
+
+    remove_fact = search = facts
 
 
 DEEP = '{"text": "Ann is tall.", "query": "Ann", "id": "1", "more": ' + "[" * 50_000 + "]" * 50_000 + "}"
@@ -98,3 +107,25 @@ async def test_what_is_stored_can_be_forgotten_and_of_nobody_nothing_is_kept():
     nobody = await told("memory_store", '{"text": "Ann is tall."}', shelf, Scope("default"))
     assert "error" in nobody
     assert shelf.kept == []
+
+
+class Round:
+    """A round in which all three tools are called, twice each."""
+
+    text, aside, usage = "", (), {}
+    calls = tuple(
+        {"id": "", "function": {"name": name, "arguments": '{"text": "Ann.", "query": "Ann", "id": "1"}'}}
+        for name in (*TOOLS, *TOOLS)
+    )
+
+
+async def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
+    shelf = Hanging()
+    notebook = Notebook(ANN, Knowledge(shelf), shelf)
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook, 4))
+    started = time.monotonic()
+    await dialogue.carry_on(Round())
+    assert 1.9 < time.monotonic() - started < 3.5
+    _, *told = dialogue.said
+    assert len(told) == 6
+    assert all("does not answer" in each.content for each in told)
