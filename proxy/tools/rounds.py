@@ -74,7 +74,7 @@ class Rounds:
         return b""
 
     async def _behind(self) -> bool:
-        """Whether tools were called elsewhere since this one was asked; what nobody wants waits to be let go."""
+        """Whether tools were called elsewhere since this was asked for; what has lost waits to be let go."""
         overtaken = await self._dialogue.overtaken(self, self._since)
         if self._dialogue.left_to_another(self):
             await asyncio.sleep(self._due - asyncio.get_running_loop().time())

@@ -29,6 +29,7 @@ from tests.fake_upstream import (
 )
 from tests.proxy_server import ProxyServer
 from tests.raw_client import RawClient, request
+from tests.strict_upstream import judge
 from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
@@ -193,6 +194,16 @@ def test_an_upstream_of_another_kind_puts_it_in_its_own_words(
     [call] = reserve.last.json["messages"][-2]["tool_calls"]
     assert call.keys() == {"id", "type", "function"}
     assert call["id"] == reserve.last.json["messages"][-1]["tool_call_id"]
+
+
+def test_an_upstream_with_ids_of_its_own_form_takes_the_calls_of_another(
+    served: Served, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    proxy = served(other="accepts: mistral, model: m")
+    Model(upstream, "main", FAILURES["503"])
+    Model(reserve, "reserve")
+    assert transcript(chat(proxy).content).text == "reserve knows."
+    assert judge("mistral", reserve.last.json) is None
 
 
 def test_the_last_round_is_the_last_for_the_next_upstream_as_well(
