@@ -36,6 +36,7 @@ class Fallback:
         self._since = self._time()
         self._patience = self._since + min(pipeline.first_token, pipeline.total)
         self._due = self._patience if question.streaming else self._since + pipeline.total
+        self._begun: Begun | None = None
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
 
     @property
@@ -49,7 +50,6 @@ class Fallback:
         begun = await (self._one_by_one() if hedge is None else self._hedged(hedge))
         if begun is None:
             raise self._failure
-        self._course.leave_to(begun.response)
         self.model, self.upstream = begun.model, begun.upstream
         return begun
 
@@ -64,10 +64,21 @@ class Fallback:
             if candidate.tried > 1:
                 self._tries.again.append(candidate.target.name)
             try:
-                return await self._ask(candidate, candidate.target)
+                begun = await self._ask(candidate, candidate.target)
             except UpstreamError as error:
                 self._failed(candidate, error)
+            else:
+                return self._chosen(begun)
         return None
+
+    def _chosen(self, begun: Begun) -> Begun:
+        """The answer that began first: it is the client's, and a later one is let go."""
+        if self._begun is None:
+            self._begun = begun
+            self._course.leave_to(begun.response)
+        else:
+            begun.response.close()
+        return self._begun
 
     def _ask(self, candidate: Candidate, target: Target) -> Awaitable[Begun]:
         until = self._until(target)
