@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.account import Account
-from proxy.errors import Conflict, NotFound, TurnkeeperError
+from proxy.errors import Conflict, NotFound, RequestError, TurnkeeperError
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
@@ -101,12 +101,21 @@ async def _edited(room: Room) -> Response:
     line = _line(session, room.params["position"])
     if not is_as_shown(line, room.form.get("shown", "")):
         raise Conflict("This turn has changed since you opened it; go back, reload and try again.")
-    changed = reworded(session, line.position, room.form.get("text", ""))
-    window = room.memory.recorder.window
-    if not await room.memory.store.write(key, encode(changed), version=version, ttl=window.ttl):
+    changed = reworded(session, line.position, _words(room, line))
+    recorder = room.memory.recorder
+    if not await room.memory.store.write(key, encode(changed), version=version, ttl=recorder.window.ttl):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
+    recorder.tell(key, changed)
     room.server.traces.forget(key.tenant, session=key.session)
     return redirect(_HERE, key.session)
+
+
+def _words(room: Room, line: Line) -> str:
+    """What is to stand there; models refuse a message without words, unless it calls a tool."""
+    text = room.form.get("text", "")
+    if not text.strip() and not line.calls:
+        raise RequestError("A turn cannot be without words. Go back and write what was said, or leave it.")
+    return text
 
 
 async def _read(room: Room, key: Key) -> tuple[Session, int]:

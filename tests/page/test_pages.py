@@ -357,6 +357,39 @@ def test_words_can_be_edited(open_proxy: ProxyServer, visit: Visit):
     assert visit.post(path, seen=path, shown=shown, text="Once more").status_code == 409
 
 
+def edited(visit: Visit, path: str, text: str) -> Any:
+    """What comes of words that are sent from the page that edits a turn."""
+    shown = re.search(r'name="shown" value="(\w+)"', visit.page(path))[1]
+    return visit.post(path, seen=path, shown=shown, text=text)
+
+
+@pytest.mark.parametrize("text", ["", " \r\n "])
+def test_words_cannot_be_edited_to_nothing(open_proxy: ProxyServer, visit: Visit, text: str):
+    talk(open_proxy)
+    got = edited(visit, "/conversations/room-1/edit/1", text)
+    assert got.status_code == 400 and "write what was said" in words(got.text)
+    held = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
+    assert held[1]["content"] == "Can you tell me a joke?"
+
+
+def test_an_edited_answer_is_whole_and_what_was_not_heard_goes_with_the_old_words(
+    open_proxy: ProxyServer, visit: Visit
+):
+    talk(open_proxy)
+    assert "outstanding" in visit.page("/conversations/room-1")
+    assert edited(visit, "/conversations/room-1/edit/2", "Of course.").status_code == 303
+    held = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"][2]
+    assert held["content"] == "Of course." and not held["metadata"].keys() & {"interrupted", "original"}
+    assert "outstanding" not in visit.page("/conversations/room-1")
+
+
+def test_words_that_are_saved_as_they_are_change_nothing(open_proxy: ProxyServer, visit: Visit):
+    talk(open_proxy)
+    before = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
+    assert edited(visit, "/conversations/room-1/edit/2", before[2]["content"]).status_code == 303
+    assert open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"] == before
+
+
 def summarised(proxy: ProxyServer) -> None:
     """A conversation of eight messages, the first four of which are in a summary."""
     contents = [{"role": "user", "content": f"line {i}", "turn_id": i} for i in range(8)]
@@ -722,6 +755,29 @@ def test_a_persons_words_are_found(archiving: ProxyServer):
         time.sleep(0.1)
     assert "/conversations/room-1" in page and "Why did the scarecrow" in page
     assert "Nothing was found" in visit.page("/people/bob?query=scarecrow")
+
+
+def archived(proxy: ProxyServer, text: str) -> list[str]:
+    """What is archived of ann's words, once ``text`` is among it."""
+    end = time.monotonic() + 10
+    while True:
+        turns = proxy.client.get("/v1/memory/users/ann/export").json()["turns"]
+        kept = [turn["message"]["content"] for turn in turns]
+        if text in kept:
+            return kept
+        assert time.monotonic() < end, kept
+        time.sleep(0.05)
+
+
+def test_edited_words_are_found_and_those_before_them_are_not(archiving: ProxyServer):
+    talk(archiving, user_id="ann")
+    assert archived(archiving, "Can you tell me a joke?")
+    assert edited(Visit(archiving), "/conversations/room-1/edit/1", "Sing a ballad.").status_code == 303
+    assert "Can you tell me a joke?" not in archived(archiving, "Sing a ballad.")
+    asked = {"user": "ann", "query": "ballad or joke", "limit": 10}
+    found = archiving.client.post("/v1/memory/search", json=asked).json()["results"]
+    told = [each["text"] for each in found]
+    assert "Sing a ballad." in told and "Can you tell me a joke?" not in told
 
 
 def test_facts_are_shown_and_removed(archiving: ProxyServer):
