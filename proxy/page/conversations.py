@@ -79,7 +79,9 @@ async def _lines(room: Room, key: Key, session: Session, start: int, end: int) -
 async def _asked_to_delete(room: Room) -> Response:
     key = _key(room)
     session, _ = await _read(room, key)
-    return await room.page("delete.html", _HERE, id=key.session, count=session.moved + len(session.entries))
+    person = session.user if room.memory.archiving else None
+    count = session.moved + len(session.entries)
+    return await room.page("delete.html", _HERE, id=key.session, count=count, person=person)
 
 
 async def _deleted(room: Room) -> Response:

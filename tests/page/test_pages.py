@@ -780,6 +780,20 @@ def test_edited_words_are_found_and_those_before_them_are_not(archiving: ProxySe
     assert "Sing a ballad." in told and "Can you tell me a joke?" not in told
 
 
+def test_whoever_deletes_a_conversation_is_told_what_stays_of_it_in_the_archive(
+    archiving: ProxyServer, open_proxy: ProxyServer, visit: Visit
+):
+    talk(archiving, user_id="ann b")
+    kept = Visit(archiving)
+    page = kept.page("/conversations/room-1/delete")
+    assert "stays in the archive" in words(page)
+    assert {"/people/ann%20b", "/people/ann%20b/forget"} <= {each["href"] for each in Markup(page).of("a")}
+    archiving.client.put("/v1/memory/sessions/nobodys", json={"contents": []})
+    assert "archive" not in words(kept.page("/conversations/nobodys/delete"))
+    talk(open_proxy, user_id="ann b")
+    assert "archive" not in words(visit.page("/conversations/room-1/delete"))
+
+
 def test_facts_are_shown_and_removed(archiving: ProxyServer):
     person = Scope("default", "ann")
     fact = Fact(id="f/1", text="Likes <b>jokes</b>", created=time.time(), evidence=("a", "b"))
