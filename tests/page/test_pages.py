@@ -24,6 +24,7 @@ from proxy.memory.session import decode, encode
 from proxy.memory.store import Key
 from proxy.page.examples import TITLES, example
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
+from tests.memory.mem0_library import installed
 from tests.page.conftest import KEYED, KEYS
 from tests.page_visit import Markup, Visit, newest, settle, words
 from tests.proxy_server import ProxyServer
@@ -804,6 +805,21 @@ def test_facts_are_shown_and_removed(archiving: ProxyServer):
     assert visit.post("/people/ann/facts/f%2F1").status_code == 403
     assert visit.post("/people/ann/facts/f%2F1", seen="/people/ann").status_code == 303
     assert "No facts." in visit.page("/people/ann")
+
+
+def test_facts_that_mem0_keeps_are_shown_and_removed_there(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "mem0", installed())
+    kept = f'"sqlite:{tmp_path / "memory.db"}", facts: {{upstream: main, store: mem0}}'
+    proxy = serve(KEYED.replace('"memory:"', kept))
+    visit, path = Visit(proxy), "/v1/memory/users/ann/facts"
+    fact = proxy.client.post(path, json={"text": "Likes jazz."}).json()["id"]
+    assert "Likes jazz." in words(visit.page("/people/ann"))
+    assert [each["text"] for each in visit.get("/people/ann/export").json()["facts"]] == ["Likes jazz."]
+    assert visit.post(f"/people/ann/facts/{fact}", seen="/people/ann").status_code == 303
+    assert "No facts." in visit.page("/people/ann")
+    assert proxy.client.get(path).json()["data"] == []
 
 
 def test_all_of_a_person_can_be_carried_away(archiving: ProxyServer):
