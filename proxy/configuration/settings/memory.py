@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 
 from filters import quantity
+from filters.number import Whole
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
 from proxy.configuration.settings.facts import Facts
@@ -13,7 +14,6 @@ from proxy.configuration.settings.summaries import Summaries
 from proxy.configuration.value import (
     Duration,
     Retention,
-    Whole,
     archive_address,
     encryption_keys,
     store_address,
