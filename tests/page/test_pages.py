@@ -23,7 +23,7 @@ from proxy.memory.segment import Segment
 from proxy.memory.session import decode, encode
 from proxy.memory.store import Key
 from proxy.page.examples import TITLES, example
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
+from tests.fake_upstream import CLOSE, DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.memory.mem0_library import installed
 from tests.page.conftest import KEYED, KEYS
 from tests.page_visit import Markup, Visit, newest, settle, words
@@ -530,6 +530,48 @@ def test_health_tells_of_upstreams_memory_and_the_hour(open_proxy: ProxyServer, 
     talk(open_proxy)
     page = words(visit.page("/health"))
     assert "Memory answers in" in page and "Turns in the last hour 1" in page and "main openai" in page
+
+
+FALLING_BACK = """
+keys: "${TURNKEEPER_KEYS:-}"
+traces: {keep: 50}
+upstreams:
+  main: {base_url: "${UPSTREAM_BASE_URL}"}
+  reserve: {base_url: "practice:", model: spare}
+pipelines: {default: {upstreams: [main, reserve]}}
+"""
+SUMS = ("Being answered", "Yet to be written")
+
+
+def test_health_shows_each_tenant_its_own_turns_and_models(serve: Serve, upstream: FakeUpstream):
+    proxy = serve(FALLING_BACK, TURNKEEPER_KEYS=KEYS)
+    upstream.says(CLOSE)
+    for _ in range(6):
+        proxy.chat(model="model-of-one", headers={"authorization": "Bearer secret-1"})
+    proxy.chat(model="model-of-two", headers={"authorization": "Bearer secret-2"})
+    end = time.monotonic() + 5
+    while sum(len(list(proxy.app.traces.newest(tenant))) for tenant in ("one", "two")) < 7:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    one, two = (words(signed_in(proxy, key).page("/health")) for key in ("secret-1", "secret-2"))
+    assert "Turns in the last hour 6" in one and "open model-of-one" in one
+    assert "Turns in the last hour 1" in two and "model-of-one" not in two
+    assert not [name for name in SUMS if name in one or name in two]
+
+
+def test_health_shows_a_single_tenant_all_that_the_server_does(
+    serve: Serve, open_proxy: ProxyServer, upstream: FakeUpstream
+):
+    upstream.says(CLOSE)
+    only = serve(
+        FALLING_BACK.replace("keep: 50", "keep: 0"), TURNKEEPER_KEYS="one:secret-1,one:secret-4:chat"
+    )
+    for _ in range(6):
+        only.chat(model="m-1", headers={"authorization": "Bearer secret-1"})
+    page = words(signed_in(only).page("/health"))
+    assert "Turns in the last hour 6" in page and "open m-1" in page
+    for told in (page, words(Visit(open_proxy).page("/health"))):
+        assert all(name in told for name in SUMS)
 
 
 def test_a_dead_memory_is_a_page_that_says_so(serve: Serve, tmp_path: Path):
