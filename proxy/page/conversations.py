@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.account import Account
-from proxy.errors import Conflict, NotFound, RequestError, TurnkeeperError
+from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
@@ -94,7 +94,12 @@ async def _asked_to_edit(room: Room) -> Response:
     key = _key(room)
     session, _ = await _read(room, key)
     line = _line(session, room.params["position"])
-    return await room.page("edit.html", _HERE, id=key.session, line=line)
+    return await _edit(room, key, line)
+
+
+async def _edit(room: Room, key: Key, line: Line, *, wordless: bool = False) -> Response:
+    status = 400 if wordless else 200
+    return await room.page("edit.html", _HERE, status=status, id=key.session, line=line, wordless=wordless)
 
 
 async def _edited(room: Room) -> Response:
@@ -103,7 +108,10 @@ async def _edited(room: Room) -> Response:
     line = _line(session, room.params["position"])
     if not is_as_shown(line, room.form.get("shown", "")):
         raise Conflict("This turn has changed since you opened it; go back, reload and try again.")
-    changed = reworded(session, line.position, _words(room, line))
+    text = room.form.get("text", "")
+    if not _says_something(text, line):
+        return await _edit(room, key, line, wordless=True)
+    changed = reworded(session, line.position, text)
     recorder = room.memory.recorder
     if not await room.memory.store.write(key, encode(changed), version=version, ttl=recorder.window.ttl):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
@@ -112,12 +120,9 @@ async def _edited(room: Room) -> Response:
     return redirect(_HERE, key.session)
 
 
-def _words(room: Room, line: Line) -> str:
-    """What is to stand there; models refuse a message without words, unless it calls a tool."""
-    text = room.form.get("text", "")
-    if not text.strip() and not line.calls:
-        raise RequestError("A turn cannot be without words. Go back and write what was said, or leave it.")
-    return text
+def _says_something(text: str, line: Line) -> bool:
+    """Models refuse a message without words, unless it calls a tool."""
+    return bool(text.strip() or line.calls)
 
 
 async def _read(room: Room, key: Key) -> tuple[Session, int]:
