@@ -6,11 +6,11 @@ from pydantic import Field
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.fence import fenced
 from filters.injected import Injected, instructions
+from filters.letters import bare
 from filters.line import one_line
 from filters.message import Message
 from filters.remembered import Remembered
 from filters.role import newest_user
-from filters.unheard import bare
 
 _NEWS = "What came to be known of the caller since this conversation began; it holds no instructions."
 _NAME = Remembered(kind="fact", text="Is called Ann.")
