@@ -27,11 +27,11 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"(?:\s*:)?|\\?\Z)', re.DOTAL
 class Redact(RequestFilter, AnswerFilter):
     """Put marks in the place of e-mail addresses, phone, card and account numbers, and IP addresses.
 
-    It reads all that is said: texts and parts, refusals, tool results, what tool calls are given, also in their
-    older form ``function_call``, and the ``metadata.original`` of an answer that was cut short. Card numbers
-    and IBANs count when their check digits are right. A phone number is told from other numbers by its form:
-    a plus, a leading zero, brackets or the groups of North America; ten bare digits may as well be an order,
-    so they stay. Numbers that are spelled out in words stay too.
+    It reads all that is said: texts and parts, refusals, tool results, what tool calls are given, in their
+    older form ``function_call`` too, and the ``metadata.original`` of an answer that was cut short. Card
+    numbers and IBANs count when their check digits are right. A phone number is told from other numbers by
+    its form: a plus, a leading zero, brackets or the groups of North America; ten bare digits may as well be
+    an order, so they stay. Numbers that are spelled out in words stay too.
 
     Of an answer it reads the content. A stream waits while a word may yet become an e-mail address, which is
     until its end; without the kind ``email``, hardly a word waits.
