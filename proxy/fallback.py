@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 
 from proxy.attempt import Begun, Due, attempt
 from proxy.candidates import Candidate, Candidates
+from proxy.course import Course
 from proxy.errors import UpstreamError, UpstreamTimeout
 from proxy.pipeline import Pipeline, Target
 from proxy.question import Question
@@ -24,7 +25,8 @@ class Fallback:
     """
 
     def __init__(self, question: Question, pipeline: Pipeline, tries: Tries) -> None:
-        self._candidates = Candidates(question, pipeline)
+        self._course = Course(question, pipeline)
+        self._candidates = Candidates(self._course)
         self.model = self._candidates.model
         self.upstream = pipeline.targets[0].name
         self._pipeline = pipeline
@@ -34,7 +36,13 @@ class Fallback:
         self._since = self._time()
         self._patience = self._since + min(pipeline.first_token, pipeline.total)
         self._due = self._patience if question.streaming else self._since + pipeline.total
+        self._begun: Begun | None = None
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
+
+    @property
+    def rounds(self) -> int:
+        """How often the model was to go on, behind tools of ours that were carried out."""
+        return self._course.rounds
 
     async def begin(self) -> Begun:
         """The first answer that begins. Raises the last UpstreamError where none does."""
@@ -56,10 +64,21 @@ class Fallback:
             if candidate.tried > 1:
                 self._tries.again.append(candidate.target.name)
             try:
-                return await self._ask(candidate, candidate.target)
+                begun = await self._ask(candidate, candidate.target)
             except UpstreamError as error:
                 self._failed(candidate, error)
+            else:
+                return self._chosen(begun)
         return None
+
+    def _chosen(self, begun: Begun) -> Begun:
+        """The answer that began first: it is the client's, and a later one is let go."""
+        if self._begun is None:
+            self._begun = begun
+            self._course.leave_to(begun.response)
+        else:
+            begun.response.close()
+        return self._begun
 
     def _ask(self, candidate: Candidate, target: Target) -> Awaitable[Begun]:
         until = self._until(target)

@@ -10,8 +10,8 @@ from proxy.rewriting import Rewriting
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
-_DONE = b"data: [DONE]"
-_LAST = _DONE + b"\n\n"
+_DONE = (b"data: [DONE]", b"data:[DONE]")
+_LAST = tuple(done + blank for done in _DONE for blank in (b"\n\n", b"\r\n\r\n"))
 _LINGER = 1.0
 """For how many seconds an upstream may leave a stream open behind its own end."""
 # What has gone out is kept until the turn is recorded.

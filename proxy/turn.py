@@ -78,7 +78,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         if pipeline.memory and who.key and tape:
             said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
             said = msgspec.structs.replace(said, user=who.user, model=fallback.model, told=told, read=read)
-            pipeline.memory.recorder.put(said)
+            pipeline.memory.recorder.put(msgspec.structs.replace(said, again=fallback.rounds > 0))
 
 
 async def _pass_on(  # noqa: PLR0913, PLR0917
@@ -124,7 +124,6 @@ def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
         trimmed=bool(notes.left_out),
         shown=question.messages,
         tools=bytes(question.fields.get("tools", b"")),
-        again=bool(question.tools and question.tools.again),
     )
 
 
