@@ -215,6 +215,16 @@ def test_a_fact_of_another_category_lasts_as_long_as_that_does(proxy, category: 
     assert proxy.client.get(ANN).json()["data"][0]["expires"] is None
 
 
+def test_a_fact_that_is_known_takes_what_comes_with_it_a_second_time(proxy) -> None:
+    berlin = proxy.client.post(ANN, json={"text": "Lives in Berlin.", "category": "daily"}).json()
+    paris = proxy.client.post(ANN, json={"text": "Lives in Paris."}).json()
+    again = {"text": "lives in berlin.", "category": "core", "importance": 1.0, "replaces": paris["id"]}
+    answered = proxy.client.post(ANN, json=again)
+    told = berlin | {"category": "core", "expires": None, "importance": 1.0, "replaces": paris["id"]}
+    assert (answered.status_code, answered.json()) == (201, told)
+    assert proxy.client.get(ANN).json()["data"] == [told]
+
+
 def test_what_moves_house_is_told_where_it_is_and_both_are_kept(proxy, upstream) -> None:
     def moved(said: Any, known: Any) -> Any:
         old = next((line["id"] for line in known if "Paris" in line["text"]), None)
