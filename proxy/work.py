@@ -4,13 +4,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol
 
+from proxy.errors import UpstreamError
 from proxy.lull import Lull
 from proxy.memory import lease
 from proxy.memory.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.summaries import Contended, Unmade
+from proxy.memory.unusable import Unusable
+from proxy.setbacks import Setbacks
 
 _log = logging.getLogger("turnkeeper")
 
@@ -21,7 +25,7 @@ ALONE_EVERY: Final = 5.0
 
 _AT_ONCE: Final = 4
 _PAGE: Final = 100
-_SHORTEST, _LONGEST = 1.0, 60.0
+_PLAIN: Final = (UpstreamError, StoreError, Unmade)
 # How far the clocks of two machines may be apart.
 _CLOCKS: Final = 120.0
 
@@ -38,8 +42,15 @@ class Work(Protocol):
         """Whether there is something to do for a session; it costs no more than a look at it."""
         ...
 
-    async def do(self, key: Key, failures: int) -> bool:
-        """Does what is due now; whether there was anything. What it raises is tried again, after pauses."""
+    async def do(self, key: Key, unusable: int) -> bool:
+        """Does what is due now; whether there was anything. What it raises is tried again, after pauses.
+
+        ``unusable`` is how many answers a model has given in vain.
+        """
+        ...
+
+    async def stand_in(self, key: Key) -> None:
+        """Does for now what can be done while ``do`` fails."""
         ...
 
 
@@ -63,9 +74,9 @@ class Worker:
         self._chores = chores
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
-        self._lulls = {work.name: Lull() for work in works}
+        self._lulls = {work.name: Lull(work.name) for work in works}
         self._late: set[tuple[str, Key]] = set()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
         self._running = False
         self._seen = 0.0
 
@@ -74,15 +85,20 @@ class Worker:
         for work in self._works if self._running else ():
             if (work.name, key) in self._tasks:
                 self._late.add((work.name, key))  # it may be past its last look
+                if self._lulls[work.name].failing and work.due(session):
+                    self._aside(self._stood_in(work, key))
             elif work.due(session):
                 self._begin(work, key)
 
     def look(self, key: Key) -> None:
         """Tells of a session that may have become due; what it holds is read once more."""
         if self._running:
-            task = asyncio.get_running_loop().create_task(self._look(key))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._aside(self._look(key))
+
+    @property
+    def failing(self) -> Mapping[str, bool]:
+        """Which kinds of work have failed of late, and nothing else."""
+        return {name: lull.failing for name, lull in self._lulls.items()}
 
     async def run(self, *, every: float = EVERY) -> None:
         """Works until it is cancelled; looks through the store at once and then every few seconds."""
@@ -97,7 +113,7 @@ class Worker:
             await self._stop(chores)
 
     async def _stop(self, chores: Sequence[asyncio.Task[None]]) -> None:
-        tasks = [*self._tasks.values(), *self._looking, *chores]
+        tasks = [*self._tasks.values(), *self._beside, *chores]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -123,9 +139,7 @@ class Worker:
             after = page[-1].session
 
     async def _look(self, key: Key) -> None:
-        # What cannot be read now is found when the store is looked through.
-        with contextlib.suppress(StoreError):
-            await self._consider(key)
+        await self._consider(key)
 
     async def _consider(self, key: Key) -> None:
         try:
@@ -136,6 +150,11 @@ class Worker:
             return
         if session:
             self.nudge(key, session)
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_tolerated(work))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     def _begin(self, work: Work, key: Key) -> None:
         job = work.name, key
@@ -152,28 +171,60 @@ class Worker:
                 self._begin(work, key)
 
     async def _until_done(self, work: Work, key: Key) -> None:
-        failures, lull = 0, self._lulls[work.name]
+        lull, setbacks = self._lulls[work.name], Setbacks()
         while True:
-            before = failures or await lull.over()
             try:
-                async with self._slots:
-                    if not failures and lull.since(before):
-                        continue
-                    done = await self._attempt(work, key, failures)
+                done = await self._tried(work, key, setbacks)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
-                failures += 1
-                lull.failed()
-                _log.warning("%s: tried %d times: %s", work.name, failures, type(error).__name__)
-                await asyncio.sleep(min(_SHORTEST * 2 ** (failures - 1), _LONGEST))
+                setbacks.add(error)
+                self._note(lull, key, error)
+                await lull.rest(setbacks.rest)
                 continue
             if done is False:
                 return
             if done:
-                failures = 0
-                lull.succeeded()
+                setbacks = Setbacks()
             await asyncio.sleep(0 if done else lease.TTL / 4)
 
-    async def _attempt(self, work: Work, key: Key, failures: int) -> bool | None:
-        """Whether there was anything to do; ``None`` where another process has the work."""
+    def _note(self, lull: Lull, key: Key, error: Exception) -> None:
+        if isinstance(error, Unusable):
+            lull.succeeded()  # whoever answers is not away
+        else:
+            lull.failed(key, _told(error))
+
+    async def _tried(self, work: Work, key: Key, setbacks: Setbacks) -> bool | None:
+        """Whether there was anything to do, when it is this session's turn; ``None`` where others do it."""
+        lull = self._lulls[work.name]
+        while True:
+            if lull.on or setbacks.are_many:
+                await self._stood_in(work, key)
+            for_all = await lull.over()
+            async with self._slots:
+                if lull.on and not for_all:
+                    continue  # a lull began while all slots were taken
+                done = await self._attempt(work, key, setbacks.unusable)
+            if done:
+                lull.succeeded()
+            elif for_all:
+                lull.returned()
+            return done
+
+    async def _attempt(self, work: Work, key: Key, unusable: int) -> bool | None:
         async with lease.lease(self._store, work.name, key) as ours:
-            return await work.do(key, failures) if ours else None
+            return await work.do(key, unusable) if ours else None
+
+    async def _stood_in(self, work: Work, key: Key) -> None:
+        async with lease.lease(self._store, work.name, key) as ours:
+            if ours:
+                await work.stand_in(key)
+
+
+async def _tolerated(work: Coroutine[Any, Any, None]) -> None:
+    # What cannot be read or written now is found when the store is looked through.
+    with contextlib.suppress(StoreError, Contended):
+        await work
+
+
+def _told(error: Exception) -> str:
+    """What may be said of a failure: a stray exception's own words may quote a caller."""
+    return str(error) if isinstance(error, _PLAIN) else type(error).__name__

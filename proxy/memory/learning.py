@@ -17,6 +17,7 @@ from proxy.memory.knowledge import Knowledge, Learnt
 from proxy.memory.segment import Reach
 from proxy.memory.session import Entry, Session, anew, decode, encode
 from proxy.memory.store import Key, Store
+from proxy.memory.unusable import Unusable
 
 MANY: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""
@@ -36,8 +37,8 @@ class Heard(msgspec.Struct, frozen=True):
     at: float
 
 
-class Unfound(Exception):
-    """A model answered, and nothing can be made of it."""
+class Unfound(Unusable):
+    """A model's answer is no list of facts."""
 
 
 class Finder(Protocol):
@@ -90,10 +91,10 @@ class Learning:
         is_urgent = new[0].life < session.life or _has_moved(session)
         return is_urgent or len(new) >= MANY or paused
 
-    async def do(self, key: Key, failures: int) -> bool:
+    async def do(self, key: Key, unusable: int) -> bool:
         """Looks at what is due, or a part of it; whether there was anything.
 
-        What a model cannot be made to answer usefully is passed over after three failures.
+        What a model cannot be made to answer usefully is passed over after three such answers in a row.
         """
         began = self._clock()
         session = await self._read(key)
@@ -103,11 +104,14 @@ class Learning:
         try:
             await self._learn(key, session, batch, at=began)
         except Unfound:
-            if failures < _TRIES:
+            if unusable < _TRIES:
                 raise
             _log.warning("No model finds facts in some turns; they are passed over.")
         await self._mark(key, session, batch[-1].place)
         return True
+
+    async def stand_in(self, key: Key) -> None:
+        """Nothing stands in for a fact: the turns wait for the model."""
 
     async def _learn(self, key: Key, session: Session, batch: Sequence[Entry], *, at: float) -> None:
         """``at`` is when the words were read: a person who is forgotten later stays forgotten."""

@@ -16,8 +16,6 @@ from proxy.memory.session import Entry, Session, anew, decode, encode
 from proxy.memory.store import Key, Store
 
 _ATTEMPTS: Final = 10
-_TRIES: Final = 3
-"""After so many failures a digest stands in."""
 
 
 class Notes(NamedTuple):
@@ -65,20 +63,21 @@ class Summaries:
         """Whether there is anything to summarise."""
         return self._due(session) is not None
 
-    async def do(self, key: Key, failures: int) -> bool:
-        """Makes the one summary that is due, if any; whether there was one.
-
-        Raises Unmade where no model did; after three failures a digest takes its place.
-        """
+    async def do(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
+        """Makes the one summary that is due, if any; whether there was one. Raises Unmade."""
         session = await self._read(key)
         plan = self._due(session) if session else None
         if session is None or plan is None:
             return False
-        if failures < _TRIES or _stands_in(session, plan):
-            await self._make(key, session, plan)
-            return True
-        await self._make(key, session, plan, by_digest=True)
-        raise Unmade("A digest stands in until a model answers.")
+        await self._make(key, session, plan)
+        return True
+
+    async def stand_in(self, key: Key) -> None:
+        """Puts a digest where a summary is due, until a model answers."""
+        session = await self._read(key)
+        plan = self._due(session) if session else None
+        if session and plan and not _stands_in(session, plan):
+            await self._make(key, session, plan, by_digest=True)
 
     # --- what is asked for
 
@@ -210,9 +209,9 @@ class Summaries:
 
 
 def _stands_in(session: Session, plan: Plan) -> bool:
-    """Whether a digest stands already where a summary is to be put."""
+    """Whether there stands already, where a summary is to be put, what will do until a model answers."""
     former = session.summaries[plan.first : plan.last]
-    return not plan.merge and any(one.digest and not one.stale for one in former)
+    return plan.merge or any(one.digest and not one.stale for one in former)
 
 
 def _is_open(session: Session, plan: Plan, former: Session) -> bool:

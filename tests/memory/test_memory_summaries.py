@@ -172,19 +172,42 @@ class Overtaken:
         return held
 
 
-def test_after_three_failures_a_digest_stands_in_until_a_model_answers() -> None:
-    async def run() -> list[Any]:
+def test_a_digest_stands_in_until_a_model_answers() -> None:
+    async def run() -> tuple[list[list[bool]], int]:
         store = await stored(Session(entries=entries(4)))
-        summaries = Summaries(store, WINDOW, Writer(fails=3))
-        told: list[Any] = []
-        for failures in range(6):
-            try:
-                told.append(await summaries.do(KEY, failures))
-            except Unmade:
-                told.append([one.digest for one in await summaries.get_summaries(KEY)])
-        return [*told, [one.digest for one in await summaries.get_summaries(KEY)]]
+        writer = Writer(fails=1)
+        summaries, told = Summaries(store, WINDOW, writer), list[list[bool]]()
 
-    assert asyncio.run(run()) == [[], [], [], [True], True, False, [False]]
+        async def look() -> None:
+            told.append([one.digest for one in await summaries.get_summaries(KEY)])
+
+        with pytest.raises(Unmade):
+            await summaries.do(KEY, 0)
+        await look()
+        for _ in range(2):
+            await summaries.stand_in(KEY)
+            await look()
+        while await summaries.do(KEY, 0):
+            await look()
+        await summaries.stand_in(KEY)
+        await look()
+        return told, writer.asked
+
+    assert asyncio.run(run()) == ([[], [True], [True], [False], [False]], 2)
+
+
+def test_what_would_merge_summaries_that_a_model_made_waits_for_a_model() -> None:
+    made = tuple(Segment(text=f"Notes {n}.", life=0, turn=n, messages=2, model="m") for n in range(5))
+
+    async def run() -> list[str]:
+        store = await stored(Session(entries=entries(6), turns=6, summaries=made))
+        summaries = Summaries(store, WINDOW, Writer())
+        await summaries.stand_in(KEY)
+        before = await texts(store)
+        await summaries.do(KEY, 0)
+        return [*before, str(len(await texts(store)))]
+
+    assert asyncio.run(run()) == [*(f"Notes {n}." for n in range(5)), "3"]
 
 
 def test_what_became_stale_is_made_anew_from_the_cold_part_too() -> None:

@@ -1,0 +1,31 @@
+"""How often one piece of work has failed, and how long it rests before it is tried again."""
+
+from typing import Final
+
+from proxy.memory.unusable import Unusable
+
+_MANY: Final = 3
+_SHORTEST, _LONGEST = 1.0, 300.0
+_DOUBLINGS: Final = 20
+
+
+class Setbacks:
+    """Failures in a row; in ``unusable`` of them a model answered."""
+
+    def __init__(self) -> None:
+        self.count = self.unusable = 0
+
+    def add(self, error: Exception) -> None:
+        """One more."""
+        self.count += 1
+        self.unusable += isinstance(error, Unusable)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether it may take a while until it works."""
+        return self.count >= _MANY
+
+    @property
+    def rest(self) -> float:
+        """The seconds until it is tried again: one at first, five minutes at last."""
+        return float(min(_LONGEST, _SHORTEST * 2 ** min(self.count - 1, _DOUBLINGS)))
