@@ -98,7 +98,7 @@ class Extractor:
     ) -> Sequence[Learnt]:
         """What a model finds in what one person said, as far as it can be believed.
 
-        Raises Unfound for an answer of which nothing can be made, and UpstreamError where there is none.
+        Raises Unfound where a model answered and nothing can be made of it, and UpstreamError where none did.
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
         failure: Exception = UpstreamBroken("No model is named for facts.")
@@ -106,7 +106,9 @@ class Extractor:
             try:
                 answer = await self._inquiry.ask(_prompt(said, known), model=model, form=FORM)
                 return list(_believed(_listed(answer), said, known))
-            except (UpstreamError, Unfound) as error:
+            except UpstreamError as error:
+                failure = failure if isinstance(failure, Unfound) else error
+            except Unfound as error:
                 failure = error
         raise failure
 

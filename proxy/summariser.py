@@ -68,13 +68,14 @@ class Summariser:
         self, prompt: Sequence[Message], most: int, last: str | None, fallback: str
     ) -> tuple[str, str]:
         models = dict.fromkeys(name for name in (self._model or last, fallback or self._fallback) if name)
-        failure: Exception = UpstreamBroken("No model is named for summaries.")
+        failures: list[UpstreamError] = []
         for model in models:
             try:
                 return _checked(await self._inquiry.ask(prompt, model=model), most), model
             except UpstreamError as error:
-                failure = error
-        raise Unmade(str(failure)) from failure
+                failures.append(error)
+        why = dict.fromkeys(map(str, failures)) or ["No model is named for summaries."]
+        raise Unmade(" ".join(why)) from (failures[-1] if failures else None)
 
 
 def _checked(text: str, most: int) -> str:

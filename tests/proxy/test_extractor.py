@@ -131,3 +131,11 @@ def test_the_sessions_model_is_asked_where_none_is_named_and_another_where_it_fa
     assert [name for name, *_ in model.asked] == ["large", "other"]
     with pytest.raises(UpstreamBroken):
         found(Model(LISTED), model="")
+
+
+@pytest.mark.parametrize(
+    "answers", [("No facts.", UpstreamBroken("away")), (UpstreamBroken("away"), "No facts.")]
+)
+def test_a_model_that_answered_in_vain_is_not_hidden_by_one_that_is_away(answers: Any) -> None:
+    with pytest.raises(Unfound):
+        found(Model(*answers), fallback="other")

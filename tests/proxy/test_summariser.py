@@ -95,6 +95,12 @@ def test_a_bad_answer_is_none_and_another_model_is_asked(bad: Any) -> None:
         notes(Model(bad), said(LONG), fallback="large")
 
 
+def test_what_is_wrong_with_each_model_is_told() -> None:
+    asks = Model("<think>Well", UpstreamBroken("The upstream answered 401."))
+    with pytest.raises(Unmade, match=r"broke off before it came to its notes\. The upstream answered 401\."):
+        notes(asks, said(LONG), fallback="large")
+
+
 def test_without_a_named_model_the_sessions_own_is_asked() -> None:
     model = Model("Ann books a table.")
     assert notes(model, said(LONG), model="", last="chatty").model == "chatty"
