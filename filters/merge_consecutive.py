@@ -6,6 +6,7 @@ import msgspec
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
+from filters.injected import Injected
 from filters.message import Message
 
 
@@ -15,8 +16,9 @@ class MergeConsecutive(RequestFilter):
     Engines split a sentence at every pause, and some models refuse two messages of a role in a row. Words
     are joined by ``separator``; where pictures or sound are among them, the parts stand in their order.
     Tool calls and their results are never merged, nor are messages that differ in ``name`` or in fields
-    that nobody knows. The whole keeps the first message's ``turn_id``, ``timestamp`` and ``metadata``, so
-    that it changes only at its end while the talk goes on. Put steps that read these before this one.
+    that nobody knows, nor what other steps put in of memory with what was said. The whole keeps the first
+    message's ``turn_id``, ``timestamp`` and ``metadata``, so that it changes only at its end while the talk
+    goes on. Put steps that read these before this one.
     """
 
     roles: tuple[Literal["system", "developer", "user", "assistant"], ...] = Field(
@@ -77,6 +79,8 @@ class MergeConsecutive(RequestFilter):
 
     def _goes_on(self, earlier: Message, later: Message) -> bool:
         if earlier.role != later.role or later.role not in self.roles:
+            return False
+        if isinstance(earlier, Injected) or isinstance(later, Injected):
             return False
         if earlier.tool_calls or later.tool_calls or (earlier.name or None) != (later.name or None):
             return False

@@ -124,7 +124,14 @@ class RepairHistory(RequestFilter):
     def _control_words(self) -> frozenset[str]:
         return frozenset(word.strip() for word in self.control)
 
+    @cached_property
+    def _no_words(self) -> frozenset[str]:
+        """What may have to go; a history without any of it, as most are, is told at a glance."""
+        return self._control_words | {""}
+
     def _without_unsaid(self, messages: Messages) -> Messages:
+        if all(isinstance(m.content, str) and m.content.strip() not in self._no_words for m in messages):
+            return messages
         control = {i for i, m in enumerate(messages) if m.role == "user" and self._is_control(m)}
         empty = {i for i, m in enumerate(messages) if _is_empty(m)} if self.empty else set()
         gone = control | empty

@@ -3,8 +3,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
 from proxy.commands.memory import USUAL, Tenant, Where, archiving_of, remembered
 from proxy.commands.terminal import codes
@@ -22,6 +20,9 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names, as 'doc
 @documents.command(epilog=codes(good="all were added", bad="one could not be, or there is no archive"))
 def add(paths: Paths, *, config: Where = USUAL, tenant: Tenant = "") -> None:
     """Add documents; what was added under the same path before is replaced."""
+    from rich.console import Console
+    from rich.progress import track
+
     found = [path for given in paths for path in files(given)]
 
     async def work(memory: Memory, whose: str) -> list[str]:

@@ -8,12 +8,12 @@ import msgspec
 import typer
 
 from proxy import assembly
-from proxy.commands.terminal import Config, Json, told, write_json
+from proxy.commands.terminal import Config, Json, show, told, write_json
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
 from proxy.errors import NotFound, RequestError
 from proxy.pipeline import Pipeline
-from proxy.trial import narration, sample, sheet
+from proxy.trial import narration, sample
 from proxy.trial.explain import of
 
 
@@ -37,7 +37,7 @@ def explain(
         if as_json:
             write_json(msgspec.json.encode(explanation))
         else:
-            sheet.show(narration.narrated(explanation, timed=sys.stdout.isatty()), sys.stdout)
+            show(narration.narrated(explanation, timed=sys.stdout.isatty()), sys.stdout)
 
 
 def _named(settings: Settings, name: str) -> Pipeline:

@@ -4,13 +4,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from proxy.commands.terminal import Json, Own, told, write_json
 from proxy.configuration.load import shelf_of
 from proxy.configuration.shelf import Shelf
 from proxy.configuration.word import alternatives, quoted
-from proxy.describe import listing
 from proxy.describe import page as describe
 
 
@@ -29,10 +27,12 @@ def filters(
         raise typer.Exit(2)
     if as_json:
         write_json(msgspec.json.encode(found))
-    elif name:
-        listing.show_pages(found, Console())
-    else:
-        listing.show_list(found, Console())
+        return
+    from rich.console import Console
+
+    from proxy.describe import listing
+
+    (listing.show_pages if name else listing.show_list)(found, Console())
 
 
 def shelf(config: Path | None) -> Shelf:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from proxy.commands.terminal import Json, told
+from proxy.commands.terminal import Json, show, told
 from proxy.errors import ConfigError
 from proxy.feed import Event
 from proxy.framing import data_of
@@ -37,7 +37,7 @@ def tap(url: Url = "http://127.0.0.1:8080", *, json: Json = False) -> None:
             if json:
                 typer.echo(line.decode())
             else:
-                sheet.show([written(msgspec.json.decode(line, type=Event))], sys.stdout)
+                show([written(msgspec.json.decode(line, type=Event))], sys.stdout)
                 sys.stdout.flush()
 
 

@@ -1,9 +1,9 @@
 """What all commands share: options, how they speak, and how they fail."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import msgspec
 import typer
@@ -32,6 +32,20 @@ def told() -> Iterator[None]:
     except TurnkeeperError as error:
         typer.echo(sheet.plain(map(sheet.line, error.message.split("\n"))), err=True, nl=False)
         raise typer.Exit(1) from None
+
+
+def show(lines: Iterable[sheet.Line], file: TextIO) -> None:
+    """The lines in a terminal in colour; plain in a file or a pipe."""
+    if not file.isatty():
+        file.write(sheet.plain(lines).encode(file.encoding, "backslashreplace").decode(file.encoding))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=file, highlight=False)
+    for each in lines:
+        spans = [(sheet.visible(text), style) for text, style in each]
+        console.print(Text.assemble(*spans), soft_wrap=True)
 
 
 def write_json(data: bytes) -> None:

@@ -4,10 +4,10 @@ import sys
 import typer
 
 from proxy import assembly
-from proxy.commands.terminal import Files, Json, told, write_json
+from proxy.commands.terminal import Files, Json, show, told, write_json
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
-from proxy.trial import cases, sheet, verdict
+from proxy.trial import cases, verdict
 
 
 def try_cases(files: Files, *, as_json: Json = False) -> None:
@@ -17,7 +17,7 @@ def try_cases(files: Files, *, as_json: Json = False) -> None:
     if as_json:
         write_json(verdict.encoded(results))
     else:
-        sheet.show(verdict.told(results), sys.stdout)
+        show(verdict.told(results), sys.stdout)
     if any(result.failures for tried in results.values() for result in tried):
         raise typer.Exit(1)
 

@@ -15,7 +15,7 @@ def gone(replay: Replay) -> set[int]:
     matched = set(replay.matched)
     if not matched:
         return _superseded(replay)
-    if all(h in matched for h in range(min(matched), replay.end)):
+    if matched.issuperset(range(min(matched), replay.end)):
         return set()
     absent = [h for h in range(replay.end) if h not in matched]
     users = _withdrawn(replay, absent, matched)

@@ -47,7 +47,7 @@ class Line:
         self.text = said.text
         self.generated = said.generated if isinstance(said, Entry) else said.original or said.text
         self.pending = isinstance(said, Entry) and said.pending
-        self.number = number_of(said)
+        self.number = said.engine_turn if isinstance(said, Entry) else number_of(said)
         self.source = said.source
         self.time = said.timestamp if isinstance(said.timestamp, int | float) else None
 
@@ -70,9 +70,9 @@ def called(call: dict[str, Any]) -> Called:
     return call_id(call), str(named.get("name")), str(named.get("arguments"))
 
 
-def number_of(said: Message | Entry) -> int | None:
+def number_of(message: Message) -> int | None:
     """The number that the engine gave the turn; ``None`` where it gave none."""
-    number = said.engine_turn if isinstance(said, Entry) else said.turn_id
+    number = message.turn_id
     return number if isinstance(number, int) else None
 
 

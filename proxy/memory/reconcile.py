@@ -105,7 +105,7 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
     cut = {
         id(message): original
         for message, place in zip(replay.spoken, replay.places, strict=True)
-        if place >= 0 and (original := _unmarked(replay.held[place], message))
+        if message.role == "assistant" and place >= 0 and (original := _unmarked(replay.held[place], message))
     }
     return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 
@@ -142,8 +142,8 @@ def _first(replay: Replay) -> int:
 
 
 def _unmarked(entry: Entry, message: Message) -> str | None:
-    """All that was generated, where the message is a part of it and does not say so."""
-    if message.role != "assistant" or message.interrupted:
+    """All that was generated, where an answer is a part of it and does not say so."""
+    if message.interrupted:
         return None
     if entry.content != message.content:
         entry = renewed(entry, message)

@@ -1,8 +1,7 @@
 """What an engine replays, laid beside what is held."""
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -138,7 +137,9 @@ def _runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
     last = len(entries) - 1
     for i, entry in enumerate(entries):
         message = spoken[i]
-        if entry.role != message.role or entry.engine_turn != number_of(message):
+        if entry.role != message.role:
+            return False
+        if entry.engine_turn != message.turn_id and entry.engine_turn != number_of(message):
             return False
         if entry.content != message.content or entry.tool_calls or message.tool_calls or entry.tool_call_id:
             if i == last:
@@ -227,8 +228,8 @@ def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:
     given = [number_of(message) for message in spoken]
     if not any(given):
         return spoken
-    numbers = numbering.filled(given)
-    if all(before <= after for before, after in pairwise(numbers)):
+    numbers = numbering.filled(given) if None in given else cast("list[int]", given)
+    if sorted(numbers) == numbers:
         return spoken
     return [spoken[i] for i in sorted(range(len(spoken)), key=numbers.__getitem__)]
 

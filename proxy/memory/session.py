@@ -14,12 +14,10 @@ from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.store import Unreadable
 from proxy.memory.told import Told
 
-_OPTIONAL = ("name", "tool_calls", "tool_call_id", "timestamp")
 UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
 """What reading one session raises where its bytes are of no use, though the store answers."""
 REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
-_MARKS = ("source", "user", "interrupt_timestamp", "original")
 _ASIDE = 4
 
 
@@ -126,19 +124,31 @@ def calls(entry: Entry, wanted: object) -> bool:
 
 def message_of(entry: Entry) -> Message:
     """An entry in Agora's own shape, as an engine would replay it."""
-    number = entry.turn if entry.engine_turn is None else entry.engine_turn
-    message = Message(
-        role=entry.role, content=entry.content, turn_id=number, metadata=_metadata(entry) or UNSET
+    # Spelt out, because a turn may bring back all that an engine has dropped: no loop over names is as fast.
+    return Message(
+        role=entry.role,
+        content=entry.content,
+        name=UNSET if entry.name is None else entry.name,
+        tool_calls=UNSET if entry.tool_calls is None else entry.tool_calls,
+        tool_call_id=UNSET if entry.tool_call_id is None else entry.tool_call_id,
+        turn_id=entry.turn if entry.engine_turn is None else entry.engine_turn,
+        timestamp=UNSET if entry.timestamp is None else entry.timestamp,
+        metadata=_metadata(entry) or UNSET,
+        others={} if entry.reasoning is None else {REASONING: entry.reasoning},
     )
-    optional = {name: value for name in _OPTIONAL if (value := getattr(entry, name)) is not None}
-    if entry.reasoning is not None:
-        optional["others"] = {REASONING: entry.reasoning}
-    return msgspec.structs.replace(message, **optional) if optional else message
 
 
 def _metadata(entry: Entry) -> dict[str, Any]:
-    marks = {name: value for name in _MARKS if (value := getattr(entry, name)) is not None}
-    return {**marks, "interrupted": True} if entry.interrupted else marks
+    marks: dict[str, Any] = {} if entry.source is None else {"source": entry.source}
+    if entry.user is not None:
+        marks["user"] = entry.user
+    if entry.interrupt_timestamp is not None:
+        marks["interrupt_timestamp"] = entry.interrupt_timestamp
+    if entry.original is not None:
+        marks["original"] = entry.original
+    if entry.interrupted:
+        marks["interrupted"] = True
+    return marks
 
 
 def remembering(held: Session, unheard: Iterable[Entry]) -> Session:

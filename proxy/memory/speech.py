@@ -10,6 +10,7 @@ from filters.message import Message
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPTS = frozenset({"silence", "llm_failure"})
 _CONTROL = frozenset({"<continue>"})
+_SIGNS = "<{"
 
 # Hume ends the user's words with what the voice sounded like: {slightly doubtful, very slightly calm}.
 _EXPRESSION = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairly |a bit )+[\w-]+"
@@ -33,7 +34,11 @@ def spoken(window: Sequence[Message]) -> Speech:
 
 def speech(window: Sequence[Message]) -> list[Message]:
     """The messages that were spoken, typed, called or returned by a tool, without expression tails."""
-    return [_without_tail(message) for message in window if is_speech(message)]
+    return [
+        _without_tail(message) if message.role == "user" else message
+        for message in window
+        if is_speech(message)
+    ]
 
 
 def answers(window: Sequence[Message]) -> bool:
@@ -52,16 +57,15 @@ def is_speech(message: Message) -> bool:
         return False
     content = message.content
     if isinstance(content, str):
-        return _is_said(content.strip(), role)
+        words = content.strip()
+        return bool(words) and (words[0] not in _SIGNS or _is_said(words, role))
     return bool(content) and (bool(message.text.strip()) or _more_than_text(message))
 
 
 def _is_said(words: str, role: str) -> bool:
-    if not words:
-        return False
     if words[0] == "{":
         return not (role == "user" and _TAIL.fullmatch(words))
-    return words[0] != "<" or words not in _CONTROL
+    return words not in _CONTROL
 
 
 def _more_than_text(message: Message) -> bool:
@@ -69,8 +73,6 @@ def _more_than_text(message: Message) -> bool:
 
 
 def _without_tail(message: Message) -> Message:
-    if message.role != "user":
-        return message
     text = message.content if isinstance(message.content, str) else message.text
     if "}" not in text or not text.rstrip().endswith("}"):
         return message

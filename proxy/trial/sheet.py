@@ -1,12 +1,8 @@
-"""Lines for people: in colour in a terminal, plain and always the same everywhere else."""
+"""Lines for people: with colours for a terminal, plain and always the same everywhere else."""
 
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import TextIO
-
-from rich.console import Console
-from rich.text import Text
 
 Span = tuple[str, str]
 """Some text, and rich's name for how it looks."""
@@ -34,14 +30,3 @@ def visible(text: str) -> str:
 def plain(lines: Iterable[Line]) -> str:
     """The lines as text without colours, each ended."""
     return "".join("".join(visible(text) for text, _ in each).rstrip() + "\n" for each in lines)
-
-
-def show(lines: Iterable[Line], file: TextIO) -> None:
-    """The lines in a terminal in colour; plain in a file or a pipe."""
-    if not file.isatty():
-        file.write(plain(lines).encode(file.encoding, "backslashreplace").decode(file.encoding))
-        return
-    console = Console(file=file, highlight=False)
-    for each in lines:
-        spans = [(visible(text), style) for text, style in each]
-        console.print(Text.assemble(*spans), soft_wrap=True)

@@ -2,6 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from filters.base import Context
+from filters.injected import Injected
 from filters.merge_consecutive import MergeConsecutive
 from tests.conversations import messages_of
 
@@ -29,6 +30,13 @@ def test_a_talk_that_alternates_is_handed_on_as_it_is():
 def test_messages_of_a_role_in_a_row_become_one():
     shown = merged(said("a"), said("b"), said("c"), said("d", "assistant"), said("e", "assistant"), said("f"))
     assert shown == messages_of([said("a\nb\nc"), said("d\ne", "assistant"), said("f")])
+
+
+def test_what_memory_tells_stays_apart_from_what_was_said():
+    told = [Injected(role="user", content="<summary>…</summary>"), *messages_of([said("a"), said("b")])]
+    shown = MergeConsecutive().apply(told, Context(now=0.0))
+    assert shown == [told[0], *messages_of([said("a\nb")])]
+    assert isinstance(shown[0], Injected)
 
 
 def test_the_separator_is_an_option():
