@@ -22,7 +22,7 @@ class Lull:
     """
 
     def __init__(self, work: str = "") -> None:
-        self._work = work
+        self.work = work
         self._failures = self._pauses = 0
         self._who: set[Hashable] = set()
         self._until = 0.0
@@ -70,13 +70,13 @@ class Lull:
             _log.warning(
                 "%s: %d tries in a row have failed (%s); from now on it is tried at intervals of up to %d"
                 " minutes, and this is said once.",
-                *(self._work, _PATIENCE, fault, _LONGEST // 60),
+                *(self.work, _PATIENCE, fault, _LONGEST // 60),
             )
 
     def succeeded(self) -> None:
         """All is well again."""
         if self.failing:
-            _log.info("%s: it works again.", self._work)
+            _log.info("%s: it works again.", self.work)
             self._works.set()
             self._free.set()
             self._works = asyncio.Event()

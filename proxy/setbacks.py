@@ -21,6 +21,11 @@ class Setbacks:
         self.unusable += isinstance(error, Unusable)
 
     @property
+    def have_become_many(self) -> bool:
+        """Whether the last one made them many."""
+        return self.count == _MANY
+
+    @property
     def are_many(self) -> bool:
         """Whether it may take a while until it works."""
         return self.count >= _MANY

@@ -25,7 +25,7 @@ ALONE_EVERY: Final = 5.0
 
 _AT_ONCE: Final = 4
 _PAGE: Final = 100
-_PLAIN: Final = (UpstreamError, StoreError, Unmade)
+_PLAIN: Final = (UpstreamError, StoreError, Unmade, Unusable)
 # How far the clocks of two machines may be apart.
 _CLOCKS: Final = 120.0
 
@@ -36,6 +36,11 @@ class Work(Protocol):
     @property
     def name(self) -> str:
         """What tells it from other kinds."""
+        ...
+
+    @property
+    def after(self) -> float:
+        """How many seconds after a session was written last something may still become due, by itself."""
         ...
 
     def due(self, session: Session) -> bool:
@@ -127,7 +132,7 @@ class Worker:
         except StoreError as error:
             _log.warning("Work in the background cannot be found: %s", error)
             return False
-        self._seen = began - _CLOCKS
+        self._seen = began - _CLOCKS - max((work.after for work in self._works), default=0.0)
         return True
 
     async def _look_at(self, tenant: str) -> None:
@@ -177,7 +182,7 @@ class Worker:
                 done = await self._tried(work, key, setbacks)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 setbacks.add(error)
-                self._note(lull, key, error)
+                self._note(lull, setbacks, key, error)
                 await lull.rest(setbacks.rest)
                 continue
             if done is False:
@@ -186,11 +191,13 @@ class Worker:
                 setbacks = Setbacks()
             await asyncio.sleep(0 if done else lease.TTL / 4)
 
-    def _note(self, lull: Lull, key: Key, error: Exception) -> None:
+    def _note(self, lull: Lull, setbacks: Setbacks, key: Key, error: Exception) -> None:
         if isinstance(error, Unusable):
             lull.succeeded()  # whoever answers is not away
         else:
             lull.failed(key, _told(error))
+        if setbacks.have_become_many and not lull.failing:
+            _log.warning("%s: one session fails, others do not (%s).", lull.work, _told(error))
 
     async def _tried(self, work: Work, key: Key, setbacks: Setbacks) -> bool | None:
         """Whether there was anything to do, when it is this session's turn; ``None`` where others do it."""

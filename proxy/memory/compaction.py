@@ -52,8 +52,9 @@ def segment(  # noqa: PLR0913 - all that is known of it
 ) -> Segment:
     """What is to be put in the place that a plan names; a merge of digests remains one."""
     former = session.summaries[plan.first : plan.last]
+    added = "\n".join(s.added for s in former if s.added)
     return Segment(
-        text=text,
+        text=f"{added}\n{text}" if added and not plan.merge else text,
         life=plan.reach.life,
         turn=plan.reach.turn,
         messages=sum(s.messages for s in former) if plan.merge else len(told),
@@ -61,13 +62,21 @@ def segment(  # noqa: PLR0913 - all that is known of it
         made=now,
         model=model,
         digest=is_digest or (plan.merge and any(s.digest for s in former)),
+        added=added,
     )
 
 
 def put(session: Session, plan: Plan, made: Segment) -> Session:
-    """The session with a segment in the place that a plan names."""
+    """The session with a segment in the place that a plan names.
+
+    A merge of what became stale meanwhile is stale.
+    """
+    former = session.summaries[plan.first : plan.last]
+    if plan.merge and any(s.stale for s in former):
+        made = msgspec.structs.replace(made, stale=True)
     summaries = (*session.summaries[: plan.first], made, *session.summaries[plan.last :])
-    return msgspec.structs.replace(session, summaries=summaries, trimmed=False)
+    trimmed = session.trimmed and plan.reach <= session.reach
+    return msgspec.structs.replace(session, summaries=summaries, trimmed=trimmed)
 
 
 def settled(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:

@@ -80,6 +80,11 @@ class Learning:
         self._ttl = ttl
         self._clock = clock
 
+    @property
+    def after(self) -> float:
+        """A pause is due when nothing is written any more."""
+        return self._pause
+
     def due(self, session: Session) -> bool:
         """Whether there is anything to look at now."""
         paused = self._clock() - session.updated >= self._pause
@@ -101,24 +106,27 @@ class Learning:
         if session is None or not self.due(session):
             return False
         batch = _batch(unheard_of(session, await self._entries(key, session)))
-        try:
-            await self._learn(key, session, batch, at=began)
-        except Unfound:
-            if unusable < _TRIES:
-                raise
-            _log.warning("No model finds facts in some turns; they are passed over.")
+        await self._learn(key, session, batch, at=began, passing_over=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].place)
         return True
 
     async def stand_in(self, key: Key) -> None:
         """Nothing stands in for a fact: the turns wait for the model."""
 
-    async def _learn(self, key: Key, session: Session, batch: Sequence[Entry], *, at: float) -> None:
+    async def _learn(
+        self, key: Key, session: Session, batch: Sequence[Entry], *, at: float, passing_over: bool
+    ) -> None:
         """``at`` is when the words were read: a person who is forgotten later stays forgotten."""
         for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
             said = [heard(key, entry) for entry in batch if speaker(session, entry) == name]
             person = Scope(key.tenant, name)
-            found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
+            try:
+                found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
+            except Unfound:
+                if not passing_over:
+                    raise
+                _log.warning("No model finds facts in some turns; they are passed over.")
+                continue
             if found and await self._is_gone(key, session):
                 return
             for learnt in found:

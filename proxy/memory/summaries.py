@@ -51,6 +51,7 @@ class Summaries:
     """Summaries of the sessions in a store; without a writer they are digests."""
 
     name: Final = "summaries"
+    after: Final = 0.0
 
     def __init__(self, store: Store, window: Window, writer: Writer | None = None) -> None:
         self._store = store
@@ -135,11 +136,11 @@ class Summaries:
     ) -> None:
         """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile.
 
-        A session that was made anew under the name of the one that was ``planned`` for is left alone.
+        A session that is not the one that was ``planned`` for, or has other summaries, is left alone.
         """
         for _ in range(_ATTEMPTS):
             session = await self._read(key)
-            if session is None or anew(session, planned):
+            if session is None or not _is_open(session, plan, planned):
                 return
             entries = await all_of(self._store, key, session)
             made = await self._made(session, plan, entries, by_digest=by_digest, fallback=fallback)
@@ -197,7 +198,7 @@ class Summaries:
             if held is None or anew(now := decode(held.blob), session):
                 return False
             end, reach = len(now.summaries), now.reach
-            own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn)
+            own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn, added=made.text)
             if await self._write(key, put(now, Plan(end, end, reach, reach), own), held.version):
                 return True
         raise Contended

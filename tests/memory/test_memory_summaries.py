@@ -155,6 +155,88 @@ def test_a_session_that_is_made_anew_before_the_model_is_asked_is_left_alone() -
     assert asyncio.run(run()) == (again, 0)
 
 
+FULL = tuple(Segment(text=f"Notes {n}.", life=0, turn=n, messages=2, model="m") for n in range(5))
+
+
+def test_a_turn_that_is_corrected_while_summaries_are_merged_is_summarised_anew() -> None:
+    def corrected(session: Session) -> Session:
+        first, *rest = session.summaries
+        return msgspec.structs.replace(session, summaries=(msgspec.structs.replace(first, stale=True), *rest))
+
+    async def run() -> list[tuple[str, bool]]:
+        store = await stored(Session(entries=entries(6), turns=6, summaries=FULL))
+        summaries = Summaries(store, WINDOW, Writer(lambda: change(store, corrected)))
+        await summaries.do(KEY, 0)
+        merged = (await summaries.get_summaries(KEY))[0]
+        await summaries.do(KEY, 0)
+        anew = (await summaries.get_summaries(KEY))[0]
+        return [(one.text, one.stale) for one in (merged, anew)]
+
+    (_, stale), (text, still) = asyncio.run(run())
+    assert (stale, still) == (True, False)
+    assert text.startswith("user 0 | assistant 0")
+
+
+def test_summaries_that_are_cleared_before_they_are_merged_stay_cleared() -> None:
+    cleared = Session(entries=entries(3), turns=3)
+
+    async def run() -> Session:
+        store = await stored(Session(entries=entries(6), turns=6, summaries=FULL))
+        await Summaries(Overtaken(store, cleared), WINDOW, Writer()).do(KEY, 0)  # type: ignore[arg-type]
+        held = await store.read(KEY)
+        assert held
+        return decode(held.blob)
+
+    assert asyncio.run(run()) == cleared
+
+
+@pytest.mark.parametrize("digest", [False, True])
+def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(digest: bool) -> None:
+    elsewhere = [Message(role="user", content="The hotel by the lake is full.")]
+
+    async def run() -> list[str]:
+        store = await stored(Session(entries=entries(1), turns=1))
+        summaries = Summaries(store, WINDOW, Writer())
+        await summaries.summarize(KEY, elsewhere)
+        await change(store, lambda s: msgspec.structs.replace(s, entries=entries(40), turns=40))
+        while await summaries.do(KEY, 0):
+            await change(store, _longer)
+        await change(store, lambda s: msgspec.structs.replace(s, summaries=tuple(map(_stale, s.summaries))))
+        if digest:
+            await summaries.stand_in(KEY)
+        else:
+            await summaries.do(KEY, 0)
+        return await texts(store)
+
+    told = asyncio.run(run())
+    assert "The hotel by the lake is full." in told[0]
+
+
+def _longer(session: Session) -> Session:
+    """The same while there are few summaries, with more turns to summarise."""
+    if len(session.summaries) > WINDOW.summaries or session.turns > 100:
+        return session
+    more = entries(10, session.turns)
+    return msgspec.structs.replace(session, entries=(*session.entries, *more), turns=session.turns + 10)
+
+
+@pytest.mark.parametrize("how", ["anew", "added"])
+def test_a_summary_that_reaches_no_further_leaves_due_what_was_left_out(how: str) -> None:
+    async def run() -> bool:
+        one = Segment(text="Old.", life=0, turn=1, messages=4, stale=how == "anew")
+        held = Session(entries=entries(4), turns=4, summaries=(one,), trimmed=True, room=1)
+        store = await stored(held)
+        summaries = Summaries(store, Window(60, 20, summaries=4), Writer())
+        if how == "anew":
+            await summaries.do(KEY, 0)
+        else:
+            await summaries.summarize(KEY, [Message(role="user", content="Before.")])
+        await summaries.do(KEY, 0)
+        return (await summaries.get_summaries(KEY))[-1].reach == (0, 2)
+
+    assert asyncio.run(run())
+
+
 class Overtaken:
     """A store whose session is deleted and made anew once it has been read."""
 

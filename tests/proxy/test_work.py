@@ -1,12 +1,13 @@
 """Work is found from the store, done by one process at a time, and again until it is done."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from proxy import setbacks
+from proxy import setbacks, work
 from proxy.memory import codec, lease
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
@@ -29,6 +30,7 @@ class Counting:
     """Counts to three in a session's state, one step at a time."""
 
     name = "counting"
+    after = 0.0
 
     def __init__(self, store: Store, fails: int = 0) -> None:
         self.store, self.fails = store, fails
@@ -254,12 +256,17 @@ def test_when_it_answers_again_all_is_done_within_five_minutes() -> None:
     assert hurried_loop.run(run())
 
 
-def test_one_session_that_always_fails_holds_up_no_other() -> None:
-    class Choosy(Counting):
-        async def do(self, key: Key, unusable: int) -> bool:
-            self.fails = int(key == KEY)
-            return await super().do(key, unusable)
+class Choosy(Counting):
+    """Fails for one session alone."""
 
+    async def do(self, key: Key, unusable: int) -> bool:
+        if key != KEY:
+            return await super().do(key, unusable)
+        self.tries.append(unusable)
+        raise RuntimeError
+
+
+def test_one_session_that_always_fails_holds_up_no_other() -> None:
     async def run() -> tuple[Any, int]:
         store = memory()
         await store.write(KEY, encode(Session()), version=0, ttl=60)
@@ -278,6 +285,26 @@ def test_one_session_that_always_fails_holds_up_no_other() -> None:
     done, asked = hurried_loop.run(run())
     assert done == 3
     assert asked <= 50
+
+
+def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        store = memory()
+        choosy = Choosy(store)
+        worker = Worker(store, [choosy], ["default"])
+        task = running(worker)
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        for number in range(600):
+            key = Key("default", f"s{number}")
+            await store.write(key, encode(Session()), version=0, ttl=60)
+            worker.nudge(key, Session())
+            worker.nudge(KEY, Session())
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    hurried_loop.run(run())
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "one session fails, others do not (RuntimeError)" in said
 
 
 def test_answers_of_no_use_are_counted_apart_from_a_model_that_is_away() -> None:
@@ -315,6 +342,33 @@ def test_what_becomes_due_while_a_model_is_away_is_stood_in_for_at_once() -> Non
         return len(failing.stood_in) - before
 
     assert hurried_loop.run(run()) == 1
+
+
+class Later(Counting):
+    """Work that becomes due when nothing was written for a second."""
+
+    name = "later"
+    after = 1.0
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.began = time.monotonic()
+
+    def due(self, session: Session) -> bool:
+        return time.monotonic() - self.began > self.after and super().due(session)
+
+
+def test_what_becomes_due_long_after_the_last_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_CLOCKS", 0.1)
+
+    async def run() -> None:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        task = running(Worker(store, [Later(store)], ["default"]), every=0.05)
+        await until(lambda: _is(store, KEY))
+        task.cancel()
+
+    asyncio.run(run())
 
 
 def test_a_lease_of_a_process_that_was_killed_ends_by_itself() -> None:
