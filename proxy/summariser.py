@@ -10,7 +10,7 @@ from filters.tokens import in_text
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.inquiry import Inquiry
 from proxy.memory.session import Entry
-from proxy.memory.summaries import Notes, Unmade
+from proxy.memory.summaries import Notes, Unmade, Unnamed
 
 _TASK: Final = (
     "You keep the notes of a telephone conversation, so that somebody who reads them can go on with it. "
@@ -53,6 +53,8 @@ class Summariser:
             prompt = _prompt(background, "transcript", piece, _WRITE)
             text, model = await self._ask(prompt, in_text(piece), last, fallback)
             written.append(text)
+        if len(written) > 1 and sum(map(in_text, written)) > _MOST_TOKENS:
+            return await self.merged(written, last=last)
         return Notes("\n".join(written), model)
 
     async def merged(self, notes: Sequence[str], *, last: str | None) -> Notes:
@@ -74,8 +76,9 @@ class Summariser:
                 return _checked(await self._inquiry.ask(prompt, model=model), most), model
             except UpstreamError as error:
                 failures.append(error)
-        why = dict.fromkeys(map(str, failures)) or ["No model is named for summaries."]
-        raise Unmade(" ".join(why)) from (failures[-1] if failures else None)
+        if not failures:
+            raise Unnamed("No model is named for summaries.")
+        raise Unmade(" ".join(dict.fromkeys(map(str, failures)))) from failures[-1]
 
 
 def _checked(text: str, most: int) -> str:

@@ -13,6 +13,7 @@ from proxy.memory import lease
 from proxy.memory.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Store, StoreError
 from proxy.memory.summaries import Contended, Unmade
+from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
 from proxy.setbacks import Setbacks
 
@@ -192,6 +193,8 @@ class Worker:
             await asyncio.sleep(0 if done else lease.TTL / 4)
 
     def _note(self, lull: Lull, setbacks: Setbacks, key: Key, error: Exception) -> None:
+        if isinstance(error, Unasked):
+            return  # that says nothing of any model
         if isinstance(error, Unusable):
             lull.succeeded()  # whoever answers is not away
         else:

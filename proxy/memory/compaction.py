@@ -33,10 +33,14 @@ def bounded(session: Session, window: Window, *, now: float) -> Session:
 
 
 def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float) -> Segment:
-    """The segment of a plan, made of the sentences of what it stands for."""
+    """The segment of a plan, made of the sentences of what it stands for.
+
+    A former one says it where the turns have no words, unless it is stale, and may tell what was taken back.
+    """
     said = [(entry.role, entry.text) for entry in told if entry.role != "tool"]
-    if plan.merge or not any(text.strip() for _, text in said):
-        said = [noted(line) for s in session.summaries[plan.first : plan.last] for line in s.text.split("\n")]
+    former = session.summaries[plan.first : plan.last]
+    if plan.merge or not any([*(text.strip() for _, text in said), *(s.stale for s in former)]):
+        said = [noted(line) for s in former for line in s.text.split("\n")]
     return segment(session, plan, told, digest(said) or "(nothing was said)", now=now, is_digest=True)
 
 

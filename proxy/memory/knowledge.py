@@ -80,15 +80,16 @@ class Knowledge:
         """
         known = await self.of(person)
         same = next((one for one in known if bare(one.text) == bare(learnt.text)), None)
+        replaced = learnt.replaces if any(one.id == learnt.replaces for one in known) else None
         if same is not None:
-            return same
+            return await self._known_again(person, same, replaced)
         now = at or time.time()
         fact = Fact(
             id=_id(person, key, learnt.text),
             text=learnt.text,
             category=learnt.category,
             evidence=learnt.evidence,
-            replaces=learnt.replaces if any(one.id == learnt.replaces for one in known) else None,
+            replaces=replaced,
             created=now,
             expires=self._until(learnt.category, now),
             importance=learnt.importance,
@@ -96,6 +97,14 @@ class Knowledge:
         await self._shelf.add_fact(person, fact)
         left = [one for one in known if one.id != fact.replaces]
         await self._let_go(person, left, len(left) + 1 - self._most)
+        return fact
+
+    async def _known_again(self, person: Scope, same: Fact, replaced: str | None) -> Fact:
+        """What is known already, in the place of what it makes out of date as well."""
+        if replaced in {None, same.id}:
+            return same
+        fact = msgspec.structs.replace(same, replaces=replaced)
+        await self._shelf.add_fact(person, fact)
         return fact
 
     async def correct(self, person: Scope, former: Fact, fact: Fact) -> Fact:

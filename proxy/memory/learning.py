@@ -49,7 +49,7 @@ class Finder(Protocol):
     ) -> Sequence[Learnt]:
         """What is new beside what is ``known``; ``last`` is the model that the session asked last.
 
-        Raises Unfound, and UpstreamError where no model answers.
+        Raises Unfound, UpstreamError where no model answers, and Unasked where there is none.
         """
         ...
 

@@ -14,6 +14,7 @@ from proxy.memory.plan import Plan, Window, due, forced
 from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session, anew, decode, encode
 from proxy.memory.store import Key, Store
+from proxy.memory.unasked import Unasked
 
 _ATTEMPTS: Final = 10
 
@@ -27,6 +28,10 @@ class Notes(NamedTuple):
 
 class Unmade(Exception):
     """No model made a summary that can be used."""
+
+
+class Unnamed(Unmade, Unasked):
+    """There is no model that could make one."""
 
 
 class Contended(Exception):

@@ -77,6 +77,17 @@ def test_where_every_prompt_passes_its_budget_a_summary_is_due_after_some_turns_
         assert due(msgspec.structs.replace(session, room=0), window) is None
 
 
+def test_a_digest_of_turns_that_were_taken_back_tells_nothing_of_them():
+    session = compacted(4)
+    (one,) = session.summaries
+    stale = msgspec.structs.replace(one, text="user: My secret is scarecrow.", stale=True)
+    session = msgspec.structs.replace(session, summaries=(stale,))
+    plan = due(session, WINDOW)
+    assert "scarecrow" not in digested(session, plan, [], now=1.0).text
+    calls = [entry(0, "assistant", " ", tool_calls=[{"id": "c", "function": {"name": "f"}}])]
+    assert "scarecrow" not in digested(session, plan, calls, now=1.0).text
+
+
 def test_of_the_newest_turn_alone_nothing_is_due():
     assert due(Session(entries=talk(1), trimmed=True, room=1), WINDOW) is None
 

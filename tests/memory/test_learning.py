@@ -237,6 +237,17 @@ async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
     assert [one.text for one in kept if one.superseded] == ["Lives in Paris."]
 
 
+async def test_what_is_known_already_supersedes_what_it_makes_untrue(bench: Bench) -> None:
+    paris = await bench.knowledge.learn(ANN, Learnt(text="Lives in Paris."))
+    berlin = await bench.knowledge.learn(ANN, Learnt(text="Lives in Berlin."))
+    again = await bench.knowledge.learn(ANN, Learnt(text="lives in Berlin", replaces=paris.id))
+    assert again.id == berlin.id
+    assert await bench.known() == ["Lives in Berlin."]
+    itself = await bench.knowledge.learn(ANN, Learnt(text="Lives in Berlin.", replaces=berlin.id))
+    assert itself.id == berlin.id
+    assert await bench.known() == ["Lives in Berlin."]
+
+
 async def test_turns_in_the_cold_part_are_looked_at_too(bench: Bench) -> None:
     cold = [entry(0, "I am old."), entry(1)]
     held = talk(entry(2), moved=2, updated=0.0)

@@ -14,6 +14,7 @@ from proxy.memory.encryption import Encryption
 from proxy.memory.open import open_store
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key, Store
+from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
 from proxy.memory.volatile import VolatileStore
 from proxy.work import Worker
@@ -305,6 +306,31 @@ def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCapture
     hurried_loop.run(run())
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "one session fails, others do not (RuntimeError)" in said
+
+
+def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    class Nameless(Counting):
+        async def do(self, key: Key, unusable: int) -> bool:
+            if key == KEY:
+                return await super().do(key, unusable)
+            raise Unasked
+
+    async def run() -> tuple[Any, bool]:
+        store, others = memory(), [key for key in SESSIONS if key != KEY]
+        for key in others:
+            await store.write(key, encode(Session()), version=0, ttl=60)
+        nameless = Nameless(store)
+        worker = Worker(store, [nameless], ["default"])
+        task = running(worker)
+        await asyncio.sleep(HOUR)
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        worker.nudge(KEY, Session())
+        await asyncio.sleep(1)
+        task.cancel()
+        return await count(store), set(nameless.stood_in) == set(others)
+
+    assert hurried_loop.run(run()) == (3, True)
+    assert not caplog.records
 
 
 def test_answers_of_no_use_are_counted_apart_from_a_model_that_is_away() -> None:
