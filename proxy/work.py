@@ -7,12 +7,11 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from proxy.errors import UpstreamError
 from proxy.lull import Lull
 from proxy.memory import lease
 from proxy.memory.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Store, StoreError
-from proxy.memory.summaries import Contended, Unmade
+from proxy.memory.summaries import Contended
 from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
 from proxy.setbacks import Setbacks
@@ -26,7 +25,6 @@ ALONE_EVERY: Final = 5.0
 
 _AT_ONCE: Final = 4
 _PAGE: Final = 100
-_PLAIN: Final = (UpstreamError, StoreError, Unmade, Unusable)
 # How far the clocks of two machines may be apart.
 _CLOCKS: Final = 120.0
 
@@ -53,6 +51,11 @@ class Work(Protocol):
 
         ``unusable`` is how many answers a model has given in vain.
         """
+        ...
+
+    @property
+    def bridges(self) -> bool:
+        """Whether anything can stand in for what it does."""
         ...
 
     async def stand_in(self, key: Key) -> None:
@@ -91,7 +94,7 @@ class Worker:
         for work in self._works if self._running else ():
             if (work.name, key) in self._tasks:
                 self._late.add((work.name, key))  # it may be past its last look
-                if self._lulls[work.name].failing and work.due(session):
+                if work.bridges and self._lulls[work.name].failing and work.due(session):
                     self._aside(self._stood_in(work, key))
             elif work.due(session):
                 self._begin(work, key)
@@ -99,7 +102,7 @@ class Worker:
     def look(self, key: Key) -> None:
         """Tells of a session that may have become due; what it holds is read once more."""
         if self._running:
-            self._aside(self._look(key))
+            self._aside(self._consider(key))
 
     @property
     def failing(self) -> Mapping[str, bool]:
@@ -144,9 +147,6 @@ class Worker:
                     await self._consider(Key(tenant, line.session))
             after = page[-1].session
 
-    async def _look(self, key: Key) -> None:
-        await self._consider(key)
-
     async def _consider(self, key: Key) -> None:
         try:
             held = await self._store.read(key)
@@ -181,6 +181,8 @@ class Worker:
         while True:
             try:
                 done = await self._tried(work, key, setbacks)
+            except UNREADABLE:
+                return
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 setbacks.add(error)
                 self._note(lull, setbacks, key, error)
@@ -198,30 +200,37 @@ class Worker:
         if isinstance(error, Unusable):
             lull.succeeded()  # whoever answers is not away
         else:
-            lull.failed(key, _told(error))
+            lull.failed(key, setbacks.fault)
         if setbacks.have_become_many and not lull.failing:
-            _log.warning("%s: one session fails, others do not (%s).", lull.work, _told(error))
+            _log.warning("%s: one session fails, others do not (%s).", lull.work, setbacks.fault)
 
     async def _tried(self, work: Work, key: Key, setbacks: Setbacks) -> bool | None:
         """Whether there was anything to do, when it is this session's turn; ``None`` where others do it."""
         lull = self._lulls[work.name]
         while True:
-            if lull.on or setbacks.are_many:
+            if work.bridges and (lull.on or setbacks.are_many):
                 await self._stood_in(work, key)
             for_all = await lull.over()
             async with self._slots:
                 if lull.on and not for_all:
                     continue  # a lull began while all slots were taken
-                done = await self._attempt(work, key, setbacks.unusable)
-            if done:
-                lull.succeeded()
-            elif for_all:
-                lull.returned()
-            return done
+                return await self._attempt(work, key, setbacks.unusable, for_all=for_all)
 
-    async def _attempt(self, work: Work, key: Key, unusable: int) -> bool | None:
-        async with lease.lease(self._store, work.name, key) as ours:
-            return await work.do(key, unusable) if ours else None
+    async def _attempt(self, work: Work, key: Key, unusable: int, *, for_all: bool) -> bool | None:
+        lull = self._lulls[work.name]
+        asked: bool | None = True
+        try:
+            async with lease.lease(self._store, work.name, key) as ours:
+                asked = await work.do(key, unusable) if ours else None
+        except Unasked:
+            asked = None
+            raise
+        finally:
+            if for_all and not asked:
+                lull.returned()
+        if asked:
+            lull.succeeded()
+        return asked
 
     async def _stood_in(self, work: Work, key: Key) -> None:
         async with lease.lease(self._store, work.name, key) as ours:
@@ -231,10 +240,5 @@ class Worker:
 
 async def _tolerated(work: Coroutine[Any, Any, None]) -> None:
     # What cannot be read or written now is found when the store is looked through.
-    with contextlib.suppress(StoreError, Contended):
+    with contextlib.suppress(StoreError, Contended, *UNREADABLE):
         await work
-
-
-def _told(error: Exception) -> str:
-    """What may be said of a failure: a stray exception's own words may quote a caller."""
-    return str(error) if isinstance(error, _PLAIN) else type(error).__name__

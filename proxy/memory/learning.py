@@ -62,6 +62,7 @@ class Learning:
     """
 
     name: Final = "facts"
+    bridges: Final = False
 
     def __init__(  # noqa: PLR0913 - where turns are, where facts go, who finds them and when
         self,

@@ -57,6 +57,7 @@ class Summaries:
 
     name: Final = "summaries"
     after: Final = 0.0
+    bridges: Final = True
 
     def __init__(self, store: Store, window: Window, writer: Writer | None = None) -> None:
         self._store = store

@@ -32,6 +32,7 @@ class Counting:
 
     name = "counting"
     after = 0.0
+    bridges = True
 
     def __init__(self, store: Store, fails: int = 0) -> None:
         self.store, self.fails = store, fails
@@ -331,6 +332,27 @@ def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytes
 
     assert hurried_loop.run(run()) == (3, True)
     assert not caplog.records
+
+
+def test_who_has_nobody_to_ask_leaves_the_turn_to_the_next() -> None:
+    class Half(Counting):
+        async def do(self, key: Key, unusable: int) -> bool:
+            if int(key.session[1:]) % 2:
+                raise Unasked
+            return await super().do(key, unusable)
+
+    async def run() -> bool:
+        store = memory()
+        await due_everywhere(store)
+        half = Half(store, fails=1_000_000)
+        task = running(Worker(store, [half], ["default"]))
+        await asyncio.sleep(3 * HOUR)
+        half.fails = 0
+        await asyncio.sleep(301 + 60)
+        task.cancel()
+        return all([await count(store, key) == 3 for key in SESSIONS[::2]])
+
+    assert hurried_loop.run(run())
 
 
 def test_answers_of_no_use_are_counted_apart_from_a_model_that_is_away() -> None:
