@@ -53,7 +53,7 @@ class Gauges(Collector):
 def _background(failing: Mapping[str, bool]) -> Metric:
     family = GaugeMetricFamily(
         "turnkeeper_background_failing",
-        "1 while nothing but failures is known of work in the background",
+        "Processes whose work in the background has failed of late, and nothing else",
         labels=("work",),
     )
     for work, fails in failing.items():

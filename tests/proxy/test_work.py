@@ -216,7 +216,7 @@ def test_a_kind_of_work_that_always_fails_is_left_alone_for_a_while() -> None:
     assert 3 <= asyncio.run(run()) <= 12, "hundreds of sessions do not ask a model that is away"
 
 
-SESSIONS = [Key("default", f"s{number}") for number in range(200)]
+SESSIONS = [Key("default", f"s{number}") for number in range(60)]
 HOUR = 3600.0
 
 
