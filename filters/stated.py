@@ -20,8 +20,9 @@ _MOST_PLACES: Final = 100
 
 
 def plain(text: str) -> str:
-    """The text in one case, with single spaces; all else that tells one statement from another stays."""
-    return " ".join(_folded(text).split())
+    """The text in one case, with single spaces and no full stop; what else tells statements apart stays."""
+    words = " ".join(_folded(text).split())
+    return words.rstrip(f" {_ENDS}") or words
 
 
 class Stated:

@@ -121,7 +121,7 @@ def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
         window=call.messages,
         answer=answer,
         at=at,
-        trimmed=bool(notes.left_out),
+        room=notes.room,
         shown=question.messages,
         tools=bytes(question.fields.get("tools", b"")),
     )
