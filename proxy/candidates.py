@@ -82,6 +82,11 @@ class Candidates:
             if course.names_model(target):
                 self._left.append(Candidate(rank, target, course))
 
+    @property
+    def untried(self) -> int:
+        """How many others may answer that have not been asked at all."""
+        return sum(not each.tried and each.breaker.state != "open" for each in self._left)
+
     def take(self, now: float, latest: float) -> Candidate | None:
         """The one to ask next, no more among them; ``None`` where none may be asked by ``latest``.
 

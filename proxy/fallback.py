@@ -63,10 +63,11 @@ class Fallback:
                 await asyncio.sleep(candidate.ready - self._time())
             if candidate.tried > 1:
                 self._tries.again.append(candidate.target.name)
+            asked_at = self._time()
             try:
                 begun = await self._ask(candidate, candidate.target)
             except UpstreamError as error:
-                self._failed(candidate, error)
+                self._failed(candidate, error, asked_at)
             else:
                 return self._chosen(begun)
         return None
@@ -91,8 +92,9 @@ class Fallback:
         # A whole answer may take long to come, but nobody waits that long for an upstream to take a question.
         return self._candidates.take(now, min(self._due - _LEAST, max(self._patience, now + _A_MOMENT)))
 
-    def _failed(self, candidate: Candidate, error: UpstreamError) -> None:
-        self._failure = error
+    def _failed(self, candidate: Candidate, error: UpstreamError, began: float) -> None:
+        if not (self._cut_short(candidate.target, began) and isinstance(error, UpstreamTimeout)):
+            self._failure = error
         self._tries.failed.append((candidate.target.name, error.code or ""))
         wanted = self._candidates.put_back(candidate, error, self._time())
         if wanted.ailing and not (candidate.talks and isinstance(error, UpstreamTimeout)):
@@ -100,10 +102,18 @@ class Fallback:
         if not wanted.elsewhere:
             raise error
 
+    def _cut_short(self, target: Target, began: float) -> bool:
+        """Whether a try had too little time left to tell anything by being late."""
+        entitled = target.patience if self._streaming else _A_MOMENT
+        return self._due - began < min(entitled, _A_MOMENT) / 2
+
     def _until(self, target: Target) -> Due:
         now, total = self._time(), self._since + target.total
-        if not self._streaming:
-            return Due(total, None, total)
+        if (
+            not self._streaming
+        ):  # nobody can tell who is silent from who is slow: each has its share of the time
+            whole = min(total, now + (self._due - now) / (1 + self._candidates.untried))
+            return Due(whole, None, whole)
         latest = min(self._due, total)
         first = min(latest, now + target.first_token)
         if target.first_content is None:
