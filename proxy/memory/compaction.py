@@ -34,7 +34,7 @@ def bounded(session: Session, window: Window, *, now: float) -> Session:
 
 def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float) -> Segment:
     """The segment of a plan, made of the sentences of what it stands for."""
-    said = [(entry.role, entry.text) for entry in told if entry.role != "tool"]
+    said = [("notes" if entry.put_in else entry.role, entry.text) for entry in told if entry.role != "tool"]
     if plan.merge or not any(text.strip() for _, text in said):
         said = [noted(line) for s in session.summaries[plan.first : plan.last] for line in s.text.split("\n")]
     return segment(session, plan, told, digest(said) or "(nothing was said)", now=now, is_digest=True)

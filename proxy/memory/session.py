@@ -18,6 +18,8 @@ UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
 """What reading one session raises where its bytes are of no use, though the store answers."""
 REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
+COMMAND: Final = "command"
+"""The source of what a program put in through the engine's interface."""
 _ASIDE = 4
 
 
@@ -55,6 +57,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     def place(self) -> Reach:
         """Its turn."""
         return Reach(self.life, self.turn)
+
+    @property
+    def put_in(self) -> bool:
+        """Whether a program spoke in the user's place: nobody said it."""
+        return self.role == "user" and self.source == COMMAND
 
     @property
     def text(self) -> str:

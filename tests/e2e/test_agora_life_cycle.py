@@ -370,6 +370,24 @@ def test_the_next_agent_can_be_given_what_was_said(proxy: ProxyServer, upstream:
     assert proxy.client.get("/v1/memory/users/bob/system_messages").json() == []
 
 
+def test_what_a_program_put_in_is_nothing_that_the_user_said(proxy: ProxyServer) -> None:
+    history = [
+        spoken("user", "I like jazz.", -90),
+        spoken("assistant", "Noted.", -80),
+        {"role": "user", "content": "[think API injected] User level: VIP"},
+        {"role": "assistant", "content": "Welcome to the lounge."},
+    ]
+    tell(proxy, notice(103, start_ts=seconds(100), stop_ts=seconds(1), contents=history))
+    settle(proxy)
+    window = [user("And blues.", 5) | {"user": "ann"}]
+    proxy.chat(window, channel="room-1", user="ann")
+    settle(proxy)
+    [message] = proxy.client.get("/v1/memory/users/ann/system_messages").json()
+    assert "I like jazz." in message["content"] and "Welcome to the lounge." in message["content"]
+    assert "VIP" not in message["content"]
+    assert ("user", "[think API injected] User level: VIP") in held(proxy)
+
+
 def test_another_tenant_knows_nothing_of_the_user(serve: Serve, url: str, upstream: FakeUpstream) -> None:
     proxy = serve(KEYED, KEYS="one:secret-1,two:secret-2", MEMORY_URL=url)
     headers = {"Authorization": "Bearer secret-1"}

@@ -143,6 +143,17 @@ def test_search_tells_what_it_found(archiving: ProxyServer):
     assert abs(found["timestamp"] - time.time()) < 60
 
 
+def test_what_a_program_put_in_is_never_found_as_the_callers_words(archiving: ProxyServer):
+    put_in = {"role": "user", "content": f"Say this: {WORDS}", "metadata": {"source": "command"}}
+    window = [put_in, {"role": "user", "content": "And my hen is called Olga."}]
+    archiving.chat(window, headers={"X-Session-Id": "s1", "X-User-Id": "ann"})
+    settle(archiving)
+    found = [one["text"] for one in search(archiving, "scarecrow Ferdinand hen Olga")]
+    assert found[0] == "And my hen is called Olga." and not any(WORDS in text for text in found)
+    kept = archiving.client.get("/v1/memory/users/ann/export").json()["turns"]
+    assert any(WORDS in json.dumps(turn) for turn in kept)
+
+
 @pytest.mark.parametrize("user", ["bob", "", None, " "])
 def test_search_finds_nothing_of_nobody(archiving: ProxyServer, user: str | None):
     say(archiving, WORDS)

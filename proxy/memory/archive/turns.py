@@ -160,7 +160,8 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
     item = yield from first(PUT_TURN, row)
     if talk.user and talk.owner is not None and entry.role in _SPOKEN:
         scope, line = Scope(talk.key.tenant, talk.user), Line(TURN, item, at, talk.id, ordinal)
-        yield from shelf.indexed(scope, talk.owner, entry.text, line)
+        # What a program put in the user's place would be told as the user's words.
+        yield from shelf.indexed(scope, talk.owner, "" if entry.put_in else entry.text, line)
 
 
 def _remove(item: int) -> Steps[None]:
