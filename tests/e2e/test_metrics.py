@@ -74,9 +74,9 @@ def test_a_hang_up_is_no_failure(proxy: ProxyServer, upstream: FakeUpstream) -> 
 
 
 def test_filters_memory_and_ignored_fields_are_counted(agora: ProxyServer) -> None:
-    messages = [{"role": "user", "content": "Hi", "timestamp": "noon"}]
-    agora.chat(messages, headers={"X-Session-Id": "s"})
-    assert reaches(agora, 1, "turnkeeper_ignored_fields_total")
+    messages = [{"role": "user", "content": "Hi", "timestamp": "noon", "metadata": {"source": 5}}]
+    agora.chat(messages, headers={"X-Session-Id": "s"}, turn_id="seven")
+    assert reaches(agora, 3, "turnkeeper_ignored_fields_total")
     assert value(agora, "turnkeeper_filter_seconds_count", filter="repair_history") == 1
     assert value(agora, "turnkeeper_memory_operation_seconds_count", operation="read", outcome="done") >= 1
     assert reaches(agora, 1, "turnkeeper_memory_operation_seconds_count", operation="write", outcome="done")
