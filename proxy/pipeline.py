@@ -19,6 +19,7 @@ from proxy.memory.episodes.source import Episodes
 from proxy.memory.knowledge import Knowledge
 from proxy.memory.mem0 import Mem0
 from proxy.memory.people import People
+from proxy.memory.pulse import Pulse
 from proxy.memory.store import Key, Store
 from proxy.memory.summaries import Summaries
 from proxy.record import Recorder
@@ -70,6 +71,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     ``people`` knows every place that holds a person's words.
     ``facts`` tells what is known of a user, a line each, where anything keeps that; it may raise StoreError.
+    ``pulse`` is how the store fares while nobody calls.
     """
 
     store: Store
@@ -79,11 +81,12 @@ class Memory(msgspec.Struct, frozen=True):
     people: People
     archiving: Archiving | None = None
     facts: Facts | None = None
+    pulse: Pulse | None = None
 
     @property
     def degraded(self) -> bool:
-        """Whether turns wait for a store that does not take them."""
-        return self.recorder.failing
+        """Whether turns wait for a store that does not take them, or it does not even answer."""
+        return self.recorder.failing or (self.pulse is not None and self.pulse.silent)
 
     def start(self) -> None:
         """Begins what is done beside the calls."""

@@ -396,6 +396,23 @@ def test_an_upstream_that_keeps_failing_is_passed_over_and_found_again(
     assert ready(proxy) == (200, [])
 
 
+def test_a_model_that_was_not_named_before_makes_nobody_reachable(serve: Serve) -> None:
+    proxy = serve(NOBODY)
+    for number in range(5):
+        assert proxy.chat(model=f"m{number}").status_code == 502
+    assert ready(proxy) == (503, ["upstream main"])
+    assert proxy.chat(model="another").status_code == 502
+    assert ready(proxy) == (503, ["upstream main"])
+
+
+def test_an_upstream_that_answers_with_an_error_is_reached(serve: Serve, upstream: FakeUpstream) -> None:
+    proxy = serve(NOBODY.replace("http://127.0.0.1:1/v1", upstream.url))
+    upstream.says(*answer(b"", 503))
+    for number in range(6):
+        assert proxy.chat(model=f"m{number}").status_code == 503
+    assert ready(proxy) == (200, [])
+
+
 def test_without_any_upstream_the_server_is_not_ready_and_asks_all_the_same(
     both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
