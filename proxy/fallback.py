@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Sequence
 
 from proxy.attempt import Begun, Due, attempt
 from proxy.candidates import Candidate, Candidates
-from proxy.errors import UpstreamError, UpstreamTimeout
+from proxy.errors import UpstreamError, UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
 from proxy.pipeline import Pipeline, Target
 from proxy.question import Question
 from proxy.tries import Tries
@@ -56,9 +56,12 @@ class Fallback:
             if candidate.tried > 1:
                 self._tries.again.append(candidate.target.name)
             try:
-                return await self._ask(candidate, candidate.target)
+                begun = await self._ask(candidate, candidate.target)
             except UpstreamError as error:
                 self._failed(candidate, error)
+            else:
+                candidate.target.health.reached()
+                return begun
         return None
 
     def _ask(self, candidate: Candidate, target: Target) -> Awaitable[Begun]:
@@ -74,6 +77,10 @@ class Fallback:
 
     def _failed(self, candidate: Candidate, error: UpstreamError) -> None:
         self._failure = error
+        if isinstance(error, UpstreamUnreachable):
+            candidate.target.health.unreachable()
+        elif isinstance(error, UpstreamRefused):
+            candidate.target.health.reached()
         self._tries.failed.append((candidate.target.name, error.code or ""))
         wanted = self._candidates.put_back(candidate, error, self._time())
         if wanted.ailing and not (candidate.talks and isinstance(error, UpstreamTimeout)):

@@ -40,6 +40,10 @@ upstreams:
 pipelines:
   default: {upstreams: [main, reserve], %s}
 """
+NOBODY = """
+upstreams: {main: {base_url: "http://127.0.0.1:1/v1"}}
+pipelines: {default: {upstreams: [main], request: []}}
+"""
 QUICK = "first_token: 5s"
 GOOD = stream_of("Hello", " there.")
 BAD_GATEWAY = answer({"error": {"message": "Bad gateway."}}, 502)
