@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -8,6 +8,7 @@ from filters.fence import fenced
 from filters.injected import Injected, instructions
 from filters.line import one_line
 from filters.message import Message
+from filters.number import Whole
 from filters.remembered import Remembered
 from filters.role import newest_user
 from filters.unheard import bare
@@ -42,10 +43,10 @@ class InjectFacts(RequestFilter):
     role: Literal["system", "developer", "user"] = "system"
     """The role of the message."""
 
-    limit: int = Field(default=40, ge=1, le=100)
+    limit: Annotated[Whole, Field(ge=1, le=100)] = 40
     """How many are told at the front, the most important ones, and how many of the later ones."""
 
-    max_length: int = Field(default=300, ge=1)
+    max_length: Annotated[Whole, Field(ge=1)] = 300
     """How many characters of each are told."""
 
     examples: ClassVar[tuple[Example, ...]] = (

@@ -1,10 +1,11 @@
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.fence import fenced
+from filters.number import Number, Whole
 from filters.remembered import Remembered
 from filters.unheard import bare
 from filters.zone import Timezone
@@ -31,10 +32,10 @@ class Recall(RequestFilter):
     # A second time they would stand there twice.
     idempotent: ClassVar[bool] = False
 
-    limit: int = Field(default=5, ge=1, le=50)
+    limit: Annotated[Whole, Field(ge=1, le=50)] = 5
     """How many are told, the best ones."""
 
-    min_score: float = Field(default=0.2, ge=0, le=10)
+    min_score: Annotated[Number, Field(ge=0, le=10)] = 0.2
     """What is worth less is not told; about 1 is what holds every telling word of the user's."""
 
     kinds: tuple[Kind, ...] = ("turn", "fact", "document")
@@ -43,7 +44,7 @@ class Recall(RequestFilter):
     timezone: Timezone = "UTC"
     """Where the day begins by which they are told: an IANA name such as ``Europe/Berlin``."""
 
-    max_length: int = Field(default=500, ge=1)
+    max_length: Annotated[Whole, Field(ge=1)] = 500
     """How many characters of each are told."""
 
     examples: ClassVar[tuple[Example, ...]] = (

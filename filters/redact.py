@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from filters.base import AnswerFilter, Context, Example, Messages, RequestFilter, Spoken, Stage
 from filters.message import Message, is_text
+from filters.number import Whole
 from filters.pattern import OwnPattern
 from filters.personal import Kind
 from filters.redaction import Redaction
@@ -44,7 +45,7 @@ class Redact(RequestFilter, AnswerFilter):
     patterns: Mapping[str, OwnPattern] = Field(default_factory=dict)
     """Further kinds by name, as patterns of RE2: ``{order: "ORD-[0-9]+"}``."""
 
-    max_length: int = Field(default=64, ge=1, le=1024)
+    max_length: Annotated[Whole, Field(ge=1, le=1024)] = 64
     """How many characters a match of ``patterns`` may have. A streamed answer waits for as many."""
 
     template: Annotated[str, template_with("kind")] = "[{kind}]"

@@ -67,6 +67,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     _own_up(notes, reply)
     watch.content = _content(call, heard, who, context, pipeline, question)
     fallback = Fallback(question, pipeline, watch.tries)
+    watch.wanted = fallback.model
     watch.clock.begin("upstream")
     tape = reply.taped()
     try:

@@ -40,6 +40,7 @@ class Watch:
         self.user: str | None = None
         self.turn: int | None = None
         self.model: str | None = None
+        self.wanted: str | None = None
         self.upstream: str | None = None
         self.tries = Tries()
         self.fell_back = False
@@ -106,4 +107,5 @@ class Watch:
             ignored=tuple(self.ignored()) if self.outcome else (),
             tries=self.tries,
             fell_back=self.fell_back,
+            wanted=self.wanted,
         )

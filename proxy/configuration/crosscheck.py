@@ -40,6 +40,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
                 yield Finding(("upstreams", name, *rule.key), rule.message)
     yield from _unused(settings)
     yield from _unseen(settings)
+    yield from _hasty(settings)
     summarising = bool(settings.memory and settings.memory.summaries)
     for name, pipeline in settings.pipelines.items():
         for place, message in _of_pipeline(pipeline, summarising=summarising):
@@ -102,6 +103,14 @@ def _unseen(settings: Settings) -> Iterator[Finding]:
     if memory and memory.facts and not _shows(settings, InjectFacts):
         message = "no pipeline shows facts to a model; add inject_facts to one, or take this out"
         yield Finding(("memory", "facts"), message)
+
+
+def _hasty(settings: Settings) -> Iterator[Finding]:
+    """A window that is cut so little that it must be cut again soon."""
+    window = settings.memory.window if settings.memory else None
+    if window and 3 * window.kept > 2 * window.max_messages:
+        message = "so little is cut that it is cut every few turns; keep at most two thirds of 'max_messages'"
+        yield Finding(("memory", "window", "keep_messages"), message)
 
 
 def _shows(settings: Settings, wanted: type[RequestFilter]) -> bool:

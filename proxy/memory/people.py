@@ -48,11 +48,12 @@ class People:
         self._holdings = holdings
 
     async def exported(self, person: Scope) -> dict[str, Any]:
-        """All that is held of a person, by where it is held."""
-        found: dict[str, Any] = {"user": person.person}
+        """All that is held of a person, by what it is; several places may hold some of the same kind."""
+        found: dict[str, list[Any]] = {}
         for holding in self._holdings:
-            found |= await holding.exported(person)
-        return found
+            for kind, held in (await holding.exported(person)).items():
+                found.setdefault(kind, []).extend(held)
+        return {"user": person.person, **found}
 
     async def forget(self, person: Scope) -> int:
         """Removes all that is held of a person; how much there was."""

@@ -1,6 +1,5 @@
 """Facts in Mem0 behave as the archive's do; its library is stood in for here, and real in tests/clients."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,45 +10,10 @@ from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.mem0 import Mem0
 from proxy.memory.store import StoreError
+from tests.memory.mem0_library import Library
 
 pytestmark = pytest.mark.anyio
 ANN = Scope("acme", "ann")
-
-
-class History:
-    """What the library remembers of changes."""
-
-    def __init__(self, _path: str = ":memory:") -> None:
-        self.texts: list[str] = []
-
-
-class Library:
-    """A stand-in for ``mem0.Memory``: as much of it as is called."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Any]] = {}
-        self.db = History()
-        self.names = itertools.count()
-        self.broken = False
-
-    def add(self, messages: Any, *, user_id: str, metadata: Any, infer: bool) -> None:
-        assert infer is False
-        if self.broken:
-            raise RuntimeError(f"cannot keep {messages}")
-        row = f"row{next(self.names)}"
-        text = messages[0]["content"]
-        self.rows[row] = {"id": row, "memory": text, "metadata": metadata, "user_id": user_id}
-        self.db.texts.append(text)
-
-    def get_all(self, *, filters: Any, top_k: int) -> Any:
-        rows = [row for row in self.rows.values() if row["user_id"] == filters["user_id"]]
-        return {"results": rows[:top_k]}
-
-    def delete(self, row: str) -> None:
-        del self.rows[row]
-
-    def delete_all(self, *, user_id: str) -> None:
-        self.rows = {name: row for name, row in self.rows.items() if row["user_id"] != user_id}
 
 
 def fact(name: str, text: str, **more: Any) -> Fact:
