@@ -9,7 +9,7 @@ import msgspec
 from filters.base import RequestFilter
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
-from proxy.configuration import sequence
+from proxy.configuration import accord, sequence
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
 from proxy.configuration.settings import (
@@ -128,6 +128,8 @@ def _of_pipeline(pipeline: Pipeline, *, summarising: bool) -> Iterator[tuple[Pla
         for i in sequence.doubles(steps):
             yield (key, i), "this step stands here twice with the same options; keep one"
     for i, message in sequence.findings(pipeline.request, _there(summarising=summarising)):
+        yield ("request", i), message
+    for i, message in accord.findings(pipeline.request):
         yield ("request", i), message
 
 

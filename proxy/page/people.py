@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from proxy import persons
 from proxy.account import Account
 from proxy.errors import NotFound
 from proxy.memory.archive.archive import Query
@@ -77,7 +78,7 @@ async def _asked_to_forget(room: Room) -> Response:
 
 
 async def _forgotten(room: Room) -> Response:
-    await room.memory.people.forget(_person(room))
+    await persons.forget(room.memory, _person(room))
     return redirect(_HERE)
 
 

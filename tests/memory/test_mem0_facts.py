@@ -8,6 +8,7 @@ import pytest
 from proxy.configuration.load import faults
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.knowledge import Knowledge, Learnt
 from proxy.memory.mem0 import Mem0
 from proxy.memory.store import StoreError
 from tests.memory.mem0_library import Library
@@ -45,6 +46,17 @@ async def test_what_has_expired_is_known_no_more() -> None:
     await facts.add_fact(ANN, fact("a", "Is at the zoo.", category="daily", expires=15.0))
     assert await texts(facts, now=14.0) == ["Is at the zoo."]
     assert await texts(facts, now=15.0) == []
+
+
+async def test_a_fact_that_is_learnt_again_replaces_what_it_is_said_to() -> None:
+    facts = Mem0(Library())
+    knowledge = Knowledge(facts)
+    berlin = await knowledge.learn(ANN, Learnt(text="Lives in Berlin."))
+    paris = await knowledge.learn(ANN, Learnt(text="Lives in Paris."))
+    again = await knowledge.learn(ANN, Learnt(text="Lives in Berlin.", importance=0.9, replaces=paris.id))
+    assert (again.id, again.importance) == (berlin.id, 0.9)
+    assert await knowledge.of(ANN) == [again]
+    assert sorted(await texts(facts, superseded=True)) == ["Lives in Berlin.", "Lives in Paris."]
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,25 @@ def test_nothing_is_left_of_what_was_let_go():
     assert traces._bytes == sum(trace.size for trace in traces._ring)
 
 
+def test_a_person_in_half_of_many_turns_is_forgotten_in_no_time():
+    traces = traces_of(Keeping(20_000, content=False))
+    for i in range(20_000):
+        end(traces, session="s", user="ann" if i % 2 else "bob")
+    began = time.thread_time()
+    traces.forget("t", user="ann")
+    assert time.thread_time() - began < 1
+    assert {trace.account.user for trace in traces.newest("t")} == {"bob"}
+    assert len(ids(traces)) == len(traces._unwritten[Key("t", "s")]) == 10_000
+
+
+def test_a_turn_that_ends_while_others_are_let_go_of_is_looked_at_too():
+    traces = traces_of()
+    late = [end(traces, session="s")]
+    traces.filled_by(lambda: late.append(end(traces, session="s")) if len(late) < 2 else None)
+    traces.forget("t", session="s")
+    assert ids(traces) == [] and not traces._unwritten
+
+
 @pytest.mark.parametrize("name", ["authorization", "api-key", "x-api-key", "cookie", "proxy-authorization"])
 def test_keys_are_not_kept(name: str):
     traces = traces_of()
