@@ -1,12 +1,13 @@
 """Entries as a window shows them: new ones, and held ones that it confirms, cuts or rewords."""
 
+from bisect import bisect_left
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from filters.letters import bare
 from filters.message import LARGEST, Message
-from filters.unheard import bare
 from proxy.memory.line import number_of
 from proxy.memory.session import Entry
 from proxy.memory.wording import goes_on, jumbled, same
@@ -129,11 +130,7 @@ def undotted(message: Message, generated: str) -> Message:
 
 def _beginning(text: str, letters: int) -> str:
     """As much of a text as has so many letters."""
-    for position, character in enumerate(text):
-        if letters <= 0:
-            return text[:position]
-        letters -= len(bare(character))
-    return text
+    return text[: bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))]
 
 
 _UNGIVEN = (UNSET, None)
