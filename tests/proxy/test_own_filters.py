@@ -128,7 +128,7 @@ def test_only_filters_that_are_named_are_imported(write):
         [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=ENVIRON
     )
     assert "filters.drop_messages" in done.stdout.split()
-    assert "filters.repair_history" not in done.stdout.split()
+    assert "filters.redact" not in done.stdout.split()
 
 
 def test_packages_are_not_looked_for_while_names_are_known(write, monkeypatch):
