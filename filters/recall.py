@@ -41,7 +41,10 @@ class Recall(RequestFilter):
     """What is told: turns of earlier conversations, facts, parts of documents."""
 
     timezone: Timezone = "UTC"
-    """Where the day begins by which they are told: an IANA name such as ``Europe/Berlin``."""
+    """Where the day begins by which they are told and looked for: an IANA name such as ``Europe/Berlin``.
+
+    It is the one that "yesterday" means, and "on Tuesday".
+    """
 
     max_length: int = Field(default=500, ge=1)
     """How many characters of each are told."""

@@ -96,6 +96,26 @@ def test_a_second_call_is_told_what_bears_on_it(archiving: ProxyServer, upstream
     assert message["content"].endswith("\n</recall>\n\nWhat is my scarecrow called?")
 
 
+def at_hour(hour: int) -> str:
+    """A time zone in which it is this hour now."""
+    ahead = (hour - time.gmtime().tm_hour + 12) % 24 - 12
+    return f"Etc/GMT{-ahead:+d}"
+
+
+@pytest.mark.parametrize(("hour", "is_told"), [(6, True), (18, False)])
+def test_yesterday_is_where_the_step_says(
+    serve: Serve, url: str, upstream: FakeUpstream, hour: int, is_told: bool
+):
+    step = f"{{recall: {{timezone: {at_hour(hour)}}}}}"
+    proxy = serve(CONFIG.replace("restore_history, recall]", f"restore_history, {step}]"), MEMORY_URL=url)
+    at = int((time.time() - 12 * 3600) * 1000)
+    told = {"role": "user", "content": WORDS, "turn_id": 0, "timestamp": at, "metadata": {"user": "ann"}}
+    proxy.client.put("/v1/memory/sessions/s1", json={"contents": [told]}).raise_for_status()
+    settle(proxy)
+    say(proxy, "Anything from yesterday?", session="s2")
+    assert (WORDS in sent(upstream)[-1]["content"]) == is_told
+
+
 def test_what_is_recalled_is_never_stored(archiving: ProxyServer):
     say(archiving, WORDS)
     settle(archiving)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
+from datetime import timedelta, timezone
 from functools import partial
 from typing import TypeVar
 
@@ -168,6 +169,14 @@ async def test_the_best_goes_first(archive: Archive):
     )
     assert found[0].timestamp == pytest.approx(held.entries[2].recorded)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+async def test_a_day_is_looked_for_where_it_begins(archive: Archive):
+    await archive.keep(KEY, session("My dog is called Rex.", created=NOW - 3600), mark=NOW)
+    for clock, found in ((60, True), (43_200, False)):
+        zone = timezone(timedelta(seconds=clock - NOW % 86_400))
+        query = Query(text="Anything from yesterday?", now=NOW, zone=zone)
+        assert bool(await archive.search(ANN, query)) == found
 
 
 async def test_words_are_found_by_their_stems_and_without_accents(archive: Archive):

@@ -1,6 +1,7 @@
 """A place where what was said is kept for good: one contract, a driver for each database."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, tzinfo
 from typing import Literal, Protocol
 
 import msgspec
@@ -99,6 +100,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     now: float
     limit: int = 10
+    zone: tzinfo = UTC
+    """Where the days begin that the text speaks of."""
     meaning: Meaning | None = None
     """What the text means, where that is known."""
 
