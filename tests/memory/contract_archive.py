@@ -151,6 +151,35 @@ async def test_any_text_and_any_id_is_kept_and_asked(archive: Archive, text: str
     assert await asked(archive, f"{text} scarecrow", person) == [said]
 
 
+async def last(archive: Archive, person: Scope = ANN, limit: int = 10) -> list[str]:
+    return [turn.entry.text for turn in await archive.last_talk(person, limit=limit)]
+
+
+async def test_the_last_talk_is_the_one_that_was_spoken_in_last(archive: Archive):
+    assert await last(archive) == []
+    await archive.keep(Key("acme", "b"), session("Hello.", "The newest.", created=NOW - 50), mark=NOW)
+    await archive.keep(Key("acme", "a"), session("Kept later.", created=NOW - 5000), mark=NOW)
+    await archive.keep(Key("acme", "c"), session("Of Bob.", user="bob", created=NOW - 10), mark=NOW)
+    await archive.keep(Key("other", "d"), session("Of another tenant.", created=NOW - 10), mark=NOW)
+    assert await last(archive) == ["Hello.", "The newest."]
+    assert await last(archive, limit=1) == ["The newest."]
+    assert await last(archive, BOB) == ["Of Bob."]
+    assert await last(archive, Scope("acme", "")) == []
+    # Words that everybody says stand in no index.
+    await archive.keep(Key("acme", "e"), session("And so?", created=NOW - 5), mark=NOW)
+    assert await last(archive) == ["And so?"]
+    await archive.forget(ANN, at=NOW)
+    assert await last(archive) == []
+
+
+async def test_of_anothers_talk_the_last_one_holds_what_the_speaker_said(archive: Archive):
+    held = session("Of Ann.", "Noted.", created=NOW - 100).entries
+    guest = msgspec.structs.replace(held[0], turn=1, content="Of Bob.", user="bob", recorded=NOW - 90)
+    await archive.keep(KEY, session(entries=(*held, guest)), mark=NOW)
+    assert await last(archive, BOB) == ["Of Bob."]
+    assert await last(archive) == ["Of Ann.", "Noted.", "Of Bob."]
+
+
 # --- search
 
 

@@ -148,6 +148,13 @@ class Archive(Protocol):
         """What was said by the person and in the person's talks; each with the number to go on ``after``."""
         ...
 
+    async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
+        """The end, in order, of the talk that was spoken in last of those in which the person spoke.
+
+        Of another's talk it is what the person said.
+        """
+        ...
+
     async def turns_of(self, key: Key, *, limit: int = 10_000) -> list[Turn]:
         """All that is kept of a session, in order."""
         ...

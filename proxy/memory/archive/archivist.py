@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.lexicon import Scope
 from proxy.memory.session import Entry, Session, decode
 from proxy.memory.store import Key, Store, StoreError, Unreadable
 
@@ -74,6 +75,13 @@ class Archivist:
         self._due[key] = _Due(session, now, since, min(now + self._quiet, since + _LONGEST_DUE))
         if not former:
             self._awake.set()
+
+    def waiting(self, person: Scope) -> str | None:
+        """The newest session of a person that is still to be kept, if there is any."""
+        for key, due in reversed(self._due.items()):
+            if key.tenant == person.tenant and due.session.user == person.person:
+                return key.session
+        return None
 
     def start(self) -> None:
         """From now on what is due is kept, first of all what was lost."""

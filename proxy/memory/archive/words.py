@@ -101,6 +101,20 @@ TURNS_OF: Final = Statement(
     " ORDER BY k.created, t.place, t.id LIMIT :limit"
 )
 
+# A turn that was kept last may have been said before; what says nothing stands in no index.
+LAST_TALK: Final = Statement(
+    "SELECT talk FROM (SELECT * FROM (SELECT talk, at FROM turnkeeper_passages"
+    " WHERE owner = :owner AND kind = 1 ORDER BY at DESC LIMIT 1) p"
+    " UNION ALL SELECT * FROM (SELECT talk, at FROM turnkeeper_turns"
+    " WHERE owner = :owner ORDER BY id DESC LIMIT 1) o"
+    " UNION ALL SELECT * FROM (SELECT talk, at FROM turnkeeper_turns"
+    " WHERE speaker = :owner ORDER BY id DESC LIMIT 1) s) newest ORDER BY at DESC LIMIT 1"
+)
+END: Final = Statement(
+    f"SELECT {_TURN} WHERE t.talk = :talk AND (t.owner = :owner OR t.speaker = :owner)"
+    " ORDER BY t.place DESC, t.id DESC LIMIT :limit"
+)
+
 _THEIRS: Final = "owner = :owner OR speaker = :owner"
 FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner = :owner")
 FORGET_SPOKEN: Final = Statement(
