@@ -180,6 +180,53 @@ async def test_of_anothers_talk_the_last_one_holds_what_the_speaker_said(archive
     assert await last(archive) == ["Of Ann.", "Noted.", "Of Bob."]
 
 
+# --- the index
+
+
+async def as_it_was(archive: Archive) -> None:
+    """Every text is indexed as words were told apart before, and otherwise than now."""
+    aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
+    assert isinstance(archive, SqlArchive)
+    await archive._engine.write(lambda: first(aged, {}))
+
+
+async def test_what_was_indexed_in_an_older_way_is_indexed_anew(archive: Archive):
+    await archive.keep(KEY, session("नमस्ते दुनिया"), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f", text="Speaks हिन्दी.", created=NOW))
+    await archive.add_document("acme", "a.md", [Chunk(title="नियम", text="Open at nine.")], at=NOW)
+    assert await archive.reindex() == 0
+    await as_it_was(archive)
+    assert await asked(archive, "नमस्ते हिन्दी नियम") == []
+    assert [await archive.reindex(limit=2) for _ in range(3)] == [2, 1, 0]
+    assert sorted(await asked(archive, "नमस्ते हिन्दी नियम", limit=3)) == [
+        "Open at nine.",
+        "Speaks हिन्दी.",
+        "नमस्ते दुनिया",
+    ]
+
+
+@pytest.mark.parametrize("driver", ["sealed-sqlite", "sealed-postgresql"])
+async def test_what_cannot_be_read_holds_up_no_index(request: pytest.FixtureRequest, driver: str):
+    url = await DRIVERS[driver](request)
+    for number in (1, 2):
+        archive = open_archive(url, codec=Encryption([bytes([number]) * 32]))
+        await archive.keep(Key("acme", f"s{number}"), session("नमस्ते"), mark=NOW)
+        await as_it_was(archive)
+        if number == 2:
+            assert [await archive.reindex(), await archive.reindex()] == [2, 0]
+            assert await asked(archive, "नमस्ते") == ["नमस्ते"]
+        await archive.aclose()
+
+
+async def test_an_index_that_is_made_anew_keeps_what_texts_mean(archive: Archive):
+    await archive.keep(KEY, session("dog"), mark=NOW)
+    (due,) = await archive.unmeant("m", limit=9)
+    await archive.add_vectors("m", [(due, vector("dog"))])
+    await as_it_was(archive)
+    assert await archive.reindex() == 1
+    assert await archive.unmeant("m", limit=9) == []
+
+
 # --- search
 
 

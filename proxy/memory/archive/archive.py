@@ -213,6 +213,10 @@ class Archive(Protocol):
         """Removes a few facts that have expired; how many."""
         ...
 
+    async def reindex(self, *, limit: int = 100) -> int:
+        """Indexes a few texts anew that were indexed when words were told apart in another way; how many."""
+        ...
+
     async def scrub(self) -> None:
         """Nothing that was removed can be read from the database's own files any more."""
         ...

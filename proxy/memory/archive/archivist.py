@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -224,12 +224,15 @@ class Archivist:
             await self._keep(key, session, mark)
 
     async def _sweep(self) -> None:
-        """What has expired or is too old goes, a few at a time; in between, what is due is kept."""
+        """What has expired or is too old goes, a few at a time; in between, what is due is kept.
+
+        Then what was indexed by an older Turnkeeper is indexed anew.
+        """
         now = time.time()
-        sweeps = [partial(self._archive.expire, now=now)]
+        sweeps: list[Callable[[], Awaitable[int]]] = [partial(self._archive.expire, now=now)]
         if self._keep_for:
             sweeps.append(partial(self._archive.sweep, before=now - self._keep_for))
-        for sweep in sweeps:
+        for sweep in (*sweeps, self._archive.reindex):
             while await sweep():
                 self.failing = False
                 await asyncio.sleep(_SHORTEST)

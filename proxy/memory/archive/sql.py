@@ -106,6 +106,10 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.write(partial(oblivion.expire, self._shelf, now=now, limit=limit))
 
+    async def reindex(self, *, limit: int = 100) -> int:
+        """As the protocol has it."""
+        return await self._engine.write(partial(meanings.reindex, self._shelf, limit))
+
     async def scrub(self) -> None:
         """As the protocol has it."""
         await self._engine.scrub()

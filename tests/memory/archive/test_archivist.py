@@ -13,11 +13,14 @@ from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
+from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.steps import first
 from proxy.memory.codec import Identity
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.open import open_store
 from proxy.memory.session import Entry, Session, encode
+from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key, Store, StoreError
 
 pytestmark = pytest.mark.anyio
@@ -245,6 +248,19 @@ async def test_facts_go_when_they_expire_however_long_turns_are_kept(
             await asyncio.sleep(0.01)
     await archivist.aclose()
     assert await kept(archive) == ["a"]
+
+
+async def test_what_an_older_version_indexed_is_indexed_anew(store: Store, archive: Archive):
+    await archive.keep(KEY, session("नमस्ते"), mark=1.0)
+    assert isinstance(archive, SqlArchive)
+    aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
+    await archive._engine.write(lambda: first(aged, {}))
+    archivist = Archivist(store, archive, ["acme"], keep=0)
+    archivist.start()
+    async with asyncio.timeout(3):
+        while not await archive.search(ANN, Query(text="नमस्ते", now=1.0)):  # noqa: ASYNC110 - as it likes
+            await asyncio.sleep(0.01)
+    await archivist.aclose()
 
 
 class Endless(Broken):
