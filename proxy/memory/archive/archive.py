@@ -213,7 +213,7 @@ class Archive(Protocol):
         """Removes a few facts that have expired; how many."""
         ...
 
-    async def reindex(self, *, limit: int = 100) -> int:
+    async def reindex(self, *, limit: int = 20) -> int:
         """Indexes a few texts anew that were indexed when words were told apart in another way; how many."""
         ...
 

@@ -106,7 +106,7 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.write(partial(oblivion.expire, self._shelf, now=now, limit=limit))
 
-    async def reindex(self, *, limit: int = 100) -> int:
+    async def reindex(self, *, limit: int = 20) -> int:
         """As the protocol has it."""
         return await self._engine.write(partial(meanings.reindex, self._shelf, limit))
 
