@@ -105,11 +105,8 @@ class StoredEpisodes:
         hot = hot.with_moved(moving, anew=anew)
         lasting = max([hot.latest, *(one.expires for one in hot.kept)]) - now
         write = self._store.replace if anew else self._store.write
-        blob, cold_part = (
-            msgspec.msgpack.encode(hot),
-            await asyncio.to_thread(_packed, moving) if moving else [],
-        )
-        return await write(place, blob, version=version, ttl=lasting, cold=cold_part)
+        packed = await asyncio.to_thread(_packed, moving) if moving else []
+        return await write(place, msgspec.msgpack.encode(hot), version=version, ttl=lasting, cold=packed)
 
     async def _hot(self, agent: Key, *, leisure: bool) -> tuple[_Hot, int]:
         held = await self._store.read(_place(agent), leisure=leisure)
