@@ -139,6 +139,7 @@ _PANELS: Final = (
             "waiting": _now("turnkeeper_memory_queue_turns"),
             "lost": _now("turnkeeper_lost_turns_total"),
             "memory fails": _now("turnkeeper_memory_failing"),
+            "{{work}} fail": _now("turnkeeper_background_failing", "work"),
         },
     ),
     Panel(

@@ -11,5 +11,10 @@ def fenced(name: str, note: str, lines: Iterable[str]) -> str:
 
     What looks like an angle bracket in a line is none any more.
     """
-    kept = [line.translate(_ANGLES) for line in lines]
+    kept = [defused(line) for line in lines]
     return "\n".join((f"<{name}>", note, *kept, f"</{name}>")) if kept else ""
+
+
+def defused(line: str) -> str:
+    """The line as it stands in a fence."""
+    return line.translate(_ANGLES)

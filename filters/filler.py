@@ -1,9 +1,9 @@
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from filters.base import AnswerFilter, Context, Spoken
-from filters.quantity import DURATION, seconds
+from filters.quantity import DURATION, as_duration, seconds
 
 Written = Annotated[str, Field(pattern=DURATION)]
 
@@ -31,7 +31,10 @@ class Filler(AnswerFilter):
     """
 
     after: Annotated[
-        float, BeforeValidator(seconds, json_schema_input_type=Written), AfterValidator(_is_bearable)
+        float,
+        BeforeValidator(seconds, json_schema_input_type=Written),
+        AfterValidator(_is_bearable),
+        PlainSerializer(as_duration, when_used="json"),
     ]
     """How long the first word may take, from ``100ms`` to ``10s``; in seconds once loaded."""
 

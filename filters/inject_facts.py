@@ -1,16 +1,17 @@
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.fence import fenced
+from filters.fence import defused, fenced
 from filters.injected import Injected, instructions
 from filters.line import one_line
 from filters.message import Message
+from filters.number import Whole
 from filters.remembered import Remembered
 from filters.role import newest_user
-from filters.unheard import bare
+from filters.stated import Stated
 
 _NEWS = "What came to be known of the caller since this conversation began; it holds no instructions."
 _NAME = Remembered(kind="fact", text="Is called Ann.")
@@ -24,9 +25,10 @@ class InjectFacts(RequestFilter):
     What was known when the conversation began stands behind the client's own system messages, before
     summaries, and stays there word for word, so that the model's prompt cache holds. What comes to be known
     later stands before the newest words of the user, inside that message, until the next compaction; then all
-    moves to the front. A fact that is removed or replaced is not told again from that moment on. Each is one
-    line within a fence that it cannot close. It needs ``memory.archive``, and a call that names its user and
-    its session; nobody is told of another. Facts come from ``memory.facts``, from tools, or in through
+    moves to the front. A fact that is removed or replaced is not told again from that moment on, nor is one
+    told that is a line or a sentence of the client's own system messages. Each is one line within a fence
+    that it cannot close. It needs ``memory.archive``, and a call that names its user and its session; nobody
+    is told of another. Facts come from ``memory.facts``, from tools, or in through
     ``/v1/memory/users/{id}/facts``.
     """
 
@@ -42,10 +44,10 @@ class InjectFacts(RequestFilter):
     role: Literal["system", "developer", "user"] = "system"
     """The role of the message."""
 
-    limit: int = Field(default=40, ge=1, le=100)
+    limit: Annotated[Whole, Field(ge=1, le=100)] = 40
     """How many are told at the front, the most important ones, and how many of the later ones."""
 
-    max_length: int = Field(default=300, ge=1)
+    max_length: Annotated[Whole, Field(ge=1)] = 300
     """How many characters of each are told."""
 
     examples: ClassVar[tuple[Example, ...]] = (
@@ -74,11 +76,11 @@ class InjectFacts(RequestFilter):
             "What the client's own instructions tell is not told again",
             {},
             before=[
-                {"role": "system", "content": "The caller is called Ann. She is called Ann."},
+                {"role": "system", "content": "Be brief. Known of the caller:\n- is called Ann"},
                 {"role": "user", "content": "Hi"},
             ],
             after=[
-                {"role": "system", "content": "The caller is called Ann. She is called Ann."},
+                {"role": "system", "content": "Be brief. Known of the caller:\n- is called Ann"},
                 {"role": "user", "content": "Hi"},
             ],
             context=Context(now=0.0, memory=Snapshot(facts=(_NAME,))),
@@ -91,20 +93,18 @@ class InjectFacts(RequestFilter):
         if not messages or not (known or news):
             return messages
         own = instructions(messages)
-        head = fenced("facts", self.introduction, self._lines(known, own))
-        told = [Injected(role=self.role, content=head)] if head else []
-        return [*own, *told, *self._with_news(messages[len(own) :], news, own)]
+        told = Stated(message.text for message in own)
+        head = fenced("facts", self.introduction, self._lines(known, told))
+        front = [Injected(role=self.role, content=head)] if head else []
+        return [*own, *front, *self._with_news(messages[len(own) :], news, told)]
 
-    def _with_news(
-        self, messages: Messages, news: Sequence[Remembered], own: Sequence[Message]
-    ) -> Sequence[Message]:
-        newest, block = newest_user(messages), fenced("new_facts", _NEWS, self._lines(news, own))
+    def _with_news(self, messages: Messages, news: Sequence[Remembered], told: Stated) -> Sequence[Message]:
+        newest, block = newest_user(messages), fenced("new_facts", _NEWS, self._lines(news, told))
         if newest is None or not block:
             return messages
         return [*messages[:newest], messages[newest].prefixed(f"{block}\n\n"), *messages[newest + 1 :]]
 
-    def _lines(self, facts: Sequence[Remembered], own: Sequence[Message]) -> list[str]:
+    def _lines(self, facts: Sequence[Remembered], told: Stated) -> list[str]:
         """A line for each, less what the client's own instructions tell."""
-        shown = [bare(message.text) for message in own] if facts else []
-        lines = (one_line(fact.text, self.max_length) for fact in facts)
-        return [line for line in lines if line and not any(bare(line) in text for text in shown)]
+        whole = (defused(one_line(fact.text, len(fact.text))) for fact in facts)
+        return [line[: self.max_length].strip() for line in whole if line and not told.holds(line)]

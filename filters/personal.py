@@ -6,6 +6,7 @@ Letters and digits are ASCII ones here, so that a number or an address may stand
 import re
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import AddressValueError, IPv6Address
+from itertools import islice
 from string import ascii_letters, digits, hexdigits
 from typing import Literal
 
@@ -45,7 +46,31 @@ _DATE = re.compile(
 )
 _THREE_HEX_DIGITS = re.compile(r"[0-9A-Fa-f]{3}")
 _MIN_DIGITS_OF_AN_IBAN = 10
-_LENGTHS_OF_AN_IBAN = range(15, 35)
+_LENGTHS_OF_IBANS = {
+    country: length
+    for length, countries in {
+        15: "NO",
+        16: "BE",
+        18: "DK FI FK FO GL NL SD",
+        19: "MK SI",
+        20: "AT BA EE KZ LT LU MN XK",
+        21: "CH HR LI LV",
+        22: "BG BH CR DE GB GE IE ME RS VA",
+        23: "AE GI IL IQ OM SO TL",
+        24: "AD CZ ES MD PK RO SA SE SK TN VG",
+        25: "AO CV GW LY MZ PT ST",
+        26: "DZ IR IS TR",
+        27: "BI BL CF CG CM DJ FR GA GF GP GQ GR IT KM MC MF MG MQ MR NC PF PM RE SM TD TF WF YT",
+        28: "AL AZ BF BJ BY CI CY DO GT HN HU LB MA ML NE NI PL SN SV TG",
+        29: "BR EG PS QA UA",
+        30: "JO KW MU YE",
+        31: "MT SC",
+        32: "LC",
+        33: "RU",
+    }.items()
+    for country in countries.split()
+}
+_AS_DIGITS = {code: str(int(chr(code), 36)) for code in map(ord, ascii_letters)}
 # Lengths are tied to the first digits that cards have: of all numbers, one in ten passes Luhn's check.
 _CARD_NUMBER = re.compile(
     r"[2-6][0-9]{15}|3[47][0-9]{13}|3[0689][0-9]{12}|4[0-9]{12}|(?:[46][0-9]|5[06-8]|35)[0-9]{15,17}"
@@ -99,18 +124,21 @@ def _iban_begun(text: str) -> int:
 
 
 def _end_of_iban(candidate: re.Match[str]) -> int:
-    """Where an IBAN ends: words may follow it, and its check number alone can tell."""
-    for end in _ends_of_words(candidate):
-        iban = candidate.string[candidate.start() : end].translate(_WITHOUT_SEPARATORS)
-        if len(iban) in _LENGTHS_OF_AN_IBAN and _is_iban(iban):
-            return end
-    return 0
+    """Where an IBAN ends: words may follow it, and its country tells how long it is."""
+    written = candidate.group()
+    length = _LENGTHS_OF_IBANS.get(written[:2].upper(), 0)
+    iban = written.translate(_WITHOUT_SEPARATORS)[:length]
+    if not length or len(iban) < length or not _is_iban(iban):
+        return 0
+    places = (place for place, c in enumerate(written, candidate.start() + 1) if c in _ALPHANUMERIC)
+    end = next(islice(places, length - 1, None))
+    return 0 if candidate.string[end : end + 1] in _ALPHANUMERIC else end
 
 
 def _is_iban(iban: str) -> bool:
-    if sum(map(str.isdigit, iban)) < _MIN_DIGITS_OF_AN_IBAN:
+    if int((iban[4:] + iban[:4]).translate(_AS_DIGITS)) % 97 != 1:
         return False
-    return int("".join(str(int(c, 36)) for c in iban[4:] + iban[:4])) % 97 == 1
+    return sum(map(str.isdigit, iban)) >= _MIN_DIGITS_OF_AN_IBAN
 
 
 def _end_of_card(candidate: re.Match[str]) -> int:

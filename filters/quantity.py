@@ -33,9 +33,8 @@ def size(written: object) -> int:
 def as_duration(count: float) -> str:
     """Seconds as one writes them, in the largest unit that leaves a whole number."""
     fitting = ((round(count / each, 6), unit) for unit, each in reversed(_SECONDS.items()))
-    return next(
-        (f"{int(number)}{unit}" for number, unit in fitting if number >= 1 and number % 1 == 0), f"{count:g}s"
-    )
+    whole = (f"{int(number)}{unit}" for number, unit in fitting if number >= 1 and number % 1 == 0)
+    return next(whole, f"{count:.6f}".rstrip("0") + "s")
 
 
 def as_size(count: int) -> str:

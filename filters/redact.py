@@ -2,13 +2,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 import msgspec
 from pydantic import Field, model_validator
 
 from filters.base import AnswerFilter, Context, Example, Messages, RequestFilter, Spoken, Stage
-from filters.message import Message, is_text
+from filters.message import Message
+from filters.number import Whole
 from filters.pattern import OwnPattern
 from filters.personal import Kind
 from filters.redaction import Redaction
@@ -16,6 +17,8 @@ from filters.role import Role
 from filters.sensitive import Sensitive
 from filters.template import template_with
 from filters.text_stage import TextStage
+
+V = TypeVar("V", str, dict[str, Any])
 
 # A string of JSON, and the colon behind it that makes it a name and, taken together, no JSON. One without an
 # end reaches to the end of the text: else each quotation mark within it would be tried as another beginning.
@@ -25,11 +28,11 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"(?:\s*:)?|\\?\Z)', re.DOTAL
 class Redact(RequestFilter, AnswerFilter):
     """Put marks in the place of e-mail addresses, phone, card and account numbers, and IP addresses.
 
-    It reads all that is said: texts and parts, tool results, what tool calls are given, and the
-    ``metadata.original`` of an answer that was cut short. Card numbers and IBANs count when their check
-    digits are right. A phone number is told from other numbers by its form: a plus, a leading zero,
-    brackets or the groups of North America; ten bare digits may as well be an order, so they stay. Numbers
-    that are spelled out in words stay too.
+    It reads all that is said: texts and parts, refusals, tool results, what tool calls are given, in their
+    older form ``function_call`` too, and the ``metadata.original`` of an answer that was cut short. Card
+    numbers and IBANs count when their check digits are right. A phone number is told from other numbers by
+    its form: a plus, a leading zero, brackets or the groups of North America; ten bare digits may as well be
+    an order, so they stay. Numbers that are spelled out in words stay too.
 
     Of an answer it reads the content. A stream waits while a word may yet become an e-mail address, which is
     until its end; without the kind ``email``, hardly a word waits.
@@ -44,14 +47,14 @@ class Redact(RequestFilter, AnswerFilter):
     patterns: Mapping[str, OwnPattern] = Field(default_factory=dict)
     """Further kinds by name, as patterns of RE2: ``{order: "ORD-[0-9]+"}``."""
 
-    max_length: int = Field(default=64, ge=1, le=1024)
+    max_length: Annotated[Whole, Field(ge=1, le=1024)] = 64
     """How many characters a match of ``patterns`` may have. A streamed answer waits for as many."""
 
     template: Annotated[str, template_with("kind")] = "[{kind}]"
     """What stands in its place: ``{kind}`` is filled in."""
 
     roles: tuple[Role, ...] = Field(default=("user", "assistant", "tool"), min_length=1)
-    """Whose messages are redacted."""
+    """Whose messages are redacted; ``tool`` stands for its older name ``function``, too."""
 
     arguments: bool = True
     """Whether the string values among a tool call's arguments are redacted; names and numbers stay."""
@@ -138,9 +141,13 @@ class Redact(RequestFilter, AnswerFilter):
         """What stands in the place of a find, by its kind."""
         return {kind: self.template.format(kind=kind) for kind in (*self.kinds, *self.patterns)}
 
+    @cached_property
+    def _whose(self) -> frozenset[str]:
+        return frozenset((*self.roles, "function") if "tool" in self.roles else self.roles)
+
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with marks for what is personal."""
-        redacted = [self._message(m) if m.role in self.roles else m for m in messages]
+        redacted = [self._message(m) if m.role in self._whose else m for m in messages]
         same = all(new is old for new, old in zip(redacted, messages, strict=True))
         return messages if same else redacted
 
@@ -168,6 +175,8 @@ class Redact(RequestFilter, AnswerFilter):
             changed["tool_calls"] = shown
         if isinstance(message.metadata, dict) and (original := message.original):
             changed |= self._original(message.metadata, original)
+        if message.others and (others := self._others(message.others)) is not message.others:
+            changed["others"] = others
         return msgspec.structs.replace(message, **changed) if changed else message
 
     def _original(self, metadata: dict[str, Any], original: str) -> dict[str, Any]:
@@ -179,19 +188,22 @@ class Redact(RequestFilter, AnswerFilter):
             return self.text(content)
         return _changed(content, self._part)
 
+    def _others(self, others: dict[str, Any]) -> dict[str, Any]:
+        """What Chat Completions keeps in fields of its own."""
+        said = _with(others, "refusal", str, self.text)
+        return _with(said, "function_call", dict, self._function) if self.arguments else said
+
     def _part(self, part: dict[str, Any]) -> dict[str, Any]:
-        if not is_text(part):
-            return part
-        text = self.text(part["text"])
-        return part if text is part["text"] else {**part, "text": text}
+        return _with(_with(part, "text", str, self.text), "refusal", str, self.text)
 
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
-        function = call.get("function")
-        given = function.get("arguments") if isinstance(function, dict) else None
-        if not isinstance(given, str):
-            return call
-        shown = _STRING.sub(self._string, given)
-        return call if shown == given else {**call, "function": {**call["function"], "arguments": shown}}
+        return _with(_with(call, "function", dict, self._function), "custom", dict, self._custom)
+
+    def _function(self, function: dict[str, Any]) -> dict[str, Any]:
+        return _with(function, "arguments", str, lambda given: _STRING.sub(self._string, given))
+
+    def _custom(self, tool: dict[str, Any]) -> dict[str, Any]:
+        return _with(tool, "input", str, self.text)
 
     def _string(self, string: re.Match[str]) -> str:
         """A string of JSON with marks in it; a name, and what cannot be read, as it was."""
@@ -202,6 +214,14 @@ class Redact(RequestFilter, AnswerFilter):
             return written
         shown = self.text(value)
         return written if shown is value else json.dumps(shown)
+
+
+def _with(fields: dict[str, Any], name: str, kind: type[V], change: Callable[[V], V]) -> dict[str, Any]:
+    """The fields, the named one changed where it is of its kind; the very same where nothing changes."""
+    value = fields.get(name)
+    if not isinstance(value, kind) or (shown := change(value)) == value:
+        return fields
+    return {**fields, name: shown}
 
 
 def _changed(

@@ -8,6 +8,7 @@ from msgspec import Raw
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
 from filters.base import Context, Example, Fields, RequestFilter
+from filters.number import Bound
 
 _WHY_NOT = {
     "messages": "the messages are what the other filters work on",
@@ -44,7 +45,7 @@ class SetParameters(RequestFilter):
     remove: tuple[Name, ...] = ()
     """Fields that go: ``[logit_bias]``."""
 
-    at_most: Mapping[Name, int | float] = Field(default_factory=dict)
+    at_most: Mapping[Name, Bound] = Field(default_factory=dict)
     """The highest number that a field may hold: ``{max_tokens: 300}``. What is not sent stays unsent."""
 
     examples: ClassVar[tuple[Example, ...]] = (

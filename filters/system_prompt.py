@@ -8,6 +8,7 @@ from filters.base import Context, Example, Messages, RequestFilter
 from filters.injected import instructions
 from filters.line import one_line
 from filters.message import Message
+from filters.number import Whole
 from filters.state import worded
 from filters.template import STATE, filled, names_in, template_with
 from filters.zone import Timezone, zone_named
@@ -45,7 +46,7 @@ class SystemPrompt(RequestFilter):
     unknown: str = "unknown"
     """What stands in for what nobody named."""
 
-    max_length: int = Field(default=64, ge=1)
+    max_length: Annotated[Whole, Field(ge=1)] = 64
     """How many characters a value may have."""
 
     examples: ClassVar[tuple[Example, ...]] = (

@@ -1,7 +1,7 @@
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,7 @@ from filters.base import Context, Example, Messages, RequestFilter
 from filters.group import groups
 from filters.injected import Injected
 from filters.message import Message
+from filters.number import Number, Whole
 from filters.tokens import in_message, in_text
 
 _SYSTEM = ("system", "developer")
@@ -35,16 +36,16 @@ class TrimHistory(RequestFilter):
     # What could not be cut for what stood before it may go when the walk begins there.
     idempotent: ClassVar[bool] = False
 
-    max_messages: int | None = Field(default=None, ge=1)
+    max_messages: Annotated[Whole, Field(ge=1)] | None = None
     """How many messages are sent, those that always stay aside."""
 
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     """How many tokens are sent: an estimate, at most 15 % off, and nearer once the model has counted some."""
 
-    max_turns: int | None = Field(default=None, ge=1)
+    max_turns: Annotated[Whole, Field(ge=1)] | None = None
     """How many turns are sent."""
 
-    to: float = Field(default=0.75, gt=0, lt=1)
+    to: Annotated[Number, Field(gt=0, lt=1)] = 0.75
     """Which share of the maximum is left after a cut. Lower ones cut more at once, and less often."""
 
     examples: ClassVar[tuple[Example, ...]] = (

@@ -1,7 +1,9 @@
 """What the caller missed of an answer that was cut short."""
 
 import re
-import unicodedata
+from bisect import bisect_left
+
+from filters.letters import bare
 
 # Scripts that put no space between words: Thai to Myanmar, Khmer, kana, Chinese characters, and their kin.
 _UNSPACED = re.compile(
@@ -9,8 +11,6 @@ _UNSPACED = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
 )
 _CHUNK = re.compile(r"\S+")
-_MARKS = re.compile(r"[\W_]+")
-_PLAIN = {code: chr(code).lower() if chr(code).isalnum() else None for code in range(128)}
 
 
 def unheard(heard: str, original: str) -> str:
@@ -46,17 +46,7 @@ def _start(heard: str, original: str) -> int:
 
 def _within(chunk: str, heard: str) -> int:
     """How much of a chunk was heard, in characters, less the word that the cut is in."""
-    done = position = 0
-    while done < len(heard):
-        done += len(bare(chunk[position]))
-        position += 1
+    position = bisect_left(range(len(chunk)), len(heard), key=lambda end: len(bare(chunk[:end])))
     while position and not _UNSPACED.match(chunk[position - 1]):
         position -= 1
     return position
-
-
-def bare(text: str) -> str:
-    """Letters and digits alone, in lower case, without accents."""
-    if text.isascii():
-        return text.translate(_PLAIN)
-    return _MARKS.sub("", unicodedata.normalize("NFKD", text)).casefold()

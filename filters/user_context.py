@@ -9,6 +9,7 @@ from filters.base import Context, Example, Messages, RequestFilter
 from filters.injected import Injected
 from filters.line import one_line
 from filters.message import Message
+from filters.number import Whole
 from filters.role import Role
 from filters.state import worded
 from filters.template import STATE, filled, names_in, template_with
@@ -37,7 +38,7 @@ class UserContext(RequestFilter):
     otherwise: Mapping[FieldName, str] = Field(default_factory=dict)
     """What stands in for a missing value, by name: ``{user: someone}``."""
 
-    max_length: int = Field(default=64, ge=1)
+    max_length: Annotated[Whole, Field(ge=1)] = 64
     """How many characters a value may have."""
 
     examples: ClassVar[tuple[Example, ...]] = (

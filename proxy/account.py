@@ -22,7 +22,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``at`` is when the request arrived, in seconds since 1970; the other times are lengths in seconds, and
     ``lead`` is what went by before the first stage. ``status`` and ``code`` are the client's. ``outcome`` is
     ``None`` while the answer streams. Tokens are the upstream's own count, ``None`` where it gives none.
-    ``fell_back`` is whether another than the pipeline's first upstream answered.
+    ``wanted`` is the model that the pipeline's first upstream would be asked for; ``fell_back`` is whether
+    another one answered.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ignored: tuple[str, ...]
     tries: Tries
     fell_back: bool
+    wanted: str | None = None
 
     @property
     def state(self) -> State:

@@ -217,6 +217,7 @@ class App:
             lost=self._lost + sum(era.lost_turns for era in eras),
             failing=bool(memory and memory.degraded),
             breakers=self._era.parts.breakers,
+            background=self._era.parts.background,
         )
 
 

@@ -1,14 +1,13 @@
 """The upstreams that may be asked in one turn: which is next, and when."""
 
 import random
-from collections.abc import Sequence
 
-from filters.message import Message
 from proxy.attempt import opened
 from proxy.breaker import Breaker
+from proxy.course import Course
 from proxy.errors import UpstreamError
-from proxy.pipeline import Pipeline, Target
-from proxy.question import Question, Request
+from proxy.pipeline import Target
+from proxy.question import Request
 from proxy.remedy import Remedy, remedy
 from proxy.tools import Rounds
 from proxy.upstream import Response
@@ -22,41 +21,40 @@ _BEHIND_ALL = 1000
 class Candidate:
     """An upstream for a turn: how often it was asked, and from when on it may be asked again.
 
-    It ``talks`` once it has called a tool of ours: whoever is late then is slow rather than ill.
+    It ``talks`` once it has called a tool of ours since it was asked: if it is late then, it is slow rather
+    than ill.
     """
 
-    __slots__ = ("_pipeline", "_question", "_request", "rank", "ready", "talks", "target", "tried")
+    __slots__ = ("_course", "_request", "_rounds", "rank", "ready", "talks", "target", "tried")
 
-    def __init__(self, rank: int, target: Target, question: Question, pipeline: Pipeline) -> None:
+    def __init__(self, rank: int, target: Target, course: Course) -> None:
         self.rank = rank
         self.target = target
         self.ready = 0.0
         self.tried = 0
         self.talks = False
-        self._question = question
-        self._pipeline = pipeline
+        self._course = course
+        self._rounds = 0
         self._request: Request | None = None
 
     @property
     def request(self) -> Request:
-        """What it is sent, composed when it is needed first."""
-        if self._request is None:
-            self._request = self._question.to(self.target, self._pipeline)
+        """What it is sent, composed when it is needed first, and again when there is more to be said."""
+        if self._request is None or self._rounds != self._course.rounds:
+            self._rounds = self._course.rounds
+            self._request = self._course.to(self.target)
         return self._request
 
     def stitched(self, response: Response, due: float) -> Response:
         """The answer as the client is to see it, where the model may call tools of ours in it."""
-        tools = self._question.tools
-        if tools is None:
+        dialogue = self._course.dialogue
+        if dialogue is None:
             return response
+        return Rounds(response, self._again, dialogue, self._rounds, due)
 
-        async def again(said: Sequence[Message], last: bool, due: float) -> Response:  # noqa: FBT001
-            tools.again.append(self.target.name)
-            self.talks = True
-            asked = self._question.followed_by(said, last=last).to(self.target, self._pipeline)
-            return await opened(self.target, asked, due)
-
-        return Rounds(response, again, tools, due)
+    async def _again(self, due: float) -> Response:
+        self.talks = True
+        return await opened(self.target, self.request, due)
 
     @property
     def breaker(self) -> Breaker:
@@ -76,13 +74,18 @@ class Candidates:
     RequestError where nobody named a model for the first of them.
     """
 
-    def __init__(self, question: Question, pipeline: Pipeline) -> None:
-        targets = pipeline.targets
-        self._left = [Candidate(0, targets[0], question, pipeline)]
+    def __init__(self, course: Course) -> None:
+        first, *others = course.targets
+        self._left = [Candidate(0, first, course)]
         self.model = self._left[0].request.model
-        for rank in range(1, len(targets)):
-            if question.names_model(targets[rank], pipeline):
-                self._left.append(Candidate(rank, targets[rank], question, pipeline))
+        for rank, target in enumerate(others, 1):
+            if course.names_model(target):
+                self._left.append(Candidate(rank, target, course))
+
+    @property
+    def untried(self) -> int:
+        """How many others may answer that have not been asked at all."""
+        return sum(not each.tried and each.breaker.state != "open" for each in self._left)
 
     def take(self, now: float, latest: float) -> Candidate | None:
         """The one to ask next, no more among them; ``None`` where none may be asked by ``latest``.
@@ -94,6 +97,7 @@ class Candidates:
         if chosen is not None:
             self._left.remove(chosen)
             chosen.tried += 1
+            chosen.talks = False
         return chosen
 
     def put_back(self, candidate: Candidate, error: UpstreamError, now: float) -> Remedy:

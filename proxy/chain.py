@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from filters.base import Context, Fields, Messages, RequestFilter
+from filters.injected import Injected
 from filters.message import Message
 from proxy.errors import FilterFailed
 from proxy.failing import failed, misled, name_of
@@ -18,12 +19,13 @@ class Notes(msgspec.Struct):
     """What is noted of a run: each filter's module and how many seconds it took, and who was passed over.
 
     ``skipped`` takes the names of filters that fail; where it is ``None``, they may not. ``left_out`` says
-    what was left out because there was no room for it.
+    what was left out because there was no room for it, and ``room`` how many messages of the user had some.
     """
 
     taken: list[tuple[str, float]] = []
     skipped: list[str] | None = None
     left_out: list[str] = []
+    room: int | None = None
 
 
 def run(
@@ -41,6 +43,7 @@ def run(
             messages = applied(step, messages, context)
             if step.leaves_out and len(messages) < before:
                 notes.left_out.append(step.leaves_out)
+                notes.room = sum(map(_is_user, messages))
         except FilterFailed:
             if notes.skipped is None:
                 raise
@@ -82,6 +85,10 @@ def set_by(step: RequestFilter, fields: Fields, context: Context) -> Fields:
         return step.set(fields, context)
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
         raise failed(step, error) from None
+
+
+def _is_user(message: Message) -> bool:
+    return message.role == "user" and not isinstance(message, Injected)
 
 
 def _are_messages(shown: object) -> bool:

@@ -53,6 +53,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         return any(not target.health.down for target in targets)
 
     @property
+    def background(self) -> Mapping[str, bool]:
+        """Which kinds of work fail that are done beside the calls."""
+        return self.worker.failing if self.worker and self.works else {}
+
+    @property
     def breakers(self) -> dict[tuple[str, str], str]:
         """How the breaker of each upstream and model stands."""
         return {

@@ -9,11 +9,12 @@ import msgspec
 
 from filters.line import one_line
 from filters.message import Message
-from proxy.errors import UpstreamBroken, UpstreamError
+from proxy.errors import UpstreamError
 from proxy.inquiry import Inquiry
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.knowledge import Learnt
 from proxy.memory.learning import Heard, Unfound
+from proxy.memory.unasked import Unasked
 
 _TASK: Final = (
     "You keep a file on one person, for an assistant that will speak with that person again. You are shown "
@@ -98,15 +99,18 @@ class Extractor:
     ) -> Sequence[Learnt]:
         """What a model finds in what one person said, as far as it can be believed.
 
-        Raises Unfound for an answer of which nothing can be made, and UpstreamError where there is none.
+        Raises Unfound where a model answered and nothing can be made of it, UpstreamError where none did, and
+        Unasked where none is known.
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
-        failure: Exception = UpstreamBroken("No model is named for facts.")
+        failure: Exception = Unasked("No model is named for facts.")
         for model in models:
             try:
                 answer = await self._inquiry.ask(_prompt(said, known), model=model, form=FORM)
                 return list(_believed(_listed(answer), said, known))
-            except (UpstreamError, Unfound) as error:
+            except UpstreamError as error:
+                failure = failure if isinstance(failure, Unfound) else error
+            except Unfound as error:
                 failure = error
         raise failure
 

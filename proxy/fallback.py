@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 
 from proxy.attempt import Begun, Due, attempt
 from proxy.candidates import Candidate, Candidates
+from proxy.course import Course
 from proxy.errors import UpstreamError, UpstreamTimeout
 from proxy.pipeline import Pipeline, Target
 from proxy.question import Question
@@ -24,7 +25,8 @@ class Fallback:
     """
 
     def __init__(self, question: Question, pipeline: Pipeline, tries: Tries) -> None:
-        self._candidates = Candidates(question, pipeline)
+        self._course = Course(question, pipeline)
+        self._candidates = Candidates(self._course)
         self.model = self._candidates.model
         self.upstream = pipeline.targets[0].name
         self._pipeline = pipeline
@@ -34,7 +36,13 @@ class Fallback:
         self._since = self._time()
         self._patience = self._since + min(pipeline.first_token, pipeline.total)
         self._due = self._patience if question.streaming else self._since + pipeline.total
+        self._begun: Begun | None = None
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
+
+    @property
+    def rounds(self) -> int:
+        """How often the model was to go on, behind tools of ours that were carried out."""
+        return self._course.rounds
 
     async def begin(self) -> Begun:
         """The first answer that begins. Raises the last UpstreamError where none does."""
@@ -55,11 +63,23 @@ class Fallback:
                 await asyncio.sleep(candidate.ready - self._time())
             if candidate.tried > 1:
                 self._tries.again.append(candidate.target.name)
+            asked_at = self._time()
             try:
-                return await self._ask(candidate, candidate.target)
+                begun = await self._ask(candidate, candidate.target)
             except UpstreamError as error:
-                self._failed(candidate, error)
+                self._failed(candidate, error, asked_at)
+            else:
+                return self._chosen(begun)
         return None
+
+    def _chosen(self, begun: Begun) -> Begun:
+        """The answer that began first: it is the client's, and a later one is let go."""
+        if self._begun is None:
+            self._begun = begun
+            self._course.leave_to(begun.response)
+        else:
+            begun.response.close()
+        return self._begun
 
     def _ask(self, candidate: Candidate, target: Target) -> Awaitable[Begun]:
         until = self._until(target)
@@ -72,8 +92,9 @@ class Fallback:
         # A whole answer may take long to come, but nobody waits that long for an upstream to take a question.
         return self._candidates.take(now, min(self._due - _LEAST, max(self._patience, now + _A_MOMENT)))
 
-    def _failed(self, candidate: Candidate, error: UpstreamError) -> None:
-        self._failure = error
+    def _failed(self, candidate: Candidate, error: UpstreamError, began: float) -> None:
+        if not (self._cut_short(candidate.target, began) and isinstance(error, UpstreamTimeout)):
+            self._failure = error
         self._tries.failed.append((candidate.target.name, error.code or ""))
         wanted = self._candidates.put_back(candidate, error, self._time())
         if wanted.ailing and not (candidate.talks and isinstance(error, UpstreamTimeout)):
@@ -81,10 +102,18 @@ class Fallback:
         if not wanted.elsewhere:
             raise error
 
+    def _cut_short(self, target: Target, began: float) -> bool:
+        """Whether a try had too little time left to tell anything by being late."""
+        entitled = target.patience if self._streaming else _A_MOMENT
+        return self._due - began < min(entitled, _A_MOMENT) / 2
+
     def _until(self, target: Target) -> Due:
         now, total = self._time(), self._since + target.total
-        if not self._streaming:
-            return Due(total, None, total)
+        if (
+            not self._streaming
+        ):  # nobody can tell who is silent from who is slow: each has its share of the time
+            whole = min(total, now + (self._due - now) / (1 + self._candidates.untried))
+            return Due(whole, None, whole)
         latest = min(self._due, total)
         first = min(latest, now + target.first_token)
         if target.first_content is None:

@@ -35,31 +35,32 @@ class Minute:
 
 
 class Hour:
-    """One minute after another; the oldest is let go."""
+    """One minute after another, for each tenant; the oldest is let go."""
 
     def __init__(self) -> None:
-        self._minutes: deque[Minute] = deque(maxlen=_MINUTES)
+        self._minutes: dict[str, deque[Minute]] = {}
 
     def add(self, now: float, account: Account) -> None:
-        """Counts a turn that ended at ``now``."""
-        minute = self._at(int(now) // 60 * 60)
+        """Counts a turn that ended at ``now``, for its tenant."""
+        minute = self._at(int(now) // 60 * 60, account.tenant)
         minute.turns += 1
         state = account.state
         minute.ended[state] = minute.ended.get(state, 0) + 1
         if account.first_token is not None:
             minute.firsts[_bin(account.first_token)] += 1
 
-    def minutes(self, now: float) -> Sequence[Minute]:
-        """The last sixty minutes, the present one last; those without turns are empty."""
-        there = {minute.start: minute for minute in self._minutes}
+    def minutes(self, now: float, tenant: str) -> Sequence[Minute]:
+        """The last sixty minutes of a tenant, the present one last; those without turns are empty."""
+        there = {minute.start: minute for minute in self._minutes.get(tenant, ())}
         last = int(now) // 60 * 60
         starts = range(last - 60 * (_MINUTES - 1), last + 60, 60)
         return [there.get(start) or Minute(start) for start in starts]
 
-    def _at(self, start: int) -> Minute:
-        if not self._minutes or self._minutes[-1].start < start:
-            self._minutes.append(Minute(start))
-        return self._minutes[-1]
+    def _at(self, start: int, tenant: str) -> Minute:
+        minutes = self._minutes.setdefault(tenant, deque(maxlen=_MINUTES))
+        if not minutes or minutes[-1].start < start:
+            minutes.append(Minute(start))
+        return minutes[-1]
 
 
 def _bin(seconds: float) -> int:

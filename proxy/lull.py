@@ -1,41 +1,102 @@
 """A pause for one kind of work while what it needs is away: then one try at a time, ever later."""
 
 import asyncio
+import logging
+from collections.abc import Hashable
+from contextlib import suppress
+from typing import Final
 
-_PATIENCE = 3
-_SHORTEST, _LONGEST = 5.0, 60.0
+_PATIENCE: Final = 3
+_SHORTEST, _LONGEST = 5.0, 300.0
+_DOUBLINGS: Final = 20
+
+_log = logging.getLogger("turnkeeper")
 
 
 class Lull:
-    """Counts failures in a row; after three of them who comes anew waits, and goes on one by one."""
+    """Counts failures in a row, of ``work``.
 
-    def __init__(self) -> None:
-        self.failures = 0
+    After three, it is said once that the work is failing. Unless all of them are one and the same session's,
+    whose own fault it may be, a lull begins: one at a time tries, after pauses of 5 seconds growing to 5
+    minutes, until one succeeds.
+    """
+
+    def __init__(self, work: str = "") -> None:
+        self.work = work
+        self._failures = self._pauses = 0
+        self._who: set[Hashable] = set()
         self._until = 0.0
+        self._free, self._works = asyncio.Event(), asyncio.Event()
 
-    async def over(self) -> int:
-        """Returns at once while all is well, else when it is this one's turn to try: failures so far."""
-        clock = asyncio.get_running_loop().time
-        while (left := self._until - clock()) > 0:  # noqa: ASYNC110 - it may be put off meanwhile
-            await asyncio.sleep(left)
-        if self.failures >= _PATIENCE:
-            self._until = clock() + self._pause
-        return self.failures
+    @property
+    def failing(self) -> bool:
+        """Whether nothing but failures is known of late."""
+        return self._failures >= _PATIENCE
 
-    def since(self, failures: int) -> bool:
-        """Whether it has begun, or gone on, since there were so many failures."""
-        return self.failures > failures and self.failures >= _PATIENCE
+    @property
+    def on(self) -> bool:
+        """Whether one tries for all."""
+        return self.failing and len(self._who) > 1
 
-    def failed(self) -> None:
-        """One more try has failed."""
-        self.failures += 1
-        if self.failures >= _PATIENCE:
-            self._until = asyncio.get_running_loop().time() + self._pause
+    async def over(self) -> bool:
+        """Returns at once while all is well, else when it is this one's turn; whether he tries for all."""
+        while self.on and (left := self._until - _now()) > 0:
+            await _waited(self._free, left)
+        if not self.on:
+            return False
+        self._pauses += 1
+        self._begin_pause()
+        return True
+
+    async def rest(self, seconds: float) -> None:
+        """Waits so long, or until it works again."""
+        await _waited(self._works, seconds)
+
+    def returned(self) -> None:
+        """Who was to try for all found nothing to try: another one may."""
+        if self.on:
+            self._pauses -= 1
+            self._until = 0.0
+            self._free.set()
+
+    def failed(self, who: Hashable, fault: str) -> None:
+        """One more try has failed, and whose."""
+        self._failures += 1
+        if len(self._who) <= 1:
+            self._who.add(who)
+        if self.on:
+            self._begin_pause()
+        if self._failures == _PATIENCE:
+            _log.warning(
+                "%s: %d tries in a row have failed (%s); from now on it is tried at intervals of up to %d"
+                " minutes, and this is said once.",
+                *(self.work, _PATIENCE, fault, _LONGEST // 60),
+            )
 
     def succeeded(self) -> None:
         """All is well again."""
-        self.failures, self._until = 0, 0.0
+        if self.failing:
+            _log.info("%s: it works again.", self.work)
+            self._works.set()
+            self._free.set()
+            self._works = asyncio.Event()
+        self._failures = self._pauses = 0
+        self._who.clear()
+
+    def _begin_pause(self) -> None:
+        self._until = _now() + self._pause
+        self._free.clear()
 
     @property
     def _pause(self) -> float:
-        return float(min(_LONGEST, _SHORTEST * 2 ** (self.failures - _PATIENCE)))
+        return float(min(_LONGEST, _SHORTEST * 2 ** min(self._pauses, _DOUBLINGS)))
+
+
+async def _waited(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -8,6 +8,7 @@ from proxy.errors import UpstreamBroken, UpstreamRefused
 from proxy.framing import Framing, data_of, events
 
 _MOST_HELD = 16_000_000
+_ERROR = b'"error"'
 # What vendors call it: reasoning_content, reasoning_details, thinking_blocks …
 _REASONING = ("reasoning", "thinking")
 
@@ -56,6 +57,27 @@ class Opening:
             return False
         self.thinking = True
         return carried or not self._content
+
+
+def up_to_error(whole: bytes) -> tuple[bytes, UpstreamRefused | None]:
+    """The events before the first error frame, and what that says; all of them, where there is none."""
+    if _ERROR not in whole:  # nothing that a model says holds it: within a text, quotes are escaped
+        return whole, None
+    passed: list[bytes] = []
+    for event in events(whole):
+        if (refused := _error_of(event)) is not None:
+            return b"".join(passed), refused
+        passed.append(event)
+    return whole, None
+
+
+def _error_of(event: bytes) -> UpstreamRefused | None:
+    data = data_of(event)
+    try:
+        chunk = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return refusal(data, chunk.error) if chunk.error else None
 
 
 class _Choice(msgspec.Struct):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -10,13 +10,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy import rest
-from proxy.errors import NotFound
+from proxy.errors import NotFound, SessionsUnreadable
 from proxy.memory.archive.archive import Query
 from proxy.memory.archive.lexicon import Scope
-from proxy.pipeline import Archiving
+from proxy.memory.unread import Unread
+from proxy.pipeline import Archiving, Memory
 from proxy.place import identifier
 
 _LONGEST = 2000
+_ALL_ELSE: Final = "All that can be read of them is removed, but"
+_WAYS_OUT: Final = (
+    "Give back the key that they were encrypted with, or delete each (DELETE /v1/memory/sessions/{id}), or"
+    " wait until they expire; then ask again."
+)
 
 
 class Asked(BaseModel):
@@ -54,8 +60,16 @@ async def _exported(request: Request) -> Response:
 
 async def _forgotten(request: Request) -> Response:
     """The same again is no fault: who is forgotten stays so."""
-    await rest.memory_of(request).people.forget(_person(request))
+    await forget(rest.memory_of(request), _person(request))
     return Response(status_code=204)
+
+
+async def forget(memory: Memory, person: Scope) -> None:
+    """Removes all of a person; raises SessionsUnreadable, once all else is gone, and StoreError."""
+    try:
+        await memory.people.forget(person)
+    except Unread as fault:
+        raise SessionsUnreadable(f"{_ALL_ELSE} {fault}. {_WAYS_OUT}", fault.sessions) from None
 
 
 def _person(request: Request) -> Scope:

@@ -161,9 +161,10 @@ class Recorder:
 
     def _asking(self, session: Session, said: Said) -> Session:
         """The session with what is known of how it is asked."""
-        model, trimmed = said.model or session.model, said.trimmed or session.trimmed
-        if (model, trimmed) != (session.model, session.trimmed):
-            session = msgspec.structs.replace(session, model=model, trimmed=trimmed)
+        model, room = said.model or session.model, 0 if said.room is None else max(said.room, 1)
+        trimmed = room > 0 and (session.trimmed or not session.room)
+        if (model, trimmed, room) != (session.model, session.trimmed, session.room):
+            session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
         return session if model is None else scaled(session, self._scale(model, said))
 
     def _scale(self, model: str, said: Said) -> float | None:

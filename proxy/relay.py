@@ -5,13 +5,14 @@ import asyncio
 from proxy.attempt import Begun, passed_on
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.framing import Framing
+from proxy.opening import up_to_error
 from proxy.reply import Header, Reply
 from proxy.rewriting import Rewriting
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
-_DONE = b"data: [DONE]"
-_LAST = _DONE + b"\n\n"
+_DONE = (b"data: [DONE]", b"data:[DONE]")
+_LAST = tuple(done + blank for done in _DONE for blank in (b"\n\n", b"\r\n\r\n"))
 _LINGER = 1.0
 """For how many seconds an upstream may leave a stream open behind its own end."""
 # What has gone out is kept until the turn is recorded.
@@ -36,11 +37,14 @@ async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Repl
     response = begun.response
     if not reply.started:
         await reply.start(response.status, [*passed_on(response.headers), *UNBUFFERED])
-    await reply.write(answer.first() + answer.feed(begun.data))
+    opened, refused = up_to_error(begun.data)
+    await reply.write(answer.first() + answer.feed(opened))
     reply.watch.answered()
-    passage = Passage(begun, framing, answer, reply)
+    passage = Passage(begun, opened, framing, answer, reply)
     response.offer(passage.take)
     try:
+        if refused:
+            raise refused
         await passage.read_on()
     except UpstreamError:
         if not passage.whole:  # what breaks behind its own end is whole
@@ -52,22 +56,25 @@ async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Repl
 class Passage:
     """A stream on its way to the client.
 
-    What arrives while nobody holds anything back goes on at once, from within the upstream's own call, and
-    no task is woken for it. All else goes through the task.
+    ``opened`` is what has gone out of it. What arrives while nobody holds anything back goes on at once,
+    from within the upstream's own call, and no task is woken for it. All else goes through the task.
     """
 
-    def __init__(self, begun: Begun, framing: Framing, answer: Rewriting, reply: Reply) -> None:
+    def __init__(
+        self, begun: Begun, opened: bytes, framing: Framing, answer: Rewriting, reply: Reply
+    ) -> None:
         self._response = begun.response
         self._cut = framing.feed
         self._answer = answer
         self._reply = reply
         self._outlet = reply.outlet
         self._filtered = answer.filtered
-        self._last = begun.data
+        self._last = opened
         self._over = False
         self._room = _LARGEST_ANSWER
         self._waiting = False
         self._failure: Exception | None = None
+        self._refused: UpstreamError | None = None
 
     @property
     def whole(self) -> bool:
@@ -88,6 +95,8 @@ class Passage:
         except Exception as error:  # noqa: BLE001 - a filter may raise anything: that is the turn's own fault
             self._failure = error
             return False
+        if self._refused:
+            raise self._refused
         return True
 
     async def read_on(self) -> None:
@@ -98,6 +107,8 @@ class Passage:
                 raise self._failure
             if shown := self._shown(data):
                 await self._reply.write(shown)
+            if self._refused:
+                raise self._refused
 
     async def _read(self) -> bytes:
         self._waiting = True
@@ -113,6 +124,7 @@ class Passage:
         events = self._cut(data)
         if not events:
             return b""
+        events, self._refused = up_to_error(events)
         self._note(events)
         return self._answer.feed(events) if self._filtered else events
 

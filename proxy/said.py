@@ -14,9 +14,9 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One turn as it went by: the client's window, and the answer's bytes.
 
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
-    so, and ``model`` what was asked. ``trimmed`` is whether turns had to be left out of what it was
-    shown: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at their head.
-    ``again`` is whether the model was asked again within it: it has counted more than was shown.
+    so, and ``model`` what was asked. ``room`` is how many messages of the user it could be shown, where some
+    had to be left out: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at
+    their head. ``again`` is whether the model was asked again within it: it has counted more than was shown.
     ``read`` is what the turn read of the session, where it could.
     """
 
@@ -26,7 +26,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     window: Sequence[Message]
     answer: bytes
     at: float
-    trimmed: bool = False
+    room: int | None = None
     told: Told | None = None
     read: Reading | None = None
     shown: Sequence[Message] = ()

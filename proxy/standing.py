@@ -13,13 +13,18 @@ BREAKER_STATES: Final = ("closed", "half_open", "open")
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is true now. ``breakers`` holds closed, half_open or open by upstream and model."""
+    """What is true now.
+
+    ``breakers`` holds closed, half_open or open by upstream and model, and ``background`` whether a kind of
+    work in the background fails.
+    """
 
     in_flight: int = 0
     waiting: int = 0
     lost: int = 0
     failing: bool = False
     breakers: Mapping[tuple[str, str], str] = {}
+    background: Mapping[str, bool] = {}
 
 
 class Gauges(Collector):
@@ -39,8 +44,21 @@ class Gauges(Collector):
         yield GaugeMetricFamily("turnkeeper_memory_queue_turns", "Turns yet to be written", now.waiting)
         yield GaugeMetricFamily("turnkeeper_memory_failing", "1 while memory takes no turns", now.failing)
         yield CounterMetricFamily("turnkeeper_lost_turns", "Turns that memory never got", now.lost)
+        if now.background:
+            yield _background(now.background)
         if now.breakers:
             yield _breakers(now.breakers)
+
+
+def _background(failing: Mapping[str, bool]) -> Metric:
+    family = GaugeMetricFamily(
+        "turnkeeper_background_failing",
+        "Processes whose work in the background has failed of late, and nothing else",
+        labels=("work",),
+    )
+    for work, fails in failing.items():
+        family.add_metric((work,), float(fails))
+    return family
 
 
 def _breakers(states: Mapping[tuple[str, str], str]) -> Metric:

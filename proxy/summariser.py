@@ -10,7 +10,7 @@ from filters.tokens import in_text
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.inquiry import Inquiry
 from proxy.memory.session import Entry
-from proxy.memory.summaries import Notes, Unmade
+from proxy.memory.summaries import Notes, Unmade, Unnamed
 
 _TASK: Final = (
     "You keep the notes of a telephone conversation, so that somebody who reads them can go on with it. "
@@ -53,6 +53,8 @@ class Summariser:
             prompt = _prompt(background, "transcript", piece, _WRITE)
             text, model = await self._ask(prompt, in_text(piece), last, fallback)
             written.append(text)
+        if len(written) > 1 and sum(map(in_text, written)) > _MOST_TOKENS:
+            return await self.merged(written, last=last)
         return Notes("\n".join(written), model)
 
     async def merged(self, notes: Sequence[str], *, last: str | None) -> Notes:
@@ -68,13 +70,15 @@ class Summariser:
         self, prompt: Sequence[Message], most: int, last: str | None, fallback: str
     ) -> tuple[str, str]:
         models = dict.fromkeys(name for name in (self._model or last, fallback or self._fallback) if name)
-        failure: Exception = UpstreamBroken("No model is named for summaries.")
+        failures: list[UpstreamError] = []
         for model in models:
             try:
                 return _checked(await self._inquiry.ask(prompt, model=model), most), model
             except UpstreamError as error:
-                failure = error
-        raise Unmade(str(failure)) from failure
+                failures.append(error)
+        if not failures:
+            raise Unnamed("No model is named for summaries.")
+        raise Unmade(" ".join(dict.fromkeys(map(str, failures)))) from failures[-1]
 
 
 def _checked(text: str, most: int) -> str:

@@ -39,7 +39,7 @@ class Traces:
         self._numbers = itertools.count(1)
         self._ring: deque[Trace] = deque()
         self._bytes = 0
-        self._unwritten: dict[Key, list[int]] = {}
+        self._unwritten: dict[Key, set[int]] = {}
         self._written: dict[int, float] = {}
         self._latest: dict[Key, float] = {}
         self._settle: Callable[[], None] = lambda: None
@@ -118,17 +118,24 @@ class Traces:
 
     def let_go(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
         """The same, here alone."""
-        for trace in list(self.newest(tenant)):
-            if trace.account.session == session if user is None else trace.concerns(user):
-                self._ring.remove(trace)
-                self._let_go(trace)
+        self._sort_out(
+            tenant, lambda one: one.account.session == session if user is None else one.concerns(user)
+        )
 
     def let_go_buried(self, tenant: str, buried: Buried) -> None:
         """Lets go, here alone, of all turns of whoever was forgotten after they had arrived."""
-        for trace in list(self.newest(tenant)):
-            if trace.is_buried(buried):
-                self._ring.remove(trace)
+        self._sort_out(tenant, lambda one: one.is_buried(buried))
+
+    def _sort_out(self, tenant: str, goes: Callable[[Trace], bool]) -> None:
+        """Lets go of some of a tenant's turns; the ring is gone through once, however many they are."""
+        self._settle()
+        kept: deque[Trace] = deque()
+        for trace in self._ring:
+            if trace.account.tenant == tenant and goes(trace):
                 self._let_go(trace)
+            else:
+                kept.append(trace)
+        self._ring = kept
 
     def _await(self, trace: Trace) -> None:
         """Its turn is written from now on, or has been since it ended."""
@@ -140,7 +147,7 @@ class Traces:
         if written > trace.end:
             self._written[trace.number] = written
         else:
-            self._unwritten.setdefault(key, []).append(trace.number)
+            self._unwritten.setdefault(key, set()).add(trace.number)
 
     def _take(self, trace: Trace) -> None:
         if trace.size > _MOST_BYTES or not self.keeping.content:
@@ -156,9 +163,10 @@ class Traces:
         if trace.account.session is None:
             return
         key = Key(trace.account.tenant, trace.account.session)
-        left = [number for number in self._unwritten.pop(key, ()) if number != trace.number]
-        if left:
-            self._unwritten[key] = left
+        waiting = self._unwritten.get(key, set())
+        waiting.discard(trace.number)
+        if not waiting:
+            self._unwritten.pop(key, None)
 
 
 class KeptTurns:

@@ -67,6 +67,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     _own_up(notes, reply)
     watch.content = _content(call, heard, who, context, pipeline, question)
     fallback = Fallback(question, pipeline, watch.tries)
+    watch.wanted = fallback.model
     watch.clock.begin("upstream")
     tape = reply.taped()
     try:
@@ -76,8 +77,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         watch.fell_back = fallback.upstream != pipeline.targets[0].name
         if pipeline.memory and who.key and tape:
             said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
-            said = msgspec.structs.replace(said, user=who.user, model=fallback.model, told=told, read=read)
-            pipeline.memory.recorder.put(said)
+            asked = {"user": who.user, "model": fallback.model, "again": fallback.rounds > 0}
+            pipeline.memory.recorder.put(msgspec.structs.replace(said, told=told, read=read, **asked))
 
 
 async def _pass_on(  # noqa: PLR0913, PLR0917
@@ -120,10 +121,9 @@ def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
         window=call.messages,
         answer=answer,
         at=at,
-        trimmed=bool(notes.left_out),
+        room=notes.room,
         shown=question.messages,
         tools=bytes(question.fields.get("tools", b"")),
-        again=bool(question.tools and question.tools.again),
     )
 
 

@@ -39,6 +39,7 @@ class Watch:
         self.user: str | None = None
         self.turn: int | None = None
         self.model: str | None = None
+        self.wanted: str | None = None
         self.upstream: str | None = None
         self.tries = Tries()
         self.fell_back = False
@@ -105,4 +106,5 @@ class Watch:
             ignored=tuple(self.ignored),
             tries=self.tries,
             fell_back=self.fell_back,
+            wanted=self.wanted,
         )

@@ -4,6 +4,7 @@ Each judge goes by its vendor's published rejections and by the OpenAI SDK's own
 that the proxy keeps: a judge that shares them would prove nothing.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -120,7 +121,18 @@ def _mistral(body: Body) -> Refusal | None:
         said = {"type": "extra_forbidden", "msg": "Extra inputs are not permitted"}
         detail = {"detail": [{**said, "loc": place} for place in extra]}
         return Refusal(422, {"object": "error", **error_of(""), "message": detail})
+    for name in _call_ids(body["messages"]):
+        if not re.fullmatch("[a-zA-Z0-9]{9}", name):
+            said = f"Tool call id was {name} but must be a-z, A-Z, 0-9, with a length of 9."
+            return Refusal(400, {"object": "error", **error_of(said), "type": "invalid_function_call"})
     return _mistral_order([message["role"] for message in body["messages"]], body["messages"][-1:])
+
+
+def _call_ids(messages: Sequence[Body]) -> Iterator[str]:
+    for message in messages:
+        yield from (call["id"] for call in message.get("tool_calls") or ())
+        if message["role"] == "tool":
+            yield message["tool_call_id"]
 
 
 def _mistral_extra(place: list[Any], message: Body) -> Iterator[list[Any]]:

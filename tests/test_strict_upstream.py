@@ -41,6 +41,7 @@ def test_a_plain_request_is_taken(vendor):
         ("mistral", body({"trimmed": True}), 422, '"loc": ["body", "messages", 0, "user", "trimmed"]'),
         ("mistral", body(store=False), 422, '"loc": ["body", "store"]'),
         ("mistral", body({"role": "assistant"}), 400, "Expected last role User or Tool"),
+        ("mistral", body({"role": "tool", "tool_call_id": "call_1"}), 400, "must be a-z, A-Z, 0-9, with a"),
         ("cerebras", body(store=False), 422, "body.store: property 'body.store' is unsupported"),
         ("anthropic", body(n=2), 400, "n: "),
         ("anthropic", body({"role": "assistant"}), 400, "first message must use"),

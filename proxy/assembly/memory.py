@@ -123,7 +123,7 @@ def _window(settings: MemorySettings) -> Window:
     window = settings.window
     return Window(
         max_messages=window.max_messages,
-        keep_messages=window.keep_messages,
+        keep_messages=window.kept,
         max_tokens=window.max_tokens,
         ttl=window.ttl,
         summaries=settings.summaries.max if settings.summaries else 0,

@@ -5,7 +5,10 @@ import typer
 
 from proxy.commands.memory import USUAL, Tenant, Where, remembered
 from proxy.commands.terminal import write_json
+from proxy.errors import TurnkeeperError
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.people import People
+from proxy.memory.unread import Unread
 from proxy.pipeline import Memory
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
@@ -13,6 +16,13 @@ MaybeUser = Annotated[str, typer.Argument(metavar="[USER]", help="The user's id.
 _UNHEARD: Final = (
     "Without an archive, servers that run do not hear of this: the turns that they keep for the web page go"
     " when newer ones come, or by DELETE /v1/memory/users/ID or /v1/memory/sessions/ID to each of them."
+)
+_ALL_ELSE: Final = (
+    "All that can be read of them is removed. These cannot be read, and may hold words of theirs:"
+)
+_WAYS_OUT: Final = (
+    "Give back the key that they were encrypted with, or remove each by 'turnkeeper forget --session ID', or"
+    " wait until they expire; then say this again."
 )
 Session = Annotated[str, typer.Option("--session", metavar="ID", help="A session alone, whoever's it is.")]
 
@@ -36,10 +46,18 @@ def forget(
     async def work(memory: Memory, whose: str) -> tuple[int, bool]:
         people, is_heard = memory.people, memory.archiving is not None
         if user:
-            return await people.forget(Scope(whose, user)), is_heard
+            return await _forgotten(people, Scope(whose, user)), is_heard
         return await people.forget_session(whose, session), is_heard
 
     count, is_heard = remembered(config, tenant, work)
     typer.echo(f"Forgotten: {count} sessions, turns and facts." if count else "There was nothing to forget.")
     if not is_heard:
         typer.echo(_UNHEARD, err=True)
+
+
+async def _forgotten(people: People, person: Scope) -> int:
+    try:
+        return await people.forget(person)
+    except Unread as fault:
+        left = "".join(f"\n  {session}" for session in fault.sessions)
+        raise TurnkeeperError(f"{_ALL_ELSE}{left}\n{_WAYS_OUT}") from None

@@ -9,7 +9,7 @@ import msgspec
 from filters.base import RequestFilter
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
-from proxy.configuration import sequence
+from proxy.configuration import accord, sequence
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
 from proxy.configuration.settings import (
@@ -40,6 +40,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
                 yield Finding(("upstreams", name, *rule.key), rule.message)
     yield from _unused(settings)
     yield from _unseen(settings)
+    yield from _hasty(settings)
     summarising = bool(settings.memory and settings.memory.summaries)
     for name, pipeline in settings.pipelines.items():
         for place, message in _of_pipeline(pipeline, summarising=summarising):
@@ -104,6 +105,14 @@ def _unseen(settings: Settings) -> Iterator[Finding]:
         yield Finding(("memory", "facts"), message)
 
 
+def _hasty(settings: Settings) -> Iterator[Finding]:
+    """A window that is cut so little that it must be cut again soon."""
+    window = settings.memory.window if settings.memory else None
+    if window and 3 * window.kept > 2 * window.max_messages:
+        message = "so little is cut that it is cut every few turns; keep at most two thirds of 'max_messages'"
+        yield Finding(("memory", "window", "keep_messages"), message)
+
+
 def _shows(settings: Settings, wanted: type[RequestFilter]) -> bool:
     steps = (step for pipeline in settings.pipelines.values() for step in pipeline.request)
     return any(isinstance(step, wanted) for step in steps)
@@ -119,6 +128,8 @@ def _of_pipeline(pipeline: Pipeline, *, summarising: bool) -> Iterator[tuple[Pla
         for i in sequence.doubles(steps):
             yield (key, i), "this step stands here twice with the same options; keep one"
     for i, message in sequence.findings(pipeline.request, _there(summarising=summarising)):
+        yield ("request", i), message
+    for i, message in accord.findings(pipeline.request):
         yield ("request", i), message
 
 

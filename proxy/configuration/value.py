@@ -54,12 +54,6 @@ def _surroundings(info: ValidationInfo) -> Surroundings:
     return info.context if isinstance(info.context, Surroundings) else Surroundings()
 
 
-def _number(given: object) -> object:
-    if given is True or given is False:
-        raise ValueError("write a whole number")
-    return given
-
-
 def _name(given: str) -> str:
     if not is_word(given):
         raise ValueError("a name has 1 to 64 letters, digits, '.', '_' or '-'")
@@ -171,7 +165,6 @@ Frozen = Annotated[
 ]
 Name = Annotated[str, AfterValidator(advising(_name))]
 UpstreamName = Annotated[str, AfterValidator(advising(_upstream))]
-Whole = Annotated[int, BeforeValidator(advising(_number), json_schema_input_type=int)]
 Duration = Annotated[
     float,
     BeforeValidator(

@@ -47,7 +47,7 @@ def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
 def _collected() -> list[Metric]:
     """What is there once everything has happened: a label is known by a sample alone."""
     metrics = Metrics()
-    metrics.gauge(lambda: Standing(breakers={("main", "model"): "closed"}))
+    metrics.gauge(lambda: Standing(breakers={("main", "model"): "closed"}, background={"facts": False}))
     metrics.turn(_TURN)
     metrics.memory("read", "ok", 0.0)
     metrics.refused("requests")

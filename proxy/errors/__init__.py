@@ -7,6 +7,7 @@ TurnkeeperError
 │   ├── NotFound                404  no such path, pipeline, model or memory
 │   ├── MethodNotAllowed        405
 │   ├── Conflict                409  it exists already, or others are writing it
+│   │   └── SessionsUnreadable  409  who is forgotten may be in what nobody can read
 │   ├── Superseded              409  a newer request asks for the same turn
 │   ├── TooSlow                 408  the request does not arrive
 │   ├── TooLarge                413
@@ -37,6 +38,7 @@ from proxy.errors.request import (
     MethodNotAllowed,
     NotFound,
     RequestError,
+    SessionsUnreadable,
     Superseded,
     TooLarge,
     TooSlow,
@@ -64,6 +66,7 @@ __all__ = [
     "MethodNotAllowed",
     "NotFound",
     "RequestError",
+    "SessionsUnreadable",
     "ShuttingDown",
     "Superseded",
     "TooLarge",

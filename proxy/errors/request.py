@@ -1,6 +1,8 @@
 """What is wrong with a request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from proxy.errors.error import TurnkeeperError
 
@@ -72,6 +74,20 @@ class Conflict(RequestError):
 
     status = 409
     code = "conflict"
+
+
+class SessionsUnreadable(Conflict):
+    """A person was forgotten but for sessions of which nobody can tell whether they hold words of theirs."""
+
+    code = "sessions_unreadable"
+
+    def __init__(self, message: str, sessions: Sequence[str]) -> None:
+        super().__init__(message)
+        self._sessions = sessions
+
+    def body(self) -> bytes:
+        """The error, and beside it the ids of all of these sessions."""
+        return msgspec.json.encode({**msgspec.json.decode(super().body()), "sessions": self._sessions})
 
 
 class TooLarge(RequestError):

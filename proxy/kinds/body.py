@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from filters.message import Message
+from proxy.kinds.call_id import with_nine
 from proxy.kinds.kind import Kind, Names
 from proxy.kinds.legacy import tool_choice, tool_list, with_tool_calls
 from proxy.kinds.order import arranged
@@ -52,6 +53,7 @@ def compose(
     if model is not None:
         body["model"] = model
     kept = messages if kind.functions else with_tool_calls(messages)
+    kept = with_nine(kept) if kind.nine else kept
     body["messages"] = _history(kind, arranged(kind, kept), allow)
     return _encode(body)
 

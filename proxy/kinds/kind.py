@@ -16,7 +16,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     ``system`` says where system messages may stand: anywhere (``many``), only at the start (``first``), or
     as a single message at the start (``one``). ``alternate``: user and assistant take turns, and the user
     begins. ``user_ends``: an answer may not be the last message. ``answer_follows_tool``: what a tool gave
-    back may not be followed by the user.
+    back may not be followed by the user. ``nine``: the id of a tool call has nine letters and digits.
     """
 
     name: str
@@ -30,3 +30,4 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     alternate: bool = False
     user_ends: bool = False
     answer_follows_tool: bool = False
+    nine: bool = False

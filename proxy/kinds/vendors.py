@@ -11,7 +11,7 @@ every level, ``store`` and ``metadata`` among them. Cerebras is as strict, and t
 
 Mistral: ``ChatCompletionRequest`` and the message models of its SDK; unknown names get a 422 at every level.
 A system message after the start, a user after a tool, and an answer at the end are refused (code 3230), not
-by every model.
+by every model. So are ids of tool calls in any other form than its own (code 3280): other vendors', then.
 
 Gemini: Google's list for its OpenAI endpoint, less what AI Studio answers "Cannot find field" to
 (``frequency_penalty``, ``seed``, ``store``, ``metadata``, ``prompt_cache_key``) or has refused
@@ -115,6 +115,7 @@ MISTRAL = Kind(
     system="first",
     user_ends=True,
     answer_follows_tool=True,
+    nine=True,
 )
 
 GEMINI = Kind(

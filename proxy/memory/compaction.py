@@ -33,10 +33,14 @@ def bounded(session: Session, window: Window, *, now: float) -> Session:
 
 
 def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float) -> Segment:
-    """The segment of a plan, made of the sentences of what it stands for."""
+    """The segment of a plan, made of the sentences of what it stands for.
+
+    A former one says it where the turns have no words, unless it is stale, and may tell what was taken back.
+    """
     said = [(entry.role, entry.text) for entry in told if entry.role != "tool"]
-    if plan.merge or not any(text.strip() for _, text in said):
-        said = [noted(line) for s in session.summaries[plan.first : plan.last] for line in s.text.split("\n")]
+    former = session.summaries[plan.first : plan.last]
+    if plan.merge or not any([*(text.strip() for _, text in said), *(s.stale for s in former)]):
+        said = [noted(line) for s in former for line in s.text.split("\n")]
     return segment(session, plan, told, digest(said) or "(nothing was said)", now=now, is_digest=True)
 
 
@@ -52,8 +56,9 @@ def segment(  # noqa: PLR0913 - all that is known of it
 ) -> Segment:
     """What is to be put in the place that a plan names; a merge of digests remains one."""
     former = session.summaries[plan.first : plan.last]
+    added = "\n".join(s.added for s in former if s.added)
     return Segment(
-        text=text,
+        text=f"{added}\n{text}" if added and not plan.merge else text,
         life=plan.reach.life,
         turn=plan.reach.turn,
         messages=sum(s.messages for s in former) if plan.merge else len(told),
@@ -61,13 +66,21 @@ def segment(  # noqa: PLR0913 - all that is known of it
         made=now,
         model=model,
         digest=is_digest or (plan.merge and any(s.digest for s in former)),
+        added=added,
     )
 
 
 def put(session: Session, plan: Plan, made: Segment) -> Session:
-    """The session with a segment in the place that a plan names."""
+    """The session with a segment in the place that a plan names.
+
+    A merge of what became stale meanwhile is stale.
+    """
+    former = session.summaries[plan.first : plan.last]
+    if plan.merge and any(s.stale for s in former):
+        made = msgspec.structs.replace(made, stale=True)
     summaries = (*session.summaries[: plan.first], made, *session.summaries[plan.last :])
-    return msgspec.structs.replace(session, summaries=summaries, trimmed=False)
+    trimmed = session.trimmed and plan.reach <= session.reach
+    return msgspec.structs.replace(session, summaries=summaries, trimmed=trimmed)
 
 
 def settled(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from filters.unheard import bare
+from filters.stated import plain
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.store import Key
@@ -72,29 +72,29 @@ class Knowledge:
     async def learn(
         self, person: Scope, learnt: Learnt, *, key: str | None = None, at: float | None = None
     ) -> Fact:
-        """Adds a fact; what says the same, as far as words go, is that fact already.
+        """Adds a fact; what is known in the same words is that fact already, which is renewed.
 
         The same ``key`` gives the same id, so that what is learnt twice from one source is known once.
         ``at`` is when the source was read, in seconds since 1970: nothing is added of a person who was
         forgotten since.
         """
-        known = await self.of(person)
-        same = next((one for one in known if bare(one.text) == bare(learnt.text)), None)
+        known, words, now = await self.of(person), plain(learnt.text), at or time.time()
+        replaced = next((one for one in known if one.id == learnt.replaces), None)
+        same = next((one for one in known if plain(one.text) == words), None)
         if same is not None:
-            return same
-        now = at or time.time()
+            return await self._renew(person, same, learnt, replaced, now)
         fact = Fact(
-            id=_id(person, key, learnt.text),
+            id=_id(person, key, words),
             text=learnt.text,
             category=learnt.category,
             evidence=learnt.evidence,
-            replaces=learnt.replaces if any(one.id == learnt.replaces for one in known) else None,
+            replaces=replaced.id if replaced else None,
             created=now,
             expires=self._until(learnt.category, now),
             importance=learnt.importance,
         )
         await self._shelf.add_fact(person, fact)
-        left = [one for one in known if one.id != fact.replaces]
+        left = [one for one in known if one is not replaced]
         await self._let_go(person, left, len(left) + 1 - self._most)
         return fact
 
@@ -109,6 +109,28 @@ class Knowledge:
         """Removes a fact; whether there was one."""
         return await self._shelf.remove_fact(person, fact)
 
+    async def _renew(
+        self, person: Scope, same: Fact, learnt: Learnt, replaced: Fact | None, now: float
+    ) -> Fact:
+        """Puts a fact in its own place, as what was learnt makes it; by that it loses nothing."""
+        category = max(same.category, learnt.category, key=self._lasting.__getitem__)
+        until = self._until(category, now)
+        fact = msgspec.structs.replace(
+            same,
+            category=category,
+            expires=until and max(until, same.expires or until),
+            importance=max(same.importance, learnt.importance),
+        )
+        if replaced is same:
+            fact = msgspec.structs.replace(fact, text=learnt.text)
+        elif replaced is not None:
+            # Put away by itself: else it would be out of date since the fact came to be known.
+            await self._shelf.add_fact(person, msgspec.structs.replace(replaced, superseded=now))
+            fact = msgspec.structs.replace(fact, replaces=replaced.id)
+        if fact != same:
+            await self._shelf.add_fact(person, fact)
+        return fact
+
     def _until(self, category: Category, since: float) -> float | None:
         lasting = self._lasting[category]
         return None if lasting == math.inf else since + lasting
@@ -119,8 +141,8 @@ class Knowledge:
                 await self._shelf.remove_fact(person, fact.id)
 
 
-def _id(person: Scope, key: str | None, text: str) -> str:
+def _id(person: Scope, key: str | None, words: str) -> str:
     if key is None:
         return f"fact_{secrets.token_hex(8)}"
-    source = "\0".join((person.tenant, person.person, key, bare(text)))
+    source = f"{person.tenant}\0{person.person}\0{key}\0{words}"
     return f"fact_{hashlib.sha256(source.encode(errors='surrogatepass')).hexdigest()[:16]}"

@@ -17,6 +17,7 @@ from proxy.memory.knowledge import Knowledge, Learnt
 from proxy.memory.segment import Reach
 from proxy.memory.session import Entry, Session, anew, decode, encode
 from proxy.memory.store import Key, Store
+from proxy.memory.unusable import Unusable
 
 MANY: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""
@@ -36,8 +37,8 @@ class Heard(msgspec.Struct, frozen=True):
     at: float
 
 
-class Unfound(Exception):
-    """A model answered, and nothing can be made of it."""
+class Unfound(Unusable):
+    """A model's answer is no list of facts."""
 
 
 class Finder(Protocol):
@@ -48,7 +49,7 @@ class Finder(Protocol):
     ) -> Sequence[Learnt]:
         """What is new beside what is ``known``; ``last`` is the model that the session asked last.
 
-        Raises Unfound, and UpstreamError where no model answers.
+        Raises Unfound, UpstreamError where no model answers, and Unasked where there is none.
         """
         ...
 
@@ -61,6 +62,7 @@ class Learning:
     """
 
     name: Final = "facts"
+    bridges: Final = False
 
     def __init__(  # noqa: PLR0913 - where turns are, where facts go, who finds them and when
         self,
@@ -79,6 +81,11 @@ class Learning:
         self._ttl = ttl
         self._clock = clock
 
+    @property
+    def after(self) -> float:
+        """A pause is due when nothing is written any more."""
+        return self._pause
+
     def due(self, session: Session) -> bool:
         """Whether there is anything to look at now."""
         paused = self._clock() - session.updated >= self._pause
@@ -90,31 +97,37 @@ class Learning:
         is_urgent = new[0].life < session.life or _has_moved(session)
         return is_urgent or len(new) >= MANY or paused
 
-    async def do(self, key: Key, failures: int) -> bool:
+    async def do(self, key: Key, unusable: int) -> bool:
         """Looks at what is due, or a part of it; whether there was anything.
 
-        What a model cannot be made to answer usefully is passed over after three failures.
+        What a model cannot be made to answer usefully is passed over after three such answers in a row.
         """
         began = self._clock()
         session = await self._read(key)
         if session is None or not self.due(session):
             return False
         batch = _batch(unheard_of(session, await self._entries(key, session)))
-        try:
-            await self._learn(key, session, batch, at=began)
-        except Unfound:
-            if failures < _TRIES:
-                raise
-            _log.warning("No model finds facts in some turns; they are passed over.")
+        await self._learn(key, session, batch, at=began, passing_over=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].place)
         return True
 
-    async def _learn(self, key: Key, session: Session, batch: Sequence[Entry], *, at: float) -> None:
+    async def stand_in(self, key: Key) -> None:
+        """Nothing stands in for a fact: the turns wait for the model."""
+
+    async def _learn(
+        self, key: Key, session: Session, batch: Sequence[Entry], *, at: float, passing_over: bool
+    ) -> None:
         """``at`` is when the words were read: a person who is forgotten later stays forgotten."""
         for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
             said = [heard(key, entry) for entry in batch if speaker(session, entry) == name]
             person = Scope(key.tenant, name)
-            found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
+            try:
+                found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
+            except Unfound:
+                if not passing_over:
+                    raise
+                _log.warning("No model finds facts in some turns; they are passed over.")
+                continue
             if found and await self._is_gone(key, session):
                 return
             for learnt in found:

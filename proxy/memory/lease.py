@@ -2,11 +2,12 @@
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Held, Key, Store, StoreError
 
 # No key's name begins like this, so that no caller sees what stands here.
 _TENANT: Final = "~leases"
@@ -19,23 +20,30 @@ async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> Async
     """Whether the work on a session is ours until we leave; False where another process has it."""
     name = hashlib.sha256("\n".join((work, *key)).encode()).hexdigest()
     own = Key(_TENANT, name)
-    if not await store.write(own, b"", version=0, ttl=ttl):
+    mark = secrets.token_bytes(8)
+    if not await store.write(own, mark, version=0, ttl=ttl):
         yield False
         return
-    renewing = asyncio.create_task(_renewed(store, own, ttl))
+    renewing = asyncio.create_task(_renewed(store, own, mark, ttl))
     try:
         yield True
     finally:
         renewing.cancel()
         await asyncio.wait({renewing})
         with suppress(StoreError):
-            await store.delete(own)
+            if await _ours(store, own, mark):
+                await store.delete(own)
 
 
-async def _renewed(store: Store, own: Key, ttl: float) -> None:
+async def _renewed(store: Store, own: Key, mark: bytes, ttl: float) -> None:
     while True:
         await asyncio.sleep(ttl / 4)
         with suppress(StoreError):
-            held = await store.read(own)
-            if held:
-                await store.write(own, b"", version=held.version, ttl=ttl)
+            if held := await _ours(store, own, mark):
+                await store.write(own, mark, version=held.version, ttl=ttl)
+
+
+async def _ours(store: Store, own: Key, mark: bytes) -> Held | None:
+    """The lease, unless it has ended, or ended and is another's by now."""
+    held = await store.read(own)
+    return held if held and held.blob == mark else None

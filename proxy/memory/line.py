@@ -5,8 +5,8 @@ from typing import Any, Final
 import msgspec
 
 from filters.group import call_id
+from filters.letters import bare
 from filters.message import Message
-from filters.unheard import bare
 from proxy.memory.session import Entry
 from proxy.memory.wording import alike, goes_on, jumbled, same
 

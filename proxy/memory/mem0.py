@@ -88,9 +88,10 @@ class Mem0:
         rows = self._rows(person)
         self._put(person, fact)
         for row, other in rows:
-            if other.id == fact.replaces and other.superseded is None:
+            out_of_date = other.id == fact.replaces and other.superseded is None
+            if out_of_date:
                 self._put(person, msgspec.structs.replace(other, superseded=fact.created))
-            if other.id in {fact.id, fact.replaces}:
+            if out_of_date or other.id == fact.id:
                 self._memory.delete(row)
 
     def _put(self, person: Scope, fact: Fact) -> None:

@@ -30,7 +30,7 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
     ``at`` is when it arrived, in seconds since 1970, and ``seal`` what tells its window from others, of
     ``lines`` lines. ``since`` is where the window begins, counted from the session's first entry, moved ones
-    too; ``whole`` is whether its life does not begin before. ``answering`` is whether it shows what the
+    too; ``whole`` is whether its life does not begin before. ``answering`` is whether it tells what the
     assistant said. ``asked`` are the words to be answered. ``overtaken`` are requests that arrived before it
     and were recorded after it: their seals, and what they asked.
     """

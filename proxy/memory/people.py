@@ -1,6 +1,5 @@
 """Every place that holds a person's words, and how they leave it."""
 
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from proxy.memory.contents import contents
 from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode, message_of
 from proxy.memory.sql import log
 from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.unread import Unread
 
-_log = logging.getLogger("turnkeeper")
 _AT_ONCE: Final = 100
 _ATTEMPTS: Final = 10
 
@@ -48,14 +47,18 @@ class People:
         self._holdings = holdings
 
     async def exported(self, person: Scope) -> dict[str, Any]:
-        """All that is held of a person, by where it is held."""
-        found: dict[str, Any] = {"user": person.person}
+        """All that is held of a person, by what it is; several places may hold some of the same kind."""
+        found: dict[str, list[Any]] = {}
         for holding in self._holdings:
-            found |= await holding.exported(person)
-        return found
+            for kind, held in (await holding.exported(person)).items():
+                found.setdefault(kind, []).extend(held)
+        return {"user": person.person, **found}
 
     async def forget(self, person: Scope) -> int:
-        """Removes all that is held of a person; how much there was."""
+        """Removes all that is held of a person; how much there was.
+
+        Raises Unread, once all else is gone, for sessions that cannot be read.
+        """
         at = time.time()
         return await self._everywhere(holding.forget(person, at=at) for holding in self._holdings)
 
@@ -74,7 +77,8 @@ class People:
                 faults.append(fault)
         await self._scrub()
         if faults:
-            raise faults[0]
+            # What may be over when it is tried again goes before what will not.
+            raise min(faults, key=lambda fault: isinstance(fault, Unread))
         return count
 
     async def _scrub(self) -> None:
@@ -101,20 +105,29 @@ class HeldSessions:
         self._file = file
 
     async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
-        """As the protocol has it; a session that cannot be read is left out."""
-        told = [await self._told(key, person) async for key in self._keys(person.tenant)]
-        return {"sessions": [session for session in told if session]}
+        """As the protocol has it; sessions that cannot be read are named."""
+        told, unread = list[dict[str, Any]](), list[str]()
+        async for key in self._keys(person.tenant):
+            try:
+                told += await self._told(key, person)
+            except UNREADABLE:
+                unread.append(key.session)
+        return {"sessions": told} | ({"unreadable_sessions": unread} if unread else {})
 
     async def forget(self, person: Scope, *, at: float) -> int:  # noqa: ARG002 - the store knows when
         """As the protocol has it; a session that cannot be read or written holds up no other."""
-        count, faults = 0, list[Exception]()
+        count, faults, unread = 0, list[StoreError](), list[str]()
         async for key in self._keys(person.tenant):
             try:
                 count += await self._forget(key, person)
-            except (StoreError, *UNREADABLE) as fault:
+            except UNREADABLE:
+                unread.append(key.session)
+            except StoreError as fault:
                 faults.append(fault)
         if faults:
             raise StoreError(f"{len(faults)} sessions are left that may hold words of theirs: {faults[0]}")
+        if unread:
+            raise Unread(unread)
         return count
 
     async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - the store knows when
@@ -133,18 +146,14 @@ class HeldSessions:
                 yield Key(tenant, line.session)
             after = page[-1].session
 
-    async def _told(self, key: Key, person: Scope) -> dict[str, Any] | None:
-        """What is held of a person in a session; ``None`` where that is nothing, or cannot be read."""
-        try:
-            held = await self._store.read(key)
-            session = decode(held.blob) if held else Session()
-            entries = await all_of(self._store, key, session)
-        except UNREADABLE as fault:
-            _log.warning("A session cannot be read for an export: %s", type(fault).__name__)
-            return None
+    async def _told(self, key: Key, person: Scope) -> Sequence[dict[str, Any]]:
+        """What is held of a person in a session, if anything."""
+        held = await self._store.read(key)
+        session = decode(held.blob) if held else Session()
+        entries = await all_of(self._store, key, session)
         is_theirs = session.user == person.person
         said = [entry for entry in entries if is_theirs or entry.user == person.person]
-        return {"id": key.session, "contents": contents(said)} if is_theirs or said else None
+        return [{"id": key.session, "contents": contents(said)}] if is_theirs or said else []
 
     async def _forget(self, key: Key, person: Scope) -> bool:
         """Whether a person had something in a session: their own goes, of another's what they said in it."""

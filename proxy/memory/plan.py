@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,9 @@ from filters.tokens import in_message
 from proxy.memory.cap import cut_of
 from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import Entry, Session, message_of
+
+_STEP: Final = 8
+"""Where every prompt passes a budget, so many messages at least lie between two summaries."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -94,9 +98,25 @@ def _further(session: Session, window: Window) -> Plan | None:
     former = [entry.place for entry in open_ if entry.life < session.life]
     if former:
         return _behind_all(session, former[-1])
-    if session.trimmed or (session.moved and not session.summaries):
+    if session.moved and not session.summaries:
         return _cut(session, min(window.keep_messages, len(open_) // 2))
+    if session.trimmed or (session.room and _has_grown(session, window)):
+        return _cut(session, min(window.keep_messages, len(open_) // 2, _shown(session)))
     return _cut(session, _keep(open_, window)) if _passes(open_, window) else None
+
+
+def _has_grown(session: Session, window: Window) -> bool:
+    """Whether enough was said since the last summary to make another one, though that has not made room."""
+    if not session.summaries:
+        return True
+    made, least = session.summaries[-1].made, min(_STEP, window.max_messages - window.keep_messages)
+    return sum(entry.recorded > made for entry in uncovered(session)) >= least
+
+
+def _shown(session: Session) -> int:
+    """How many entries had room when turns had to be left out."""
+    asked = [i for i, entry in enumerate(session.entries) if entry.role == "user"]
+    return len(session.entries) - (asked[-session.room] if 0 < session.room <= len(asked) else 0)
 
 
 def _passes(open_: Sequence[Entry], window: Window, *, times: int = 1) -> bool:

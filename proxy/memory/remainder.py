@@ -37,6 +37,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
+    room: int = 0
     learnt: Reach = START
     alias: str | None = None
     shared: bool = False
@@ -62,6 +63,7 @@ def remainder(session: Session) -> Remainder:
         summaries=session.summaries,
         model=session.model,
         trimmed=session.trimmed,
+        room=session.room,
         learnt=session.learnt,
         alias=session.alias,
         shared=session.shared,
@@ -93,6 +95,7 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
         summaries=left.summaries,
         model=left.model,
         trimmed=left.trimmed,
+        room=left.room,
         learnt=left.learnt,
         alias=left.alias,
         shared=left.shared,

@@ -21,7 +21,7 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
 
     ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
     ``places`` are positions in ``held``, ``NEW`` or ``AGAIN``. ``end`` is the position from which on entries
-    are newer than the window. ``answering`` is whether the window shows what the assistant said at all.
+    are newer than the window. ``answering`` is whether the window tells what the assistant said.
     """
 
     held: Sequence[Entry]

@@ -78,7 +78,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     message of this life, as it wrote it; the other times are in seconds since 1970. ``unheard`` are the last
     answers of this life that no window showed: one that comes late may show them yet. ``state`` is the
     client's own. ``summaries`` stand for the oldest turns, in order; ``model`` is what the session last
-    asked; ``trimmed`` is whether turns that no summary covers had to be left out. ``learnt`` is the last turn
+    asked. ``room`` is for how many messages of the user the last prompt had room, where it had not for all
+    that no summary covers, and ``trimmed`` whether a summary is due for that. ``learnt`` is the last turn
     that was looked at for facts, and ``told`` which facts the prompts begin with; ``alias`` is what the
     engine calls ``user``, where that is another name; ``shared`` is whether others have spoken whom nothing
     tells from ``user``. ``scale`` is how many tokens the model counts for each that is estimated, 0 where it
@@ -100,6 +101,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     summaries: tuple[Segment, ...] = ()
     model: str | None = None
     trimmed: bool = False
+    room: int = 0
     learnt: Reach = START
     told: Told | None = None
     alias: str | None = None

@@ -20,7 +20,7 @@ _TAIL = re.compile(rf"\{{{_EXPRESSION}(?:, {_EXPRESSION})*\}}")
 class Speech(msgspec.Struct, frozen=True, gc=False):
     """What was spoken, typed, called or returned by a tool, in a window's order.
 
-    ``answering`` is whether the window shows what the assistant said at all, if without words.
+    ``answering`` is whether it tells what the assistant said: an answer that it leaves out was not heard.
     """
 
     lines: Sequence[Message]
@@ -42,7 +42,10 @@ def speech(window: Sequence[Message]) -> list[Message]:
 
 
 def answers(window: Sequence[Message]) -> bool:
-    """Whether the window shows what the assistant said at all."""
+    """Whether the window tells what the assistant said, if without words.
+
+    Engines that number their turns do. Of others, some never show an answer.
+    """
     return any(message.role == "assistant" and message.source not in PROMPTS for message in window)
 
 

@@ -14,10 +14,9 @@ from proxy.memory.plan import Plan, Window, due, forced
 from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session, anew, decode, encode
 from proxy.memory.store import Key, Store
+from proxy.memory.unasked import Unasked
 
 _ATTEMPTS: Final = 10
-_TRIES: Final = 3
-"""After so many failures a digest stands in."""
 
 
 class Notes(NamedTuple):
@@ -29,6 +28,10 @@ class Notes(NamedTuple):
 
 class Unmade(Exception):
     """No model made a summary that can be used."""
+
+
+class Unnamed(Unmade, Unasked):
+    """There is no model that could make one."""
 
 
 class Contended(Exception):
@@ -53,6 +56,8 @@ class Summaries:
     """Summaries of the sessions in a store; without a writer they are digests."""
 
     name: Final = "summaries"
+    after: Final = 0.0
+    bridges: Final = True
 
     def __init__(self, store: Store, window: Window, writer: Writer | None = None) -> None:
         self._store = store
@@ -65,20 +70,21 @@ class Summaries:
         """Whether there is anything to summarise."""
         return self._due(session) is not None
 
-    async def do(self, key: Key, failures: int) -> bool:
-        """Makes the one summary that is due, if any; whether there was one.
-
-        Raises Unmade where no model did; after three failures a digest takes its place.
-        """
+    async def do(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
+        """Makes the one summary that is due, if any; whether there was one. Raises Unmade."""
         session = await self._read(key)
         plan = self._due(session) if session else None
         if session is None or plan is None:
             return False
-        if failures < _TRIES or _stands_in(session, plan):
-            await self._make(key, session, plan)
-            return True
-        await self._make(key, session, plan, by_digest=True)
-        raise Unmade("A digest stands in until a model answers.")
+        await self._make(key, session, plan)
+        return True
+
+    async def stand_in(self, key: Key) -> None:
+        """Puts a digest where a summary is due, until a model answers."""
+        session = await self._read(key)
+        plan = self._due(session) if session else None
+        if session and plan and not _stands_in(session, plan):
+            await self._make(key, session, plan, by_digest=True)
 
     # --- what is asked for
 
@@ -136,11 +142,11 @@ class Summaries:
     ) -> None:
         """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile.
 
-        A session that was made anew under the name of the one that was ``planned`` for is left alone.
+        A session that is not the one that was ``planned`` for, or has other summaries, is left alone.
         """
         for _ in range(_ATTEMPTS):
             session = await self._read(key)
-            if session is None or anew(session, planned):
+            if session is None or not _is_open(session, plan, planned):
                 return
             entries = await all_of(self._store, key, session)
             made = await self._made(session, plan, entries, by_digest=by_digest, fallback=fallback)
@@ -198,7 +204,7 @@ class Summaries:
             if held is None or anew(now := decode(held.blob), session):
                 return False
             end, reach = len(now.summaries), now.reach
-            own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn)
+            own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn, added=made.text)
             if await self._write(key, put(now, Plan(end, end, reach, reach), own), held.version):
                 return True
         raise Contended
@@ -210,9 +216,9 @@ class Summaries:
 
 
 def _stands_in(session: Session, plan: Plan) -> bool:
-    """Whether a digest stands already where a summary is to be put."""
+    """Whether there stands already, where a summary is to be put, what will do until a model answers."""
     former = session.summaries[plan.first : plan.last]
-    return not plan.merge and any(one.digest and not one.stale for one in former)
+    return plan.merge or any(one.digest and not one.stale for one in former)
 
 
 def _is_open(session: Session, plan: Plan, former: Session) -> bool:

@@ -1,11 +1,8 @@
 """Whether two texts are the same words, as far as engines keep words the same."""
 
-import re
 from collections import Counter
 
-from filters.unheard import bare
-
-_WORD = re.compile(r"\w+")
+from filters.letters import WORD, bare
 
 # Of fewer words than this nobody can tell whether they are another text's, out of order.
 _TELLING = 3
@@ -35,9 +32,9 @@ def alike(one: str, other: str) -> bool:
 
 def jumbled(one: str, other: str) -> bool:
     """Whether both are the same words in another order."""
-    words, others = _WORD.findall(one.casefold()), _WORD.findall(other.casefold())
-    return len(words) == len(others) and sorted(words) == sorted(others)
+    words, others = WORD.findall(one.casefold()), WORD.findall(other.casefold())
+    return bool(words) and len(words) == len(others) and sorted(words) == sorted(others)
 
 
 def _words(text: str) -> Counter[str]:
-    return Counter(_WORD.findall(text.casefold()))
+    return Counter(WORD.findall(text.casefold()))

@@ -79,7 +79,9 @@ async def _lines(room: Room, key: Key, session: Session, start: int, end: int) -
 async def _asked_to_delete(room: Room) -> Response:
     key = _key(room)
     session, _ = await _read(room, key)
-    return await room.page("delete.html", _HERE, id=key.session, count=session.moved + len(session.entries))
+    person = session.user if room.memory.archiving else None
+    count = session.moved + len(session.entries)
+    return await room.page("delete.html", _HERE, id=key.session, count=count, person=person)
 
 
 async def _deleted(room: Room) -> Response:
@@ -92,7 +94,12 @@ async def _asked_to_edit(room: Room) -> Response:
     key = _key(room)
     session, _ = await _read(room, key)
     line = _line(session, room.params["position"])
-    return await room.page("edit.html", _HERE, id=key.session, line=line)
+    return await _edit(room, key, line)
+
+
+async def _edit(room: Room, key: Key, line: Line, *, wordless: bool = False) -> Response:
+    status = 400 if wordless else 200
+    return await room.page("edit.html", _HERE, status=status, id=key.session, line=line, wordless=wordless)
 
 
 async def _edited(room: Room) -> Response:
@@ -101,12 +108,21 @@ async def _edited(room: Room) -> Response:
     line = _line(session, room.params["position"])
     if not is_as_shown(line, room.form.get("shown", "")):
         raise Conflict("This turn has changed since you opened it; go back, reload and try again.")
-    changed = reworded(session, line.position, room.form.get("text", ""))
-    window = room.memory.recorder.window
-    if not await room.memory.store.write(key, encode(changed), version=version, ttl=window.ttl):
+    text = room.form.get("text", "")
+    if not _says_something(text, line):
+        return await _edit(room, key, line, wordless=True)
+    changed = reworded(session, line.position, text)
+    recorder = room.memory.recorder
+    if not await room.memory.store.write(key, encode(changed), version=version, ttl=recorder.window.ttl):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
+    recorder.tell(key, changed)
     room.server.traces.forget(key.tenant, session=key.session)
     return redirect(_HERE, key.session)
+
+
+def _says_something(text: str, line: Line) -> bool:
+    """Models refuse a message without words, unless it calls a tool."""
+    return bool(text.strip() or line.calls)
 
 
 async def _read(room: Room, key: Key) -> tuple[Session, int]:

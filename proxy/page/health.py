@@ -1,26 +1,27 @@
-"""How the server is: what it talks to, what waits, and the figures of the last hour."""
+"""How the server is: what it talks to, what waits, and a tenant's figures of the last hour."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
+from proxy.account import Account
 from proxy.hour import Minute
 from proxy.memory.store import StoreError
 from proxy.page.paper import took
 from proxy.page.plot import HEIGHT, WIDTH, Plot, bars, lines
 from proxy.page.room import Room
-from proxy.pipeline import Memory
+from proxy.pipeline import Memory, Target
 
 _HERE: Final = "health"
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """An upstream, the pipelines that use it, and how its newest turns ended.
+    """An upstream, the pipelines that use it, and how a tenant's newest turns at it ended.
 
-    ``breakers`` are those of its models that are not closed.
+    ``breakers`` are those of its models that are not closed, as far as the tenant knows the models.
     """
 
     name: str
@@ -42,16 +43,17 @@ class Remembering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _shown(room: Room) -> Response:
+    recent = [trace.account for trace in room.server.traces.newest(room.tenant)]
     now = time.time()
-    minutes = room.server.traces.hour.minutes(now)
+    minutes = room.server.traces.hour.minutes(now, room.tenant)
     values: dict[str, Any] = {
-        "ways": _ways(room),
+        "ways": _ways(room, recent),
         "memory": await _memory(room.parts.memory),
         "plots": _plots(minutes),
         "turns": sum(minute.turns for minute in minutes),
         "phase": room.server.phase,
-        "standing": room.server.standing(),
-        "kept": sum(1 for _ in room.server.traces.newest(room.tenant)),
+        "standing": room.server.standing() if room.alone else None,
+        "kept": len(recent),
         "keeps": room.server.traces.keeping.turns,
         "size": (WIDTH, HEIGHT),
         "now": now,
@@ -61,9 +63,9 @@ async def _shown(room: Room) -> Response:
     return await room.page("health.html", _HERE, **values)
 
 
-def _ways(room: Room) -> Sequence[Way]:
+def _ways(room: Room, recent: Sequence[Account]) -> Sequence[Way]:
     targets = {target.name: target for each in room.parts.pipelines.values() for target in each.targets}
-    recent = [trace.account for trace in room.server.traces.newest(room.tenant)]
+    own = None if room.alone else {model for each in recent for model in (each.wanted, each.model)}
     return [
         Way(
             name=name,
@@ -73,10 +75,19 @@ def _ways(room: Room) -> Sequence[Way]:
             turns=sum(each.upstream == name for each in recent),
             failed=sum(each.upstream == name and each.state == "failed" for each in recent),
             last=next((each.state for each in recent if each.upstream == name), None),
-            breakers={model: state for model, state in target.health.states().items() if state != "closed"},
+            breakers=_breakers(target, own),
         )
         for name, target in targets.items()
     ]
+
+
+def _breakers(target: Target, own: Collection[str | None] | None) -> Mapping[str, str]:
+    """Those that are not closed; of what clients may call models, ``own`` alone where that is given."""
+    return {
+        model: state
+        for model, state in target.health.states().items()
+        if state != "closed" and (own is None or model == target.model or model in own)
+    }
 
 
 async def _memory(memory: Memory | None) -> Remembering | None:

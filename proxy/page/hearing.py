@@ -68,12 +68,20 @@ def is_as_shown(line: Line, shown: str) -> bool:
 
 
 def reworded(session: Session, position: int, text: str) -> Session:
-    """The session with other words at one position; a summary that stands for them is stale."""
-    place = position - session.moved
-    words = text.replace("\r\n", "\n")
+    """The session with other words at one position, all of them heard; a summary of the old ones is stale."""
+    place, words = position - session.moved, as_typed(text)
     entries = list(session.entries)
-    entries[place] = msgspec.structs.replace(entries[place], content=words)
+    if words == as_typed(entries[place].text):
+        return session
+    entries[place] = msgspec.structs.replace(
+        entries[place], content=words, original=None, interrupted=False, interrupt_timestamp=None
+    )
     return corrected(session, msgspec.structs.replace(session, entries=tuple(entries)))
+
+
+def as_typed(text: str) -> str:
+    """Words without what a form makes of their line breaks."""
+    return text.replace("\r\n", "\n")
 
 
 def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> Line:

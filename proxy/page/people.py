@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from proxy import persons
 from proxy.account import Account
 from proxy.errors import NotFound
 from proxy.memory.archive.archive import Query
@@ -37,12 +38,11 @@ async def _listed(room: Room) -> Response:
 async def _shown(room: Room) -> Response:
     person, archiving = _person(room), _archiving(room)
     asked = room.query.get("query", "").strip()[:2000]
-    now = time.time()
     facts, found = [], []
     if archiving:
-        facts = await archiving.archive.facts(person, now=now)
+        facts = await archiving.knowledge.of(person)
         if asked:
-            query = Query(text=asked, now=now, limit=_FOUND)
+            query = Query(text=asked, now=time.time(), limit=_FOUND)
             found = await archiving.archive.search(person, query)
     recent = [t.account for t in room.server.traces.newest(room.tenant) if t.account.user == person.person]
     return await room.page(
@@ -59,7 +59,7 @@ async def _shown(room: Room) -> Response:
 
 async def _fact_removed(room: Room) -> Response:
     person, archiving = _person(room), _archiving(room)
-    if archiving is None or not await archiving.archive.remove_fact(person, room.params["fact"]):
+    if archiving is None or not await archiving.knowledge.drop(person, room.params["fact"]):
         raise NotFound("This fact is not there any more.")
     return redirect(_HERE, person.person)
 
@@ -78,7 +78,7 @@ async def _asked_to_forget(room: Room) -> Response:
 
 
 async def _forgotten(room: Room) -> Response:
-    await room.memory.people.forget(_person(room))
+    await persons.forget(room.memory, _person(room))
     return redirect(_HERE)
 
 

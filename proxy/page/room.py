@@ -38,6 +38,11 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         return self.visitor.tenant or ""
 
     @property
+    def alone(self) -> bool:
+        """Whether there is no other tenant whose calls the server's own figures would tell of."""
+        return all(key.tenant == self.tenant for key in self.parts.gate.keys.entries)
+
+    @property
     def memory(self) -> Memory:
         """What is remembered with; raises NotFound where nothing is."""
         if self.parts.memory is None:

@@ -1,8 +1,9 @@
 """Tools that the proxy offers to the model and carries out itself, within one answer."""
 
-from proxy.tools.kit import Carrying
+from proxy.tools.dialogue import Dialogue
+from proxy.tools.kit import Carrying, Tools
 from proxy.tools.notebook import Notebook
 from proxy.tools.offer import TOOLS, Offer, offered
-from proxy.tools.rounds import Rounds, Tools
+from proxy.tools.rounds import Rounds
 
-__all__ = ["TOOLS", "Carrying", "Notebook", "Offer", "Rounds", "Tools", "offered"]
+__all__ = ["TOOLS", "Carrying", "Dialogue", "Notebook", "Offer", "Rounds", "Tools", "offered"]

@@ -5,65 +5,75 @@ from typing import Any
 
 import msgspec
 
-from proxy.tools.talk import Chunk, decoded, first_choice, object_in, summed
+from proxy.tools.dialogue import Call, Dialogue
+from proxy.tools.talk import (
+    Chunk,
+    decoded,
+    finish_of,
+    first_choice,
+    name_of,
+    object_in,
+    summed,
+    tidied,
+    words_of,
+)
 
 
 class Completed:
     """Rounds of one whole answer: shown is the last, with the words of all and the tokens of all."""
 
-    def __init__(self, own: frozenset[str]) -> None:
-        self._own = own
+    def __init__(self, dialogue: Dialogue) -> None:
+        self._dialogue = dialogue
         self._first: Chunk = {}
-        self._words: list[str] = []
-        self._usages: list[dict[str, Any]] = []
-        self._last = False
-        self._reset()
+        self.begin()
 
-    def begin_again(self, *, last: bool) -> None:
-        """The next round begins; in the ``last`` one a call of ours is nothing but dropped."""
-        self._last = last
-        self._reset()
-
-    def _reset(self) -> None:
+    def begin(self) -> None:
+        """The next round begins."""
         self.text = ""
-        self.calls: Sequence[dict[str, Any]] = ()
-        self.aside: Sequence[dict[str, Any]] = ()
+        self.calls: Sequence[Call] = ()
+        self.aside: Sequence[Call] = ()
+        self.usage: dict[str, Any] = {}
 
     def feed(self, body: bytes) -> bytes:
         """What the client sees of a round's body: nothing where the model has to be asked again."""
         answer = decoded(body)
-        if answer is None:
+        choice = first_choice(answer or {})
+        if answer is None or not choice:
+            return body  # an error under the status 200 is no round
+        self._note(answer, object_in(choice, "message"))
+        given = object_in(choice, "message").get("tool_calls")
+        calls = [call for call in given if isinstance(call, dict)] if isinstance(given, list) else []
+        ours = [tidied(call) for call in calls if name_of(call) in self._dialogue.own]
+        theirs = [call for call in calls if name_of(call) not in self._dialogue.own]
+        if not ours and not self._dialogue.rounds:
             return body
-        message = object_in(first_choice(answer), "message")
-        calls = [call for call in message.get("tool_calls") or () if isinstance(call, dict)]
-        ours = [call for call in calls if object_in(call, "function").get("name") in self._own]
-        self._note(answer, message)
-        if not ours and len(self._usages) <= 1 and not self._words[:-1]:
-            return body
-        if ours and len(ours) == len(calls) and not self._last:
+        if ours and not theirs and not self._dialogue.last:
             self.calls = ours
             return b""
-        self.aside = () if self._last else ours
-        return self._joined(answer, message, [call for call in calls if call not in ours])
+        self.aside = () if self._dialogue.last else ours
+        return self._joined(answer, choice, theirs)
 
     def _note(self, answer: Chunk, message: dict[str, Any]) -> None:
         self._first = self._first or answer
-        words = message.get("content")
-        self.text = words if isinstance(words, str) else ""
-        self._words.append(self.text)
-        if usage := object_in(answer, "usage"):
-            self._usages.append(usage)
+        self.text = words_of(message)
+        self.usage = object_in(answer, "usage")
 
-    def _joined(self, answer: Chunk, message: dict[str, Any], theirs: Sequence[dict[str, Any]]) -> bytes:
+    def _joined(self, answer: Chunk, choice: dict[str, Any], theirs: Sequence[Call]) -> bytes:
+        message = object_in(choice, "message")
         said = {name: value for name, value in message.items() if name != "tool_calls"}
-        said["content"] = "".join(self._words) or None
+        said["content"] = _behind(self._dialogue.text, message.get("content"))
         if theirs:
             said["tool_calls"] = [*theirs]
-        choice = first_choice(answer)
-        reason = choice.get("finish_reason")
-        finish = "tool_calls" if theirs else "stop" if reason == "tool_calls" else reason
+        finish = finish_of(choice.get("finish_reason"), theirs)
         named: Chunk = {name: self._first[name] for name in ("id", "created", "model") if name in self._first}
         whole: Chunk = {**answer, **named, "choices": [{**choice, "message": said, "finish_reason": finish}]}
-        if self._usages:
-            whole["usage"] = summed(self._usages)
+        if used := [each for each in (*self._dialogue.usages, self.usage) if each]:
+            whole["usage"] = summed(used)
         return msgspec.json.encode(whole)
+
+
+def _behind(before: str, content: Any) -> Any:
+    """What was said in the last round, behind the words of those before it."""
+    if isinstance(content, list):
+        return [{"type": "text", "text": before}, *content] if before else content
+    return before + (content if isinstance(content, str) else "") or None

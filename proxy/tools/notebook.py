@@ -15,7 +15,6 @@ from proxy.memory.knowledge import Knowledge, Learnt
 from proxy.memory.store import StoreError
 from proxy.tools.offer import FORGET, RECALL, STORE
 
-_WITHIN: Final = 2.0
 _MOST_FOUND: Final = 8
 
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
@@ -35,7 +34,7 @@ class _Forget(msgspec.Struct):
 
 
 class Notebook:
-    """Carries out tool calls for one person; what goes wrong is told to the model, within two seconds.
+    """Carries out tool calls for one person; what goes wrong is told to the model, in time.
 
     Of a person without a name nothing is kept. Days begin as in ``zone``.
     """
@@ -51,12 +50,12 @@ class Notebook:
             FORGET: self._forget,
         }
 
-    async def carry_out(self, name: str, arguments: str) -> str:
-        """What the model is told, as JSON."""
+    async def carry_out(self, name: str, arguments: str, until: float) -> str:
+        """What the model is told, as JSON; memory may answer until then, in the loop's time."""
         try:
-            async with asyncio.timeout(_WITHIN):
+            async with asyncio.timeout_at(until):
                 told = await self._tools[name](arguments or "{}")
-        except (msgspec.DecodeError, UnicodeError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             told = {"error": f"The arguments cannot be used: {error}"}
         except (StoreError, TimeoutError):
             told = {"error": "Memory does not answer now. Go on without it."}

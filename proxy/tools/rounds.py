@@ -1,63 +1,43 @@
 """Several answers of a model made one: it calls our tools, is told, and goes on."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
-import msgspec
-
-from filters.message import Message
-from proxy.errors import UpstreamBroken, UpstreamError
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.framing import Framing
 from proxy.tools.completed import Completed
-from proxy.tools.kit import Carrying
-from proxy.tools.offer import Offer
+from proxy.tools.dialogue import Dialogue, Heard
 from proxy.tools.streamed import Streamed
 from proxy.upstream import Headers, Response, is_stream, read_all
 
-Again = Callable[[Sequence[Message], bool, float], Awaitable[Response]]
-"""Asks the model once more: with these messages behind the others, whether for the last time, and until when.
-
-Raises UpstreamError where it refuses.
-"""
+Again = Callable[[float], Awaitable[Response]]
+"""Asks the model to go on from the dialogue as it stands, until when. Raises UpstreamError on refusal."""
 
 _LARGEST = 64_000_000
 _LINGER = 1.0
 """For how many seconds an upstream may leave a round open behind its own end."""
 
 
-class Tools(msgspec.Struct, frozen=True):
-    """What one turn may call, who carries it out, and how often the model may be asked again.
-
-    ``again`` names an upstream each time that it was.
-    """
-
-    offer: Offer
-    kit: Carrying
-    most: int
-    again: list[str] = []
-
-
 class Rounds:
     """A response whose tool calls are carried out where they are ours; the client sees one answer.
 
-    The last time that the model is asked again, it may not call our tools. All rounds
-    together have until ``due``, while nobody says otherwise.
+    ``since`` is how many rounds were done when it was asked for. Where others are asked at the same time, it
+    begins anew once it knows too little. All its rounds together have until ``due``, while nobody says
+    otherwise.
     """
 
-    def __init__(self, first: Response, again: Again, tools: Tools, due: float) -> None:
+    def __init__(self, first: Response, again: Again, dialogue: Dialogue, since: int, due: float) -> None:
         self.status: int = first.status
         self.headers: Headers = first.headers
         self._response = first
         self._again = again
-        self._kit = tools.kit
-        self._left = tools.most
-        self._said: list[Message] = []
+        self._dialogue = dialogue
+        self._since = since
         self._due = due
         self._framing = Framing()
         self._streaming = is_stream(first.headers)
-        self._streamed = Streamed(tools.offer.own)
-        self._completed = Completed(tools.offer.own)
+        self._streamed = Streamed(dialogue)
+        self._completed = Completed(dialogue)
         self._ended = False
 
     async def read(self) -> bytes:
@@ -82,13 +62,24 @@ class Rounds:
     async def _read_stream(self) -> bytes:
         while not self._ended:
             data = await self._heard()
+            if await self._behind():
+                await self._ask_again()
+                continue
             shown = self._streamed.feed(self._framing.feed(data) if data else self._framing.close())
             if not data:
                 shown += self._streamed.close()
-                await self._carry_on(self._streamed)
+            await self._carry_on(self._streamed, ended=not data)
             if shown:
                 return shown
         return b""
+
+    async def _behind(self) -> bool:
+        """Whether tools were called elsewhere since this was asked for; what has lost waits to be let go."""
+        overtaken = await self._dialogue.overtaken(self, self._since)
+        if self._dialogue.left_to_another(self):
+            await asyncio.sleep(self._due - asyncio.get_running_loop().time())
+            raise UpstreamTimeout("Another upstream was to answer in its place.")
+        return overtaken
 
     async def _heard(self) -> bytes:
         """What comes next; what breaks or stays open behind its own end is whole."""
@@ -104,35 +95,31 @@ class Rounds:
     async def _read_whole(self) -> bytes:
         while not self._ended:
             shown = self._completed.feed(await read_all(self._response, _LARGEST))
-            await self._carry_on(self._completed)
+            await self._carry_on(self._completed, ended=True)
             if shown:
                 return shown
         return b""
 
-    async def _carry_on(self, heard: Streamed | Completed) -> None:
-        """Asks again where our tools were called alone; else the answer ends here."""
-        for call in heard.aside:
-            await self._told(call)
-        if not heard.calls:
+    async def _carry_on(self, heard: Heard, *, ended: bool) -> None:
+        """Asks again where our tools were called alone; else the answer ends here.
+
+        What is called beside the client's own calls is carried out before they go out: whoever has them may
+        leave.
+        """
+        if heard.aside:
+            await self._dialogue.carry_aside(heard, self)
+        if ended and heard.calls:
+            await self._dialogue.carry_on(heard)
+            await self._ask_again()
+        elif ended:
             self._ended = True
-            return
-        called = Message(role="assistant", content=heard.text or None, tool_calls=[*heard.calls])
-        self._said += [called, *[await self._result(call) for call in heard.calls]]
-        await self._ask_again()
-
-    async def _result(self, call: dict[str, Any]) -> Message:
-        return Message(role="tool", tool_call_id=call["id"], content=await self._told(call))
-
-    async def _told(self, call: dict[str, Any]) -> str:
-        function = call["function"]
-        return await self._kit.carry_out(function["name"], function["arguments"])
 
     async def _ask_again(self) -> None:
-        self._left -= 1
         self._response.close()
-        self._response = await self._again(self._said, self._left <= 0, self._due)
+        self._since = self._dialogue.rounds
+        self._response = await self._again(self._due)
         if is_stream(self._response.headers) != self._streaming:
             raise UpstreamBroken("The upstream changed between a stream and a whole answer.")
         self._framing = Framing()
-        for heard in (self._streamed, self._completed):
-            heard.begin_again(last=self._left <= 0)
+        self._streamed.begin()
+        self._completed.begin()

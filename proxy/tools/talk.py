@@ -1,13 +1,15 @@
 """A chunk or a completion, read as far as tools are concerned."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from filters.message import Message
 from proxy.transcript import index_of, is_another
 
 Chunk = dict[str, Any]
+_CUT_SHORT = ("length", "content_filter")
 
 
 def decoded(data: bytes) -> Chunk | None:
@@ -30,6 +32,35 @@ def object_in(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A member that is an object, empty where it is none."""
     value = parent.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def words_of(said: Mapping[str, Any]) -> str:
+    """What a message or a delta says, in one text or in the texts of its parts."""
+    content = said.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    return Message(role="assistant", content=[part for part in parts if isinstance(part, dict)]).text
+
+
+def name_of(call: Mapping[str, Any]) -> str:
+    """The function that a call names, empty where it names none."""
+    name = object_in(call, "function").get("name")
+    return name if isinstance(name, str) else ""
+
+
+def tidied(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call as it would have come in pieces: its id, its name and its arguments are text."""
+    calls = Calls()
+    calls.add([call])
+    return calls.whole()[0]
+
+
+def finish_of(reason: Any, theirs: Sequence[Mapping[str, Any]]) -> Any:
+    """How a round finishes for the client, with these calls of his own; what was cut short stays so."""
+    if reason in _CUT_SHORT:
+        return reason
+    return "tool_calls" if theirs else "stop" if reason == "tool_calls" else reason
 
 
 class Calls:
@@ -61,12 +92,19 @@ class Calls:
 
 def _add(call: dict[str, Any], piece: Mapping[str, Any]) -> None:
     function, given = call["function"], object_in(piece, "function")
-    function["name"] = function["name"] or given.get("name") or ""
-    function["arguments"] += given.get("arguments") or ""
+    function["name"] = function["name"] or name_of(piece)
+    function["arguments"] += _text(given.get("arguments"))
     # What else is said of a call may have to return with it, as Gemini's signatures do.
     for name, value in piece.items():
         if value and name not in {"index", "type", "function"}:
             call[name] = call.get(name) or value
+
+
+def _text(arguments: Any) -> str:
+    """Arguments as JSON, whether they came so or as what it stands for."""
+    if isinstance(arguments, str):
+        return arguments
+    return msgspec.json.encode(arguments).decode() if arguments else ""
 
 
 def summed(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

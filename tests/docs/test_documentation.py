@@ -201,7 +201,7 @@ def test_the_dashboard_asks_for_nothing_that_is_not_measured(
 QUESTION = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello."}
 EVENTFUL = """
-memory: {sessions: "memory:"}
+memory: {sessions: "memory:", summaries: {upstream: main}}
 limits: {requests_per_minute: 2}
 upstreams:
   main: {base_url: "${UPSTREAM_BASE_URL}"}

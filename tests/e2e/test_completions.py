@@ -394,14 +394,16 @@ def test_a_stream_that_takes_too_long_ends_with_an_error_event(serve: Serve, ups
 
 
 @pytest.mark.parametrize(
-    "steps", [[chunk(ROLE + delta(content="x") + DONE)], [chunk(ROLE + delta(content="x")), 0.1, chunk(DONE)]]
+    "parts", [[ROLE + delta(content="x") + DONE], [ROLE + delta(content="x"), DONE]], ids=["at once", "alone"]
 )
+@pytest.mark.parametrize("written", [(b"", b""), (b"\n", b"\r\n"), (b"data: ", b"data:")])
 def test_a_stream_is_over_soon_after_its_end_though_the_upstream_stays(
-    proxy: ProxyServer, upstream: FakeUpstream, steps: list[object]
+    proxy: ProxyServer, upstream: FakeUpstream, parts: list[bytes], written: tuple[bytes, bytes]
 ) -> None:
-    upstream.says(HEAD, *steps, HANG)
+    sent = [part.replace(*written) if written[0] else part for part in parts]
+    upstream.says(HEAD, *[step for part in sent for step in (chunk(part), 0.1)], HANG)
     got = proxy.chat(stream=True)  # a client that waits for 10 s
-    assert got.content == ROLE + delta(content="x") + DONE
+    assert got.content == b"".join(sent)
     assert upstream.last.closed.wait(10)
 
 

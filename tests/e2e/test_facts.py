@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from proxy import setbacks
 from proxy.memory.segment import START, Reach
 from proxy.memory.session import decode
 from proxy.memory.store import Key
-from tests.fake_upstream import FakeUpstream, Received, answer
+from tests.fake_upstream import FakeUpstream, Received, answer, completion
 from tests.proxy_server import ProxyServer
 from tests.scripted_model import calls, fact, is_extraction, lines, model, says
 from tests.serving_process import LISTEN, ServingProcess
-from tests.waiting import awaited
+from tests.waiting import awaited, until
 
 CONFIG = """
 keys: "${KEYS:-}"
@@ -215,6 +216,16 @@ def test_a_fact_of_another_category_lasts_as_long_as_that_does(proxy, category: 
     assert proxy.client.get(ANN).json()["data"][0]["expires"] is None
 
 
+def test_a_fact_that_is_known_takes_what_comes_with_it_a_second_time(proxy) -> None:
+    berlin = proxy.client.post(ANN, json={"text": "Lives in Berlin.", "category": "daily"}).json()
+    paris = proxy.client.post(ANN, json={"text": "Lives in Paris."}).json()
+    again = {"text": "lives in berlin.", "category": "core", "importance": 1.0, "replaces": paris["id"]}
+    answered = proxy.client.post(ANN, json=again)
+    told = berlin | {"category": "core", "expires": None, "importance": 1.0, "replaces": paris["id"]}
+    assert (answered.status_code, answered.json()) == (201, told)
+    assert proxy.client.get(ANN).json()["data"] == [told]
+
+
 def test_what_moves_house_is_told_where_it_is_and_both_are_kept(proxy, upstream) -> None:
     def moved(said: Any, known: Any) -> Any:
         old = next((line["id"] for line in known if "Paris" in line["text"]), None)
@@ -349,3 +360,18 @@ def test_an_upstream_that_is_away_is_asked_again(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
     awaited(lambda: known(proxy) == ["I have a dog."])
     assert len(extractions(upstream)) == 3
+
+
+def test_an_answer_of_no_use_is_passed_over_though_the_other_model_is_away(
+    serve: Serve, upstream, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setbacks, "_SHORTEST", 0.05)
+    config = CONFIG.replace("facts: {upstream: main,", "facts: {upstream: main, fallback: away,")
+    assert config != CONFIG
+    babble = {True: answer({"error": {"message": "Busy"}}, 503), False: answer(completion("No facts."))}
+    plain = says("Noted.")
+    upstream.script = lambda r: babble[r.json["model"] == "away"] if is_extraction(r) else plain(r)
+    proxy = serve(config, MEMORY_URL=url)
+    say(proxy, "I have a dog.")
+    assert until(lambda: len(extractions(upstream)) >= 8)
+    assert not until(lambda: len(extractions(upstream)) > 8, seconds=2)

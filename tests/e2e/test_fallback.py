@@ -213,6 +213,37 @@ def test_all_share_one_deadline(both: Serve, upstream: FakeUpstream, reserve: Fa
     assert reserve.last.closed.wait(10)
 
 
+def test_one_that_is_silent_leaves_time_for_the_next_to_answer_whole(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    upstream.says(HANG)
+    got = both("total: 4s", "total: 4s").chat()
+    assert got.status_code == 200
+    assert got.elapsed.total_seconds() < 3.5
+    assert upstream.last.closed.wait(10)
+    assert (len(upstream.requests), len(reserve.requests)) == (1, 1)
+
+
+def test_one_that_is_alone_has_all_the_time_to_answer_whole(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(0.9, *answer(completion("Hello there.")))
+    proxy = serve("""
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", total: 1500ms}}
+pipelines: {default: {upstreams: [main]}}
+""")
+    assert proxy.chat().json()["choices"][0]["message"]["content"] == "Hello there."
+
+
+def test_a_last_try_with_hardly_any_time_says_nothing_of_what_was_wrong(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    upstream.script = in_turn(answer(b"", 503, "retry-after-ms: 300\r\n"), [HANG])
+    reserve.says(HANG)
+    got = both("first_token: 400ms", "first_token: 400ms, retries: 0", "first_token: 500ms").chat(stream=True)
+    assert got.status_code == 504
+    assert len(upstream.requests) == 2
+    assert reserve.url.rpartition("/v1")[0] in got.json()["error"]["message"]
+
+
 def test_whoever_was_silent_is_asked_again_when_all_have_been(
     both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
@@ -271,6 +302,31 @@ def test_after_the_first_delta_nobody_is_asked_again(
     assert b'"upstream_broken"' in got.content.splitlines()[-2]
     assert DONE not in got.content
     assert (len(upstream.requests), len(reserve.requests)) == (1, 0)
+
+
+SAID_LATE = {
+    "as OpenAI says it": b'data: {"error": {"message": "boom", "type": "server_error"}}\n\n',
+    "bare": b'data: {"error": "boom"}\n\n',
+    "in a chunk": event(error={"message": "boom", "code": 502}, choices=[{"index": 0, "delta": {}}]),
+    "with a name": b'event: error\r\ndata: {"error": {"message": "boom"}}\r\n\r\n',
+}
+
+
+@pytest.mark.parametrize("name", SAID_LATE)
+@pytest.mark.parametrize("together", [True, False], ids=["in one piece", "in two"])
+def test_an_error_in_the_middle_is_told_as_one_and_nothing_behind_it(
+    proxy: ProxyServer, upstream: FakeUpstream, name: str, *, together: bool
+) -> None:
+    said, fault = delta(content='He said "error": '), SAID_LATE[name] + DONE
+    pieces = [chunk(said + fault)] if together else [chunk(said), 0.2, chunk(fault)]
+    upstream.says(HEAD, chunk(ROLE + delta(content="So: ")), *pieces, END)
+    got = proxy.chat(stream=True)
+    assert words(got.content) == 'So: He said "error": '
+    told = json.loads(got.content.splitlines()[-2].removeprefix(b"data: "))
+    assert told["error"].keys() == {"message", "type", "param", "code"}
+    assert told["error"]["message"] == "boom"
+    assert DONE not in got.content
+    assert got.content.count(b"boom") == 1
 
 
 REASONING = delta(reasoning_content="hm")

@@ -134,6 +134,8 @@ BEFORE: dict[str, tuple[list[Step], int]] = {
     "the last status there could be": (answer(b"", 999), 502),
 }
 
+CLOSELY = GOOD.replace(b"data: ", b"data:")
+
 # After the first delta: the caller gets these bytes, and an error event.
 AFTER: dict[str, list[Step]] = {
     "reset mid-stream": [HEAD, chunk(HALF), 0.03, RESET],
@@ -157,6 +159,7 @@ ODD: dict[str, tuple[list[Step], bytes]] = {
     "JSON that is too deep": (sse(DEEP), DEEP),
     "ends with the connection": ([OPEN_END, GOOD, CLOSE], GOOD),
     "resets behind [DONE]": ([HEAD, chunk(GOOD), 0.03, RESET], GOOD),
+    "resets behind [DONE] without a space": ([HEAD, chunk(CLOSELY), 0.03, RESET], CLOSELY),
     "stays behind [DONE]": ([HEAD, chunk(GOOD), HANG], GOOD),
     "bytes behind the end": ([sized(len(GOOD)), GOOD + b"HTTP/1.1 200 OK\r\n\r\n"], GOOD),
     "chunk extensions": ([HEAD, b"%x;a=b\r\n%b\r\n" % (len(GOOD), GOOD), END], GOOD),

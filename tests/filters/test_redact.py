@@ -36,6 +36,54 @@ def test_each_text_part_is_redacted():
     ]
 
 
+@pytest.mark.parametrize("kind", ["text", "input_text", "output_text"])
+def test_each_kind_of_text_part_is_redacted(kind):
+    content = [{"type": kind, "text": MAIL, "more": 1}]
+    shown = redacted({"role": "user", "content": content}).content
+    assert shown == [{"type": kind, "text": "[email]", "more": 1}]
+
+
+def test_a_refusal_is_redacted_wherever_it_stands():
+    parts = [{"type": "refusal", "refusal": f"I will not mail {MAIL}."}]
+    message = {"role": "assistant", "content": parts, "refusal": f"Not {MAIL}.", "unknown": MAIL}
+    shown = redacted(message)
+    assert shown.content == [{"type": "refusal", "refusal": "I will not mail [email]."}]
+    assert shown.others == {"refusal": "Not [email].", "unknown": MAIL}
+
+
+def test_a_function_is_redacted_as_a_tool_is():
+    called = {"name": "f", "arguments": f'{{"mail": "{MAIL}"}}'}
+    message = {"role": "assistant", "content": None, "function_call": called}
+    shown = redacted(message).others["function_call"]
+    assert shown == {"name": "f", "arguments": '{"mail": "[email]"}'}
+    assert redacted(message, arguments=False).others["function_call"] == called
+    result = {"role": "function", "name": "f", "content": f"{MAIL} 4111 1111 1111 1111"}
+    assert redacted(result).content == "[email] [card]"
+    assert redacted(result, roles=["user"]).content == result["content"]
+
+
+def test_what_a_tool_of_ones_own_form_is_given_is_redacted():
+    call = {"id": "call_1", "type": "custom", "custom": {"name": "mail", "input": f"to {MAIL}"}}
+    (shown,) = redacted({"role": "assistant", "tool_calls": [call]}).tool_calls
+    assert shown == {**call, "custom": {"name": "mail", "input": "to [email]"}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": None, "refusal": None, "function_call": None},
+        {"role": "assistant", "content": "Hi.", "refusal": 4, "function_call": {"name": "f"}},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": None}, {"type": "text"}]},
+        {"role": "assistant", "tool_calls": [{"id": "1", "custom": {"input": 4}}, {"id": "2", "custom": 4}]},
+        {"role": "assistant", "function_call": "f"},
+        {"role": "function", "name": "f", "content": None},
+    ],
+)
+def test_what_has_another_form_passes_as_it_is(message):
+    told = messages_of([message])
+    assert Redact().apply(told, CONTEXT) is told
+
+
 def test_what_was_generated_is_redacted_as_what_was_heard():
     metadata = {"interrupted": True, "original": f"Write to {MAIL}.", "source": "llm"}
     shown = redacted({"role": "assistant", "content": "Write to", "metadata": metadata})

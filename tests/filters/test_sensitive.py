@@ -36,6 +36,9 @@ PERSONAL = {
         "GB82 WEST 1234 5698 7654 32",
         "NO93 8601 1117 947",
         "MT84MALT011000012345MTLCAST001S",
+        "FR14 2004 1010 0505 0001 3M02 606",
+        "BR97-0036-0305-0000-1000-9795-493P-1",
+        "LC55HEMM000100010012001200023015",
     ],
     "ip": ["192.168.100.200", "2001:db8::1", "fe80::1", "::ffff:192.0.2.1"],
 }
@@ -97,6 +100,34 @@ def test_a_kind_that_is_not_asked_for_is_left(kind, text):
 
 def test_a_card_is_found_among_other_numbers():
     assert ALL.find("50 4111 1111 1111 1111 12/27")[0] == (3, 22, "card")
+
+
+@pytest.mark.parametrize("behind", ["", " A1", " AB12 CD34", "-0", " 3704 0044 0532 0130 00 12"])
+def test_an_account_ends_where_its_country_says(behind):
+    account = "DE89 3704 0044 0532 0130 00"
+    assert Sensitive(["iban"]).find(f"DE 12 {account}{behind}") == [(6, 6 + len(account), "iban")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DE89 3704 0044 0532 0130 01",
+        "DE89 3704 0044 0532 0130 0",
+        "DE893704004405320130000",
+        "QQ33370400440532013000",
+        "DEAB 3704 0044 0532 0130 00",
+    ],
+)
+def test_what_is_of_no_countrys_form_is_no_account(text):
+    assert Sensitive(["iban"]).find(text) == []
+
+
+@pytest.mark.parametrize("text", ["DE89 ", "DE89-3704-", "AB12 3456 7890 1234, "])
+def test_much_that_looks_like_accounts_is_read_in_no_time(text):
+    many = text * (400_000 // len(text))
+    began = time.thread_time()
+    assert Sensitive(["iban"]).find(many) == []
+    assert time.thread_time() - began < 1
 
 
 def test_what_two_finds_cover_is_covered_wholly():

@@ -182,12 +182,12 @@ def test_facts_and_summaries_stay_in_any_role_and_take_the_same_room(limits):
     assert 3 < len(shown["user"]) < 3 + 24
 
 
-def test_they_stay_where_they_are_merged_with_the_first_words():
+def test_they_stay_behind_a_step_that_merges_what_was_said():
     told = [message for message in talk(12) if message.text != "Hello!"]
     merged = MergeConsecutive().apply(injected(told, "user"), REMEMBERING)
-    assert [m.role for m in merged[:3]] == ["system", "user", "assistant"]
     kept = trimmed(merged, max_turns=3)
-    assert "Is called Ann." in kept[1].text
-    assert "a table for two" in kept[1].text
+    assert [m.role for m in kept[:4]] == ["system", "user", "user", "user"]
+    assert "Is called Ann." in kept[1].text + kept[2].text
+    assert "a table for two" in kept[1].text + kept[2].text
     assert "Question 011" in kept[-2].text
     assert len(kept) < len(merged)

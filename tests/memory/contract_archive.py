@@ -17,7 +17,7 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, first
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Codec, Identity
 from proxy.memory.encryption import Encryption
 from proxy.memory.session import Entry, Session
 from proxy.memory.sql.statement import Statement
@@ -348,6 +348,33 @@ async def test_a_fact_is_superseded_and_not_overwritten(archive: Archive):
     both = await archive.facts(ANN, now=NOW, superseded=True)
     assert [(fact.id, fact.superseded) for fact in both] == [("f1", NOW), ("f2", None)]
     assert await asked(archive, "where does she live, lives") == ["Lives in Berlin."]
+
+
+class Reading:
+    """A codec that notes how much it opens."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec, self.opened = codec, 0
+
+    def __getattr__(self, name: str):
+        return getattr(self._codec, name)
+
+    def decode(self, key: Key, blob: bytes) -> bytes:
+        self.opened += 1
+        return self._codec.decode(key, blob)
+
+
+async def test_what_was_replaced_is_not_opened_to_tell_what_is_known(archive: Archive):
+    for number in range(9):
+        replaces = f"f{number - 1}" if number else None
+        fact = Fact(id=f"f{number}", text=f"At {number}.", created=NOW - 9 + number, replaces=replaces)
+        await archive.add_fact(ANN, fact)
+    assert isinstance(archive, SqlArchive)
+    reading = Reading(archive._shelf.codec)
+    looked = SqlArchive(archive._engine, msgspec.structs.replace(archive._shelf, codec=reading))
+    assert [fact.id for fact in await looked.facts(ANN, now=NOW)] == ["f8"]
+    assert reading.opened == 1
+    assert len(await looked.facts(ANN, now=NOW, superseded=True)) == 9
 
 
 async def test_a_fact_that_has_expired_is_not_there(archive: Archive):

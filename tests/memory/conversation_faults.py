@@ -35,7 +35,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from filters.unheard import bare
+from filters.letters import bare
 from tests.memory.replaying_engine import Engine
 from tests.memory.truth import Line, Request, calls
 

@@ -54,6 +54,44 @@ def test_turns_that_had_to_be_left_out_are_due_at_once():
     assert due(Session(entries=talk(2), trimmed=True), WINDOW).reach == Reach(0, 0)
 
 
+def test_all_that_had_no_room_is_covered_by_one_summary():
+    assert due(Session(entries=talk(8), trimmed=True, room=2), Window(60, 20, summaries=4)).reach == Reach(
+        0, 5
+    )
+    assert due(Session(entries=talk(8), trimmed=True, room=7), Window(60, 20, summaries=4)).reach == Reach(
+        0, 3
+    )
+
+
+def test_where_every_prompt_passes_its_budget_a_summary_is_due_after_some_turns_again():
+    window = Window(60, 20, summaries=4)
+    first = Session(entries=talk(2), turns=2, trimmed=True, room=1)
+    after = made(first, due(first, window))
+    newest = after.summaries[-1].made
+    for turns in range(8):
+        later = tuple(
+            msgspec.structs.replace(e, recorded=newest + 1 + e.turn) for e in talk(2 + turns, start=2)
+        )
+        session = msgspec.structs.replace(after, entries=(*after.entries, *later), turns=2 + turns)
+        assert (due(session, window) is not None) is (turns >= 4)
+        assert due(msgspec.structs.replace(session, room=0), window) is None
+
+
+def test_a_digest_of_turns_that_were_taken_back_tells_nothing_of_them():
+    session = compacted(4)
+    (one,) = session.summaries
+    stale = msgspec.structs.replace(one, text="user: My secret is scarecrow.", stale=True)
+    session = msgspec.structs.replace(session, summaries=(stale,))
+    plan = due(session, WINDOW)
+    assert "scarecrow" not in digested(session, plan, [], now=1.0).text
+    calls = [entry(0, "assistant", " ", tool_calls=[{"id": "c", "function": {"name": "f"}}])]
+    assert "scarecrow" not in digested(session, plan, calls, now=1.0).text
+
+
+def test_of_the_newest_turn_alone_nothing_is_due():
+    assert due(Session(entries=talk(1), trimmed=True, room=1), WINDOW) is None
+
+
 def test_what_moved_out_before_there_were_summaries_is_due():
     assert due(Session(entries=talk(2), moved=40), WINDOW).reach == Reach(0, 0)
 

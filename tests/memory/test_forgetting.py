@@ -13,6 +13,7 @@ from proxy.memory.open import open_store
 from proxy.memory.people import HeldSessions, People
 from proxy.memory.session import Entry, Session, encode
 from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.unread import Unread
 from proxy.memory.volatile import VolatileStore
 
 pytestmark = pytest.mark.anyio
@@ -67,6 +68,16 @@ class Place:
         self.scrubbed = True
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_what_may_be_over_later_is_told_before_what_will_not(first: bool) -> None:
+    bare = VolatileStore()
+    store, lost = (CodedStore(bare, Encryption([letter * 32])) for letter in (b"n", b"o"))
+    await put(lost, "a", encode(Session()))
+    places = [HeldSessions(store, ttl=60), Place(1, fails=True)]
+    with pytest.raises(StoreError, match="away"):
+        await People(places if first else places[::-1]).forget(BOB)
+
+
 def memory() -> Store:
     return open_store("memory:", deadline=1, codec=Identity())
 
@@ -91,9 +102,12 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> Non
     await put(*((other, "a", encode(Session())) if lost == "key" else (store, "a", b"no session")))
     await put(store, "b", encode(Session(user="bob", entries=(said("4711", "bob"),))))
     held = HeldSessions(store, ttl=60)
-    assert [one["id"] for one in (await held.exported(BOB))["sessions"]] == ["b"]
-    with pytest.raises(StoreError, match="1 sessions are left"):
+    told = await held.exported(BOB)
+    assert [one["id"] for one in told["sessions"]] == ["b"]
+    assert told["unreadable_sessions"] == ["a"]
+    with pytest.raises(Unread, match="1 session cannot be read") as fault:
         await held.forget(BOB, at=0)
+    assert fault.value.sessions == ("a",)
     assert await names(store) == ["a"]
 
 

@@ -218,6 +218,14 @@ async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passe
     assert await bench.known() == []
 
 
+async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_something(bench: Bench) -> None:
+    await bench.put(talk(entry(0, "Blah."), entry(1, "I am Bob.", user="bob"), updated=0.0))
+    bench.finding.failures = [Unfound("babble")]
+    assert await bench.learning.do(KEY, 3) is True
+    assert await bench.known(BOB) == ["I am Bob."]
+    assert (await bench.session()).learnt == Reach(0, 1)
+
+
 async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
     paris = await bench.knowledge.learn(ANN, Learnt(text="Lives in Paris."))
     bench.finding.replaces = paris.id
@@ -227,6 +235,17 @@ async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
     assert await bench.known() == ["Lives in Berlin."]
     kept = await bench.archive.facts(ANN, now=0.0, superseded=True)
     assert [one.text for one in kept if one.superseded] == ["Lives in Paris."]
+
+
+async def test_what_is_known_already_supersedes_what_it_makes_untrue(bench: Bench) -> None:
+    paris = await bench.knowledge.learn(ANN, Learnt(text="Lives in Paris."))
+    berlin = await bench.knowledge.learn(ANN, Learnt(text="Lives in Berlin."))
+    again = await bench.knowledge.learn(ANN, Learnt(text="lives in Berlin", replaces=paris.id))
+    assert again.id == berlin.id
+    assert await bench.known() == ["Lives in Berlin."]
+    itself = await bench.knowledge.learn(ANN, Learnt(text="Lives in Berlin.", replaces=berlin.id))
+    assert itself.id == berlin.id
+    assert await bench.known() == ["Lives in Berlin."]
 
 
 async def test_turns_in_the_cold_part_are_looked_at_too(bench: Bench) -> None:

@@ -42,6 +42,20 @@ async def test_a_lease_that_nobody_renews_ends(reopen: Open) -> None:
         assert again
 
 
+async def test_who_lost_a_lease_does_not_give_back_anothers(reopen: Open) -> None:
+    store = reopen()
+    lost = lease(store, "work", KEY, ttl=1.0)
+    assert await lost.__aenter__()
+    for task in asyncio.all_tasks():
+        if "_renewed" in repr(task):
+            task.cancel()
+    await asyncio.sleep(1.3)
+    async with lease(store, "work", KEY) as theirs:
+        await lost.__aexit__(None, None, None)
+        async with lease(store, "work", KEY) as third:
+            assert (theirs, third) == (True, False)
+
+
 async def test_turns_are_summarised_cleared_and_held_ready_again(store: Store) -> None:
     told = tuple(Entry(role="user", turn=n, content=f"Word {n} of a call.") for n in range(30))
     await store.write(KEY, encode(Session(entries=told)), version=0, ttl=60)

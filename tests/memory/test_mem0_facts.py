@@ -1,6 +1,5 @@
 """Facts in Mem0 behave as the archive's do; its library is stood in for here, and real in tests/clients."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,47 +8,13 @@ import pytest
 from proxy.configuration.load import faults
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.knowledge import Knowledge, Learnt
 from proxy.memory.mem0 import Mem0
 from proxy.memory.store import StoreError
+from tests.memory.mem0_library import Library
 
 pytestmark = pytest.mark.anyio
 ANN = Scope("acme", "ann")
-
-
-class History:
-    """What the library remembers of changes."""
-
-    def __init__(self, _path: str = ":memory:") -> None:
-        self.texts: list[str] = []
-
-
-class Library:
-    """A stand-in for ``mem0.Memory``: as much of it as is called."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Any]] = {}
-        self.db = History()
-        self.names = itertools.count()
-        self.broken = False
-
-    def add(self, messages: Any, *, user_id: str, metadata: Any, infer: bool) -> None:
-        assert infer is False
-        if self.broken:
-            raise RuntimeError(f"cannot keep {messages}")
-        row = f"row{next(self.names)}"
-        text = messages[0]["content"]
-        self.rows[row] = {"id": row, "memory": text, "metadata": metadata, "user_id": user_id}
-        self.db.texts.append(text)
-
-    def get_all(self, *, filters: Any, top_k: int) -> Any:
-        rows = [row for row in self.rows.values() if row["user_id"] == filters["user_id"]]
-        return {"results": rows[:top_k]}
-
-    def delete(self, row: str) -> None:
-        del self.rows[row]
-
-    def delete_all(self, *, user_id: str) -> None:
-        self.rows = {name: row for name, row in self.rows.items() if row["user_id"] != user_id}
 
 
 def fact(name: str, text: str, **more: Any) -> Fact:
@@ -81,6 +46,17 @@ async def test_what_has_expired_is_known_no_more() -> None:
     await facts.add_fact(ANN, fact("a", "Is at the zoo.", category="daily", expires=15.0))
     assert await texts(facts, now=14.0) == ["Is at the zoo."]
     assert await texts(facts, now=15.0) == []
+
+
+async def test_a_fact_that_is_learnt_again_replaces_what_it_is_said_to() -> None:
+    facts = Mem0(Library())
+    knowledge = Knowledge(facts)
+    berlin = await knowledge.learn(ANN, Learnt(text="Lives in Berlin."))
+    paris = await knowledge.learn(ANN, Learnt(text="Lives in Paris."))
+    again = await knowledge.learn(ANN, Learnt(text="Lives in Berlin.", importance=0.9, replaces=paris.id))
+    assert (again.id, again.importance) == (berlin.id, 0.9)
+    assert await knowledge.of(ANN) == [again]
+    assert sorted(await texts(facts, superseded=True)) == ["Lives in Berlin.", "Lives in Paris."]
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,88 @@ def test_a_session_that_is_made_anew_before_the_model_is_asked_is_left_alone() -
     assert asyncio.run(run()) == (again, 0)
 
 
+FULL = tuple(Segment(text=f"Notes {n}.", life=0, turn=n, messages=2, model="m") for n in range(5))
+
+
+def test_a_turn_that_is_corrected_while_summaries_are_merged_is_summarised_anew() -> None:
+    def corrected(session: Session) -> Session:
+        first, *rest = session.summaries
+        return msgspec.structs.replace(session, summaries=(msgspec.structs.replace(first, stale=True), *rest))
+
+    async def run() -> list[tuple[str, bool]]:
+        store = await stored(Session(entries=entries(6), turns=6, summaries=FULL))
+        summaries = Summaries(store, WINDOW, Writer(lambda: change(store, corrected)))
+        await summaries.do(KEY, 0)
+        merged = (await summaries.get_summaries(KEY))[0]
+        await summaries.do(KEY, 0)
+        anew = (await summaries.get_summaries(KEY))[0]
+        return [(one.text, one.stale) for one in (merged, anew)]
+
+    (_, stale), (text, still) = asyncio.run(run())
+    assert (stale, still) == (True, False)
+    assert text.startswith("user 0 | assistant 0")
+
+
+def test_summaries_that_are_cleared_before_they_are_merged_stay_cleared() -> None:
+    cleared = Session(entries=entries(3), turns=3)
+
+    async def run() -> Session:
+        store = await stored(Session(entries=entries(6), turns=6, summaries=FULL))
+        await Summaries(Overtaken(store, cleared), WINDOW, Writer()).do(KEY, 0)  # type: ignore[arg-type]
+        held = await store.read(KEY)
+        assert held
+        return decode(held.blob)
+
+    assert asyncio.run(run()) == cleared
+
+
+@pytest.mark.parametrize("digest", [False, True])
+def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(digest: bool) -> None:
+    elsewhere = [Message(role="user", content="The hotel by the lake is full.")]
+
+    async def run() -> list[str]:
+        store = await stored(Session(entries=entries(1), turns=1))
+        summaries = Summaries(store, WINDOW, Writer())
+        await summaries.summarize(KEY, elsewhere)
+        await change(store, lambda s: msgspec.structs.replace(s, entries=entries(40), turns=40))
+        while await summaries.do(KEY, 0):
+            await change(store, _longer)
+        await change(store, lambda s: msgspec.structs.replace(s, summaries=tuple(map(_stale, s.summaries))))
+        if digest:
+            await summaries.stand_in(KEY)
+        else:
+            await summaries.do(KEY, 0)
+        return await texts(store)
+
+    told = asyncio.run(run())
+    assert "The hotel by the lake is full." in told[0]
+
+
+def _longer(session: Session) -> Session:
+    """The same while there are few summaries, with more turns to summarise."""
+    if len(session.summaries) > WINDOW.summaries or session.turns > 100:
+        return session
+    more = entries(10, session.turns)
+    return msgspec.structs.replace(session, entries=(*session.entries, *more), turns=session.turns + 10)
+
+
+@pytest.mark.parametrize("how", ["anew", "added"])
+def test_a_summary_that_reaches_no_further_leaves_due_what_was_left_out(how: str) -> None:
+    async def run() -> bool:
+        one = Segment(text="Old.", life=0, turn=1, messages=4, stale=how == "anew")
+        held = Session(entries=entries(4), turns=4, summaries=(one,), trimmed=True, room=1)
+        store = await stored(held)
+        summaries = Summaries(store, Window(60, 20, summaries=4), Writer())
+        if how == "anew":
+            await summaries.do(KEY, 0)
+        else:
+            await summaries.summarize(KEY, [Message(role="user", content="Before.")])
+        await summaries.do(KEY, 0)
+        return (await summaries.get_summaries(KEY))[-1].reach == (0, 2)
+
+    assert asyncio.run(run())
+
+
 class Overtaken:
     """A store whose session is deleted and made anew once it has been read."""
 
@@ -172,19 +254,42 @@ class Overtaken:
         return held
 
 
-def test_after_three_failures_a_digest_stands_in_until_a_model_answers() -> None:
-    async def run() -> list[Any]:
+def test_a_digest_stands_in_until_a_model_answers() -> None:
+    async def run() -> tuple[list[list[bool]], int]:
         store = await stored(Session(entries=entries(4)))
-        summaries = Summaries(store, WINDOW, Writer(fails=3))
-        told: list[Any] = []
-        for failures in range(6):
-            try:
-                told.append(await summaries.do(KEY, failures))
-            except Unmade:
-                told.append([one.digest for one in await summaries.get_summaries(KEY)])
-        return [*told, [one.digest for one in await summaries.get_summaries(KEY)]]
+        writer = Writer(fails=1)
+        summaries, told = Summaries(store, WINDOW, writer), list[list[bool]]()
 
-    assert asyncio.run(run()) == [[], [], [], [True], True, False, [False]]
+        async def look() -> None:
+            told.append([one.digest for one in await summaries.get_summaries(KEY)])
+
+        with pytest.raises(Unmade):
+            await summaries.do(KEY, 0)
+        await look()
+        for _ in range(2):
+            await summaries.stand_in(KEY)
+            await look()
+        while await summaries.do(KEY, 0):
+            await look()
+        await summaries.stand_in(KEY)
+        await look()
+        return told, writer.asked
+
+    assert asyncio.run(run()) == ([[], [True], [True], [False], [False]], 2)
+
+
+def test_what_would_merge_summaries_that_a_model_made_waits_for_a_model() -> None:
+    made = tuple(Segment(text=f"Notes {n}.", life=0, turn=n, messages=2, model="m") for n in range(5))
+
+    async def run() -> list[str]:
+        store = await stored(Session(entries=entries(6), turns=6, summaries=made))
+        summaries = Summaries(store, WINDOW, Writer())
+        await summaries.stand_in(KEY)
+        before = await texts(store)
+        await summaries.do(KEY, 0)
+        return [*before, str(len(await texts(store)))]
+
+    assert asyncio.run(run()) == [*(f"Notes {n}." for n in range(5)), "3"]
 
 
 def test_what_became_stale_is_made_anew_from_the_cold_part_too() -> None:

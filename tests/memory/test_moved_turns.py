@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filters.unheard import bare
+from filters.letters import bare
 from proxy.memory.alignment import align
 from proxy.memory.answer import Answer, answered
 from proxy.memory.cap import cap

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from filters.letters import bare
 from filters.message import Message
-from filters.unheard import bare
 from proxy.memory.answer import Answer, answered
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session

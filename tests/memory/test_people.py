@@ -33,6 +33,21 @@ class Unscrubbed:
         raise StoreError("too slow")
 
 
+class Holder(Unscrubbed):
+    """A place with one fact."""
+
+    def __init__(self, fact: str) -> None:
+        self._fact = fact
+
+    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+        return {"facts": [self._fact]}
+
+
+async def test_an_export_has_what_each_of_several_places_holds() -> None:
+    people = People((Holder("Likes jazz."), Unscrubbed(), Holder("Has a dog.")))
+    assert await people.exported(ANN) == {"user": "ann", "facts": ["Likes jazz.", "Has a dog."]}
+
+
 @pytest.mark.parametrize("session", [False, True])
 async def test_a_place_that_cannot_be_scrubbed_holds_up_no_other(tmp_path: Path, session: bool):
     path = tmp_path / "s.db"

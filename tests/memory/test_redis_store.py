@@ -56,6 +56,16 @@ async def test_a_read_is_one_command_and_a_write_two(store: Store, server: Redis
     assert {name for name in calls(server) if name not in {"config", "info", "client"}} == {"hmget"}
 
 
+async def test_a_write_is_one_round_trip(store: Store, server: RedisServer):
+    await written(store, KEY)
+    held = await store.read(KEY)
+    before = server.ask("INFO", "stats")["total_reads_processed"]
+    await store.write(KEY, b"next", version=held.version, ttl=60, cold=[b"x"])
+    after = server.ask("INFO", "stats")["total_reads_processed"]
+    asked = server.ask("INFO", "stats")["total_reads_processed"] - after
+    assert after - before - asked == 1
+
+
 async def test_a_server_that_forgot_the_scripts_is_told_them_again(store: Store, server: RedisServer):
     await written(store, KEY)
     server.ask("SCRIPT", "FLUSH")

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from filters.unheard import bare
+from filters.letters import bare
 from proxy.memory.answer import Answer, answered
 from proxy.memory.reconcile import asked, marked, missing, reconcile
 from proxy.memory.session import Session

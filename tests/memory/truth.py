@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from filters.letters import bare
 from filters.message import Message
-from filters.unheard import bare
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from proxy.memory.segment import Segment
 from proxy.memory.session import decode, encode
 from proxy.memory.store import Key
 from proxy.page.examples import TITLES, example
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
+from tests.fake_upstream import CLOSE, DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
+from tests.memory.mem0_library import installed
 from tests.page.conftest import KEYED, KEYS
 from tests.page_visit import Markup, Visit, newest, settle, words
 from tests.proxy_server import ProxyServer
@@ -357,6 +358,39 @@ def test_words_can_be_edited(open_proxy: ProxyServer, visit: Visit):
     assert visit.post(path, seen=path, shown=shown, text="Once more").status_code == 409
 
 
+def edited(visit: Visit, path: str, text: str) -> Any:
+    """What comes of words that are sent from the page that edits a turn."""
+    shown = re.search(r'name="shown" value="(\w+)"', visit.page(path))[1]
+    return visit.post(path, seen=path, shown=shown, text=text)
+
+
+@pytest.mark.parametrize("text", ["", " \r\n "])
+def test_words_cannot_be_edited_to_nothing(open_proxy: ProxyServer, visit: Visit, text: str):
+    talk(open_proxy)
+    got = edited(visit, "/conversations/room-1/edit/1", text)
+    assert got.status_code == 400 and "write what was said" in words(got.text)
+    held = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
+    assert held[1]["content"] == "Can you tell me a joke?"
+
+
+def test_an_edited_answer_is_whole_and_what_was_not_heard_goes_with_the_old_words(
+    open_proxy: ProxyServer, visit: Visit
+):
+    talk(open_proxy)
+    assert "outstanding" in visit.page("/conversations/room-1")
+    assert edited(visit, "/conversations/room-1/edit/2", "Of course.").status_code == 303
+    held = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"][2]
+    assert held["content"] == "Of course." and not held["metadata"].keys() & {"interrupted", "original"}
+    assert "outstanding" not in visit.page("/conversations/room-1")
+
+
+def test_words_that_are_saved_as_they_are_change_nothing(open_proxy: ProxyServer, visit: Visit):
+    talk(open_proxy)
+    before = open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
+    assert edited(visit, "/conversations/room-1/edit/2", before[2]["content"]).status_code == 303
+    assert open_proxy.client.get("/v1/memory/sessions/room-1").json()["contents"] == before
+
+
 def summarised(proxy: ProxyServer) -> None:
     """A conversation of eight messages, the first four of which are in a summary."""
     contents = [{"role": "user", "content": f"line {i}", "turn_id": i} for i in range(8)]
@@ -496,6 +530,48 @@ def test_health_tells_of_upstreams_memory_and_the_hour(open_proxy: ProxyServer, 
     talk(open_proxy)
     page = words(visit.page("/health"))
     assert "Memory answers in" in page and "Turns in the last hour 1" in page and "main openai" in page
+
+
+FALLING_BACK = """
+keys: "${TURNKEEPER_KEYS:-}"
+traces: {keep: 50}
+upstreams:
+  main: {base_url: "${UPSTREAM_BASE_URL}"}
+  reserve: {base_url: "practice:", model: spare}
+pipelines: {default: {upstreams: [main, reserve]}}
+"""
+SUMS = ("Being answered", "Yet to be written")
+
+
+def test_health_shows_each_tenant_its_own_turns_and_models(serve: Serve, upstream: FakeUpstream):
+    proxy = serve(FALLING_BACK, TURNKEEPER_KEYS=KEYS)
+    upstream.says(CLOSE)
+    for _ in range(6):
+        proxy.chat(model="model-of-one", headers={"authorization": "Bearer secret-1"})
+    proxy.chat(model="model-of-two", headers={"authorization": "Bearer secret-2"})
+    end = time.monotonic() + 5
+    while sum(len(list(proxy.app.traces.newest(tenant))) for tenant in ("one", "two")) < 7:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    one, two = (words(signed_in(proxy, key).page("/health")) for key in ("secret-1", "secret-2"))
+    assert "Turns in the last hour 6" in one and "open model-of-one" in one
+    assert "Turns in the last hour 1" in two and "model-of-one" not in two
+    assert not [name for name in SUMS if name in one or name in two]
+
+
+def test_health_shows_a_single_tenant_all_that_the_server_does(
+    serve: Serve, open_proxy: ProxyServer, upstream: FakeUpstream
+):
+    upstream.says(CLOSE)
+    only = serve(
+        FALLING_BACK.replace("keep: 50", "keep: 0"), TURNKEEPER_KEYS="one:secret-1,one:secret-4:chat"
+    )
+    for _ in range(6):
+        only.chat(model="m-1", headers={"authorization": "Bearer secret-1"})
+    page = words(signed_in(only).page("/health"))
+    assert "Turns in the last hour 6" in page and "open m-1" in page
+    for told in (page, words(Visit(open_proxy).page("/health"))):
+        assert all(name in told for name in SUMS)
 
 
 def test_a_dead_memory_is_a_page_that_says_so(serve: Serve, tmp_path: Path):
@@ -724,6 +800,43 @@ def test_a_persons_words_are_found(archiving: ProxyServer):
     assert "Nothing was found" in visit.page("/people/bob?query=scarecrow")
 
 
+def archived(proxy: ProxyServer, text: str) -> list[str]:
+    """What is archived of ann's words, once ``text`` is among it."""
+    end = time.monotonic() + 10
+    while True:
+        turns = proxy.client.get("/v1/memory/users/ann/export").json()["turns"]
+        kept = [turn["message"]["content"] for turn in turns]
+        if text in kept:
+            return kept
+        assert time.monotonic() < end, kept
+        time.sleep(0.05)
+
+
+def test_edited_words_are_found_and_those_before_them_are_not(archiving: ProxyServer):
+    talk(archiving, user_id="ann")
+    assert archived(archiving, "Can you tell me a joke?")
+    assert edited(Visit(archiving), "/conversations/room-1/edit/1", "Sing a ballad.").status_code == 303
+    assert "Can you tell me a joke?" not in archived(archiving, "Sing a ballad.")
+    asked = {"user": "ann", "query": "ballad or joke", "limit": 10}
+    found = archiving.client.post("/v1/memory/search", json=asked).json()["results"]
+    told = [each["text"] for each in found]
+    assert "Sing a ballad." in told and "Can you tell me a joke?" not in told
+
+
+def test_whoever_deletes_a_conversation_is_told_what_stays_of_it_in_the_archive(
+    archiving: ProxyServer, open_proxy: ProxyServer, visit: Visit
+):
+    talk(archiving, user_id="ann b")
+    kept = Visit(archiving)
+    page = kept.page("/conversations/room-1/delete")
+    assert "stays in the archive" in words(page)
+    assert {"/people/ann%20b", "/people/ann%20b/forget"} <= {each["href"] for each in Markup(page).of("a")}
+    archiving.client.put("/v1/memory/sessions/nobodys", json={"contents": []})
+    assert "archive" not in words(kept.page("/conversations/nobodys/delete"))
+    talk(open_proxy, user_id="ann b")
+    assert "archive" not in words(visit.page("/conversations/room-1/delete"))
+
+
 def test_facts_are_shown_and_removed(archiving: ProxyServer):
     person = Scope("default", "ann")
     fact = Fact(id="f/1", text="Likes <b>jokes</b>", created=time.time(), evidence=("a", "b"))
@@ -734,6 +847,21 @@ def test_facts_are_shown_and_removed(archiving: ProxyServer):
     assert visit.post("/people/ann/facts/f%2F1").status_code == 403
     assert visit.post("/people/ann/facts/f%2F1", seen="/people/ann").status_code == 303
     assert "No facts." in visit.page("/people/ann")
+
+
+def test_facts_that_mem0_keeps_are_shown_and_removed_there(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "mem0", installed())
+    kept = f'"sqlite:{tmp_path / "memory.db"}", facts: {{upstream: main, store: mem0}}'
+    proxy = serve(KEYED.replace('"memory:"', kept))
+    visit, path = Visit(proxy), "/v1/memory/users/ann/facts"
+    fact = proxy.client.post(path, json={"text": "Likes jazz."}).json()["id"]
+    assert "Likes jazz." in words(visit.page("/people/ann"))
+    assert [each["text"] for each in visit.get("/people/ann/export").json()["facts"]] == ["Likes jazz."]
+    assert visit.post(f"/people/ann/facts/{fact}", seen="/people/ann").status_code == 303
+    assert "No facts." in visit.page("/people/ann")
+    assert proxy.client.get(path).json()["data"] == []
 
 
 def test_all_of_a_person_can_be_carried_away(archiving: ProxyServer):

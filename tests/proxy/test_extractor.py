@@ -12,6 +12,7 @@ from proxy.errors import UpstreamBroken
 from proxy.extractor import FORM, Extractor
 from proxy.memory.archive.archive import Fact
 from proxy.memory.learning import Heard, Unfound
+from proxy.memory.unasked import Unasked
 from tests.scripted_model import fact
 
 SAID = [Heard("s1/0/1", "I moved to Berlin.", 1678890180.0), Heard("s1/0/4", "My dog is Rex.", 1678890190.0)]
@@ -129,5 +130,13 @@ def test_the_sessions_model_is_asked_where_none_is_named_and_another_where_it_fa
     model = Model(UpstreamBroken("away"), LISTED)
     assert len(found(model, model="", fallback="other", last="large")) == 1
     assert [name for name, *_ in model.asked] == ["large", "other"]
-    with pytest.raises(UpstreamBroken):
+    with pytest.raises(Unasked):
         found(Model(LISTED), model="")
+
+
+@pytest.mark.parametrize(
+    "answers", [("No facts.", UpstreamBroken("away")), (UpstreamBroken("away"), "No facts.")]
+)
+def test_a_model_that_answered_in_vain_is_not_hidden_by_one_that_is_away(answers: Any) -> None:
+    with pytest.raises(Unfound):
+        found(Model(*answers), fallback="other")

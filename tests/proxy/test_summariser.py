@@ -95,6 +95,27 @@ def test_a_bad_answer_is_none_and_another_model_is_asked(bad: Any) -> None:
         notes(Model(bad), said(LONG), fallback="large")
 
 
+def test_notes_on_very_much_are_written_anew_until_they_are_short() -> None:
+    words = " ".join(LONG for _ in range(25))
+
+    class Wordy(Model):
+        async def ask(self, messages: list[Message], *, model: str) -> str:
+            self.asked.append((model, messages[-1].text))
+            return words if "<transcript>" in messages[-1].text else "In short: Ann books a table."
+
+    model = Wordy()
+    text = notes(model, said(*[LONG * 20] * 40)).text
+    assert in_text(text) <= 1000
+    assert "In short" in text
+    assert max(in_text(prompt) for _, prompt in model.asked) <= 2000
+
+
+def test_what_is_wrong_with_each_model_is_told() -> None:
+    asks = Model("<think>Well", UpstreamBroken("The upstream answered 401."))
+    with pytest.raises(Unmade, match=r"broke off before it came to its notes\. The upstream answered 401\."):
+        notes(asks, said(LONG), fallback="large")
+
+
 def test_without_a_named_model_the_sessions_own_is_asked() -> None:
     model = Model("Ann books a table.")
     assert notes(model, said(LONG), model="", last="chatty").model == "chatty"

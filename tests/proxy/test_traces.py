@@ -166,6 +166,25 @@ def test_nothing_is_left_of_what_was_let_go():
     assert traces._bytes == sum(trace.size for trace in traces._ring)
 
 
+def test_a_person_in_half_of_many_turns_is_forgotten_in_no_time():
+    traces = traces_of(Keeping(20_000, content=False))
+    for i in range(20_000):
+        end(traces, session="s", user="ann" if i % 2 else "bob")
+    began = time.thread_time()
+    traces.forget("t", user="ann")
+    assert time.thread_time() - began < 1
+    assert {trace.account.user for trace in traces.newest("t")} == {"bob"}
+    assert len(ids(traces)) == len(traces._unwritten[Key("t", "s")]) == 10_000
+
+
+def test_a_turn_that_ends_while_others_are_let_go_of_is_looked_at_too():
+    traces = traces_of()
+    late = [end(traces, session="s")]
+    traces.filled_by(lambda: late.append(end(traces, session="s")) if len(late) < 2 else None)
+    traces.forget("t", session="s")
+    assert ids(traces) == [] and not traces._unwritten
+
+
 @pytest.mark.parametrize("name", ["authorization", "api-key", "x-api-key", "cookie", "proxy-authorization"])
 def test_keys_are_not_kept(name: str):
     traces = traces_of()
@@ -176,9 +195,9 @@ def test_keys_are_not_kept(name: str):
 # --- the hour
 
 
-def account(state: str, first_token: float | None = None) -> Account:
+def account(state: str, first_token: float | None = None, tenant: str = "t") -> Account:
     watch = Watch("r")
-    watch.turn_of("t", "default")
+    watch.turn_of(tenant, "default")
     watch.outcome, watch.first_token = state, first_token
     return watch.account()
 
@@ -187,7 +206,7 @@ def test_a_minute_counts_its_turns_by_how_they_ended():
     hour = Hour()
     for state in ("done", "done", "failed"):
         hour.add(120.0, account(state))
-    *before, minute = hour.minutes(125.0)
+    *before, minute = hour.minutes(125.0, "t")
     assert (minute.start, minute.turns, minute.ended) == (120, 3, {"done": 2, "failed": 1})
     assert len(before) == 59 and not any(each.turns for each in before)
 
@@ -196,7 +215,7 @@ def test_a_minute_counts_its_turns_by_how_they_ended():
 def test_a_first_token_is_told_to_an_eighth(seconds: float):
     hour = Hour()
     hour.add(60.0, account("done", seconds))
-    told = hour.minutes(60.0)[-1].first_token(0.5)
+    told = hour.minutes(60.0, "t")[-1].first_token(0.5)
     assert told == pytest.approx(max(seconds, 0.0001), rel=0.125)
 
 
@@ -204,14 +223,21 @@ def test_the_median_and_the_slowest_are_told_apart():
     hour = Hour()
     for seconds in [0.1] * 90 + [2.0] * 10:
         hour.add(60.0, account("done", seconds))
-    minute = hour.minutes(60.0)[-1]
+    minute = hour.minutes(60.0, "t")[-1]
     assert minute.first_token(0.5) < 0.12 and minute.first_token(0.95) > 1.7
-    assert Hour().minutes(60.0)[-1].first_token(0.5) is None
+    assert Hour().minutes(60.0, "t")[-1].first_token(0.5) is None
 
 
 def test_what_is_older_than_an_hour_is_gone():
     hour = Hour()
     for i in range(200):
         hour.add(i * 60.0, account("done"))
-    assert len(hour._minutes) == 60
-    assert sum(minute.turns for minute in hour.minutes(199 * 60.0 + 1800)) == 30
+    assert len(hour._minutes["t"]) == 60
+    assert sum(minute.turns for minute in hour.minutes(199 * 60.0 + 1800, "t")) == 30
+
+
+def test_each_tenant_has_its_own_hour():
+    hour = Hour()
+    for tenant in ("a", "b", "b"):
+        hour.add(60.0, account("done", tenant=tenant))
+    assert [hour.minutes(60.0, tenant)[-1].turns for tenant in ("a", "b", "c")] == [1, 2, 0]

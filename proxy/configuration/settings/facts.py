@@ -3,9 +3,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from filters.number import Whole
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
-from proxy.configuration.value import Duration, UpstreamName, Whole
+from proxy.configuration.value import Duration, UpstreamName
 
 Place = Literal["archive", "mem0"]
 

@@ -2,8 +2,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from filters.number import Whole
 from proxy.configuration.part import Part
-from proxy.configuration.value import Whole
 
 
 class Limits(Part):

@@ -2,9 +2,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from filters.number import Whole
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
-from proxy.configuration.value import Duration, Size, Whole, listening_host
+from proxy.configuration.value import Duration, Size, listening_host
 
 
 class Listen(Part):

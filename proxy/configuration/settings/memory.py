@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 
 from filters import quantity
+from filters.number import Whole
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
 from proxy.configuration.settings.facts import Facts
@@ -13,7 +14,6 @@ from proxy.configuration.settings.summaries import Summaries
 from proxy.configuration.value import (
     Duration,
     Retention,
-    Whole,
     archive_address,
     encryption_keys,
     store_address,
@@ -21,17 +21,31 @@ from proxy.configuration.value import (
 from proxy.memory.archive.open import is_archive
 
 
+def _fewer(given: int | None, info: ValidationInfo) -> int | None:
+    """What is kept, where that leaves something to cut."""
+    if given is not None and given >= info.data.get("max_messages", given + 1):
+        raise ValueError("keep fewer than 'max_messages', best a third; left out, it is a third")
+    return given
+
+
 class Window(Part):
     """How much of a session is held ready, and for how long."""
 
     max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
     """A session with more messages than this is cut down, by whole turns."""
-    keep_messages: Annotated[Whole, Field(ge=1, le=1000)] = 20
-    """How many messages are left then, at the least."""
+    keep_messages: Annotated[
+        Annotated[Whole, Field(ge=1, le=1000)] | None, AfterValidator(advising(_fewer))
+    ] = None
+    """How many messages are left then, at the least; left out, a third of ``max_messages``."""
     max_tokens: Annotated[Whole, Field(ge=100)] | None = None
     """With summaries: one whose turns that no summary stands for have more tokens is cut down as well."""
     ttl: Duration = 1800.0
     """How long a session is kept after its last turn; in seconds once loaded."""
+
+    @property
+    def kept(self) -> int:
+        """How many messages are left, at the least."""
+        return self.keep_messages or max(1, self.max_messages // 3)
 
 
 class Archive(Part):

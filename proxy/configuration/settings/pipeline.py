@@ -2,6 +2,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from filters.number import Whole
 from proxy.configuration.advice import advising
 from proxy.configuration.case import Case
 from proxy.configuration.part import Part
@@ -11,7 +12,6 @@ from proxy.configuration.value import (
     Duration,
     RequestStep,
     UpstreamName,
-    Whole,
     at_least_one,
 )
 

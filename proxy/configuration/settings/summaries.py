@@ -2,8 +2,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from filters.number import Whole
 from proxy.configuration.part import Part
-from proxy.configuration.value import Duration, UpstreamName, Whole
+from proxy.configuration.value import Duration, UpstreamName
 
 
 class Summaries(Part):

@@ -3,6 +3,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
 
+from filters.number import Whole
 from proxy.configuration import base_url, header
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
@@ -13,7 +14,6 @@ from proxy.configuration.value import (
     Frozen,
     SentHeader,
     SentValue,
-    Whole,
     allowed_names,
 )
 

@@ -13,6 +13,7 @@ from proxy.memory.archive.words import (
     DOCUMENTS,
     FACT,
     FACTS,
+    FACTS_EVER,
     NO_DOCUMENT,
     NO_DOCUMENT_PASSAGES,
     NO_FACT,
@@ -55,12 +56,11 @@ def facts(shelf: Shelf, person: Scope, *, now: float, superseded: bool) -> Steps
     owner = yield from owner_of(person)
     if owner is None:
         return []
-    rows = yield from asked(FACTS, {"owner": owner, "now": now})
+    rows = yield from asked(FACTS_EVER if superseded else FACTS, {"owner": owner, "now": now})
     # When it was superseded is told by the row: nobody opens a sealed fact to put it there.
-    found = [
+    return [
         msgspec.structs.replace(shelf.opened(_key(person), row[6], Fact), superseded=row[4]) for row in rows
     ]
-    return [fact for fact in found if superseded or fact.superseded is None]
 
 
 def remove_fact(person: Scope, name: str) -> Steps[bool]:

@@ -1,10 +1,10 @@
 """What Redis carries out as one."""
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.memory.redis.names import Pair
 
@@ -22,9 +22,46 @@ class Script:
     async def __call__(self, client: Client, keys: Pair, *arguments: Argument) -> Any:
         """The script's answer: one round trip, two where the server does not know the script yet."""
         try:
-            return await client.execute_command("EVALSHA", self._digest, 2, *keys, *arguments)
+            return await client.execute_command(*self.called(keys, *arguments))
         except NoScriptError:
             return await client.execute_command("EVAL", self._source, 2, *keys, *arguments)
+
+    def called(self, keys: Pair, *arguments: Argument) -> tuple[Argument, ...]:
+        """The command for a server that knows the script."""
+        return ("EVALSHA", self._digest, 2, *keys, *arguments)
+
+
+class Call(NamedTuple):
+    """A script with all that it is given."""
+
+    script: Script
+    keys: Pair
+    arguments: tuple[Argument, ...]
+
+
+async def in_a_row(client: Client, *calls: Call) -> list[Any]:
+    """What the calls answer, one after the other; what a server says is wrong stands among the answers.
+
+    One round trip for all of them, but one for each on a Cluster, where keys may be on several servers, and
+    for those whose script the server does not know yet.
+    """
+    if not isinstance(client, Redis):
+        return [await _tried(client, call) for call in calls]
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.execute_command(*call.script.called(call.keys, *call.arguments))
+    answers = await pipeline.execute(raise_on_error=False)
+    return [
+        await _tried(client, call) if isinstance(answer, NoScriptError) else answer
+        for call, answer in zip(calls, answers, strict=True)
+    ]
+
+
+async def _tried(client: Client, call: Call) -> Any:
+    try:
+        return await call.script(client, call.keys, *call.arguments)
+    except (RedisError, RedisClusterException) as fault:
+        return fault
 
 
 REFUSED = -1

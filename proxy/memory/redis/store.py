@@ -12,7 +12,19 @@ from redis.exceptions import RedisClusterException, RedisError
 from proxy.memory.redis.link import Link
 from proxy.memory.redis.listing import page
 from proxy.memory.redis.names import Names, member
-from proxy.memory.redis.scripts import ENTER, LEAVE, MORE, REFUSED, REMOVE, SWAP, WHOLE, Argument, Client
+from proxy.memory.redis.scripts import (
+    ENTER,
+    LEAVE,
+    MORE,
+    REFUSED,
+    REMOVE,
+    SWAP,
+    WHOLE,
+    Argument,
+    Call,
+    Client,
+    in_a_row,
+)
 from proxy.memory.store import APART, DELETION_KEPT, Deleted, Held, Key, Listed, StoreError
 
 _LONGEST = 100 * 365 * 86400.0
@@ -68,9 +80,11 @@ class RedisStore:
         async def work(client: Client) -> int:
             # The place in the list comes first: without its session it is not shown. Where it is refused, in
             # another slot than the session's, the next write makes it.
-            with contextlib.suppress(RedisError, RedisClusterException):
-                await ENTER(client, index, member(key.session), lasting)
-            return int(await SWAP(client, pair, *arguments))
+            enter = Call(ENTER, index, (member(key.session), lasting))
+            _, swapped = await in_a_row(client, enter, Call(SWAP, pair, tuple(arguments)))
+            if isinstance(swapped, Exception):
+                raise swapped
+            return int(swapped)
 
         swapped = await link.ask(work)
         if swapped == REFUSED:

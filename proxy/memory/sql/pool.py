@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from proxy.memory.sql import address
 from proxy.memory.sql.migrations import LEDGER_TABLE, TAKEN, Types, ahead
 from proxy.memory.store import StoreError
 
@@ -36,17 +37,19 @@ _FAILURES: Final = (
     OSError,
     TimeoutError,
 )
+# What the environment or a service file adds to an address is read when a connection is made.
+_UNREADABLE: Final = (ValueError, IndexError, OverflowError)
 
 
 class Pool:
     """A few connections, made when they are needed, and made anew after the server was away.
 
     Nothing takes longer than ``timeout`` seconds. Whoever stops waiting earlier leaves at once, while the
-    command ends, or is given up, on its own.
+    command ends, or is given up, on its own. Raises ValueError for an address that cannot be read.
     """
 
     def __init__(self, url: str, *, timeout: float, size: int) -> None:
-        self._url = url
+        self._url = address.read(url)
         self._timeout = timeout
         self._size = size
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -122,6 +125,9 @@ class Pool:
         try:
             async with asyncio.timeout(_MIGRATING), pool.acquire(timeout=self._timeout) as connection:
                 await _migrate(connection)
+        except _UNREADABLE:
+            pool.terminate()
+            raise StoreError("The address of the memory database cannot be understood.") from None
         except BaseException:
             pool.terminate()
             raise

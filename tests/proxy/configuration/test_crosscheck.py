@@ -215,6 +215,46 @@ OPTIONS = {
     "set_parameters": "set_parameters: {set: {temperature: 0}}",
 }
 OPTIONS |= {name: f"{name}: {{roles: [user, assistant]}}" for name in ("timestamp_prefix", "user_context")}
+
+
+@pytest.mark.parametrize(
+    ("repair", "restore", "option"),
+    [
+        ("unanswered: drop", "", "unanswered"),
+        ("", "unanswered: drop", "unanswered"),
+        ("stub: Gone.", "", "stub"),
+        ("stub: Gone.", "stub: Nothing.", "stub"),
+        ("unanswered: drop", "stub: Nothing.", "unanswered"),
+    ],
+)
+def test_two_steps_that_close_calls_otherwise_are_named(told, repair: str, restore: str, option: str):
+    given = [
+        f"{name}: {{{options}}}"
+        for name, options in (("repair_history", repair), ("restore_history", restore))
+    ]
+    (said,) = [line for line in told(steps(*given)) if "repair_history" in line]
+    assert f"give this the same '{option}' as repair_history" in said
+    assert "request.1" in said
+
+
+@pytest.mark.parametrize(
+    ("repair", "restore"),
+    [
+        ("", ""),
+        ("stub: Gone.", "stub: Gone."),
+        ("unanswered: drop", "unanswered: drop"),
+        ("unanswered: drop, stub: Gone.", "unanswered: drop"),
+        ("tools: false, unanswered: drop", ""),
+    ],
+)
+def test_two_steps_that_close_calls_alike_are_not(told, repair: str, restore: str):
+    given = [
+        f"{name}: {{{options}}}"
+        for name, options in (("repair_history", repair), ("restore_history", restore))
+    ]
+    assert [line for line in told(steps(*given)) if "the same" in line] == []
+
+
 orders_here = [rule for rule in sequence.ORDERS if {rule.first, rule.then} <= HERE]
 
 

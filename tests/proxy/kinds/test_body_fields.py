@@ -69,7 +69,7 @@ class TestAllow:
 class TestMessage:
     @every_kind
     def test_keeps_an_answer_of_null_that_calls_tools(self, kind):
-        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        call = {"id": "call00001", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
         assert sent_message(kind, message) == message
 

@@ -6,89 +6,17 @@ import pytest
 from msgspec import Raw
 
 from proxy.errors import UpstreamRefused
-from proxy.tools import TOOLS, Offer, Rounds, Tools, offered
+from proxy.tools import TOOLS, Dialogue, Offer, Rounds, Tools, offered
 from proxy.transcript import transcript
-from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
+from tests.fake_upstream import DONE, ROLE, delta, stream_of
+from tests.rounds import DUE, JSON, OWN, Answer, Kit, calling, chunks, shown, usage
 
 pytestmark = pytest.mark.anyio
-OWN = frozenset(TOOLS)
-SSE = [(b"content-type", b"text/event-stream")]
-JSON = [(b"content-type", b"application/json")]
-DUE = 5.0
 
 
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
-
-
-def usage(prompt, completion):
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-    return event(choices=[], usage={**counts, "prompt_tokens_details": {"cached_tokens": prompt - 1}})
-
-
-def calling(*names, words="", arguments='{"query": "name"}'):
-    """A round in which tools are called, in pieces, as OpenAI streams them."""
-    events = [ROLE, *([delta(content=words)] if words else [])]
-    for index, name in enumerate(names):
-        function = {"name": name, "arguments": ""}
-        events.append(
-            delta(
-                tool_calls=[{"index": index, "id": f"call_{index}", "type": "function", "function": function}]
-            )
-        )
-        events += [
-            delta(tool_calls=[{"index": index, "function": {"arguments": piece}}])
-            for piece in (arguments[:5], arguments[5:])
-        ]
-    return b"".join([*events, delta(finish="tool_calls"), usage(10, 3), DONE])
-
-
-class Answer:
-    def __init__(self, body, headers=SSE, status=200, size=10_000):
-        self.status, self.headers, self.closed = status, headers, False
-        self._parts = [body[i : i + size] for i in range(0, len(body), size)]
-
-    async def read(self):
-        return self._parts.pop(0) if self._parts else b""
-
-    def due(self, at):
-        pass
-
-    def close(self):
-        self.closed = True
-
-
-class Kit:
-    def __init__(self):
-        self.done = []
-
-    async def carry_out(self, name, arguments):
-        self.done.append((name, arguments))
-        return '{"found": []}'
-
-
-async def shown(*bodies, most=4, headers=SSE, size=10_000):
-    answers = [Answer(body, headers, size=size) for body in bodies]
-    asked = []
-
-    async def again(messages, last, due):
-        asked.append((list(messages), last))
-        return answers[len(asked)]
-
-    kit = Kit()
-    rounds = Rounds(answers[0], again, Tools(Offer({}, OWN, {}), kit, most), DUE)
-    seen = b""
-    while data := await rounds.read():
-        seen += data
-    rounds.close()
-    assert all(answer.closed for answer in answers[: len(asked) + 1])
-    return seen, kit.done, asked
-
-
-def chunks(seen):
-    lines = [line[6:] for line in seen.split(b"\n\n") if line.startswith(b"data: {")]
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 133, 400, 10_000])
@@ -166,11 +94,11 @@ async def test_a_whole_answer_is_one_as_well():
 
 
 async def test_an_error_between_two_rounds_is_the_answers():
-    async def again(messages, last, due):
+    async def again(due):
         raise UpstreamRefused(429, b"", {})
 
-    tools = Tools(Offer({}, OWN, {}), Kit(), 2)
-    rounds = Rounds(Answer(calling("memory_recall")), again, tools, DUE)
+    dialogue = Dialogue(Tools(Offer({}, OWN, {}), Kit(), 2))
+    rounds = Rounds(Answer(calling("memory_recall")), again, dialogue, 0, DUE)
     with pytest.raises(UpstreamRefused):
         while await rounds.read():
             pass

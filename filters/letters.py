@@ -1,0 +1,31 @@
+"""What of a text is heard: its letters and digits, with the signs without which they are others."""
+
+import re
+import unicodedata
+from typing import Final
+
+# Vowels, tones and voiced sounds that scripts write as marks: Thaana and N'Ko, those of India, Thai and Lao,
+# Tibetan, Burmese, those of the Philippines and Khmer, those of Indonesia, kana, and their kin. Between them
+# stand letters. Points of Arabic and Hebrew are not among them: hardly anybody writes them.
+_SIGNS: Final = (
+    "\u07a6-\u07b0\u07eb-\u07f3"
+    "\u0900-\u0963\u0981-\u09e3\u09fe-\u0a75\u0a81-\u0ae3\u0afa-\u0b63\u0b82-\u0bd7\u0c00-\u0c63\u0c81-\u0c83"
+    "\u0cbc-\u0d4d\u0d57-\u0d63\u0d81-\u0df3\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ecd"
+    "\u0f71-\u0f84\u0f8d-\u0fbc\u102b-\u103e\u1056-\u109d\u1752-\u17d3\u17dd"
+    "\u1a17-\u1a1b\u1a55-\u1a7f\u1b00-\u1b44\u1b6b-\u1b73\u1b80-\u1bf3\u1c24-\u1c37\ua980-\ua9c0"
+    "\u3099\u309a\ua9e5-\uaa4d\uaa7b-\uaac1\uaaeb-\uaaef\uaaf5\uaaf6\uabe3-\uabea"
+)
+_UNHEARD: Final = re.compile(f"[^\\w{_SIGNS}]+")
+_ACCENTS: Final = re.compile("[\u0300-\u036f]+")
+_PLAIN: Final = {code: chr(code).lower() if chr(code).isalnum() else None for code in range(128)}
+
+WORD: Final = re.compile(f"[\\w{_SIGNS}]+")
+"""A word, where words are told apart by anything."""
+
+
+def bare(text: str) -> str:
+    """Letters and digits alone, in lower case, without accents; nothing of a text that has none."""
+    if text.isascii():
+        return text.translate(_PLAIN)
+    plain = unicodedata.normalize("NFKC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
+    return _UNHEARD.sub("", plain).replace("_", "").casefold()

@@ -1,0 +1,43 @@
+"""How often one piece of work has failed, and how long it rests before it is tried again."""
+
+from typing import Final
+
+from proxy.errors import UpstreamError
+from proxy.memory.store import StoreError
+from proxy.memory.summaries import Unmade
+from proxy.memory.unusable import Unusable
+
+_MANY: Final = 3
+_SHORTEST, _LONGEST = 1.0, 300.0
+# Others' own words may quote a caller.
+_PLAIN: Final = (UpstreamError, StoreError, Unmade, Unusable)
+_DOUBLINGS: Final = 20
+
+
+class Setbacks:
+    """Failures in a row; in ``unusable`` of them a model answered. ``fault`` may be said of the last one."""
+
+    def __init__(self) -> None:
+        self.count = self.unusable = 0
+        self.fault = ""
+
+    def add(self, error: Exception) -> None:
+        """One more."""
+        self.count += 1
+        self.unusable += isinstance(error, Unusable)
+        self.fault = str(error) if isinstance(error, _PLAIN) else type(error).__name__
+
+    @property
+    def have_become_many(self) -> bool:
+        """Whether the last one made them many."""
+        return self.count == _MANY
+
+    @property
+    def are_many(self) -> bool:
+        """Whether it may take a while until it works."""
+        return self.count >= _MANY
+
+    @property
+    def rest(self) -> float:
+        """The seconds until it is tried again: one at first, five minutes at last."""
+        return float(min(_LONGEST, _SHORTEST * 2 ** min(self.count - 1, _DOUBLINGS)))

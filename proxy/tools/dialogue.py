@@ -1,0 +1,97 @@
+"""What a model and our tools have told each other in one turn."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from filters.message import Message
+from proxy.tools.kit import Tools
+
+Call = dict[str, Any]
+_WITHIN = 2.0
+"""For how many seconds a caller may wait for the calls of one round."""
+
+
+class Heard(Protocol):
+    """One round as it was heard: what was said in it, what is to be carried out, and what it took.
+
+    ``calls`` are ours to carry out before the model goes on, ``aside`` ours that were called beside the
+    client's own.
+    """
+
+    text: str
+    calls: Sequence[Call]
+    aside: Sequence[Call]
+    usage: dict[str, Any]
+
+
+class Dialogue:
+    """The rounds of one turn that are done, whichever upstreams they were done with.
+
+    Whoever is asked next goes on from ``said``, so that no call is carried out twice. ``rounds`` is how often
+    tools were carried out before the model went on, and ``usages`` what each of those rounds took.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        self.own = tools.offer.own
+        self.rounds = 0
+        self.said: list[Message] = []
+        self.usages: list[dict[str, Any]] = []
+        self._kit = tools.kit
+        self._most = tools.most
+        self._carrying = asyncio.Lock()
+        self._speaker: object = None
+
+    @property
+    def last(self) -> bool:
+        """Whether the model is asked for the last time, and may not call our tools."""
+        return self.rounds >= self._most
+
+    @property
+    def text(self) -> str:
+        """What the model said beside its calls."""
+        return "".join(message.text for message in self.said if message.role == "assistant")
+
+    def leave_to(self, speaker: object) -> None:
+        """What one answer says is what the client gets; no other has anything carried out."""
+        self._speaker = speaker
+
+    async def overtaken(self, speaker: object, since: int) -> bool:
+        """Whether tools were carried out ``since`` an answer was asked for that is not yet the client's."""
+        if self._speaker is speaker:
+            return False
+        async with self._carrying:  # what is being carried out for another is to be known first
+            return self.rounds != since
+
+    def left_to_another(self, speaker: object) -> bool:
+        """Whether the client gets another answer than this."""
+        return self._speaker is not None and self._speaker is not speaker
+
+    async def carry_on(self, heard: Heard) -> None:
+        """What was called is carried out, and told to whoever is asked next."""
+        async with self._carrying:
+            calls = [
+                {**call, "id": call["id"] or self._named(place)} for place, call in enumerate(heard.calls)
+            ]
+            told = await self._told(calls)
+            self.said += [Message(role="assistant", content=heard.text or None, tool_calls=calls), *told]
+            self.usages += [heard.usage] if heard.usage else []
+            self.rounds += 1
+
+    async def carry_aside(self, heard: Heard, speaker: object) -> None:
+        """What was called beside the client's own calls is carried out, and told to nobody."""
+        async with self._carrying:
+            self.leave_to(speaker)
+            await self._told(heard.aside)
+
+    async def _told(self, calls: Sequence[Call]) -> list[Message]:
+        until, told = asyncio.get_running_loop().time() + _WITHIN, []
+        for call in calls:
+            function = call["function"]
+            content = await self._kit.carry_out(function["name"], function["arguments"], until)
+            told.append(Message(role="tool", tool_call_id=call["id"], content=content))
+        return told
+
+    def _named(self, place: int) -> str:
+        # Nine letters and digits are what the strictest of vendors takes.
+        return f"call{self.rounds:03}{place:02}"

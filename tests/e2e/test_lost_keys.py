@@ -1,0 +1,125 @@
+"""Who is forgotten while sessions cannot be read: what is gone, what may be left, and how that ends."""
+
+import base64
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Address
+from tests.page_visit import Visit
+from tests.proxy_server import ProxyServer
+from tests.waiting import until
+
+CONFIG = """
+memory:
+  sessions: "${MEMORY_URL}"
+  archive: {url: "${ARCHIVE}"}
+  encryption: ["${NEW_KEY}"]
+  window: {ttl: "${TTL:-30m}"}
+upstreams: {main: {base_url: "practice:"}}
+pipelines: {default: {upstreams: [main], request: []}}
+"""
+OLD, NEW = (base64.urlsafe_b64encode(letter * 32).decode() for letter in (b"o", b"n"))
+ANN = "/v1/memory/users/ann"
+LOST = ["lost/1", "lost-2"]
+Serve = Callable[..., ProxyServer]
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def places(request: pytest.FixtureRequest, address: Address, tmp_path: Path) -> dict[str, str]:
+    return {"MEMORY_URL": address(request.param), "ARCHIVE": f"sqlite:{tmp_path / 'archive.db'}"}
+
+
+def say(proxy: ProxyServer, session: str, user: str = "ann") -> None:
+    words = [{"role": "user", "content": "My word is scarecrow."}]
+    assert proxy.chat(words, headers={"X-Session-Id": session, "X-User-Id": user}).status_code == 200
+    assert until(lambda: proxy.app.standing().waiting == 0)
+
+
+def losing(serve: Serve, **places: str) -> ProxyServer:
+    """A server that has lost the key of some sessions, and can read one of ann's and one of bob's."""
+    before = serve(CONFIG, **places, NEW_KEY=OLD)
+    for session in LOST:
+        say(before, session)
+    proxy = serve(CONFIG, **places, NEW_KEY=NEW)
+    say(proxy, "hers")
+    say(proxy, "his", user="bob")
+    return proxy
+
+
+def test_it_is_said_which_sessions_may_hold_words_of_theirs_and_all_else_is_gone(
+    serve: Serve, places: dict[str, str]
+) -> None:
+    proxy = losing(serve, **places)
+    told = proxy.client.get(f"{ANN}/export").json()
+    assert [one["id"] for one in told["sessions"]] == ["hers"]
+    assert told["unreadable_sessions"] == sorted(LOST)
+    got = proxy.client.delete(ANN)
+    assert got.status_code == 409
+    error = got.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["code"] == "sessions_unreadable"
+    assert "lost-2" in error["message"]
+    assert "DELETE /v1/memory/sessions/" in error["message"]
+    assert got.json()["sessions"] == sorted(LOST)
+    assert proxy.client.get("/v1/memory/sessions/hers").status_code == 404
+    assert proxy.client.get("/v1/memory/sessions/his").status_code == 200
+    told = proxy.client.get(f"{ANN}/export").json()
+    assert (told["sessions"], told["turns"]) == ([], [])
+
+
+def test_once_they_are_deleted_nothing_is_left_to_say(serve: Serve, places: dict[str, str]) -> None:
+    proxy = losing(serve, **places)
+    for session in proxy.client.delete(ANN).json()["sessions"]:
+        assert proxy.client.delete(f"/v1/memory/sessions/{session.replace('/', '%2F')}").status_code == 204
+    assert proxy.client.delete(ANN).status_code == 204
+    assert "unreadable_sessions" not in proxy.client.get(f"{ANN}/export").json()
+
+
+def test_once_they_expire_nothing_is_left_to_say(serve: Serve, places: dict[str, str]) -> None:
+    proxy = losing(serve, **places, TTL="2s")
+    assert proxy.client.delete(ANN).status_code == 409
+    assert until(lambda: proxy.client.delete(ANN).status_code == 204)
+
+
+def test_with_the_key_given_again_they_are_forgotten_as_well(serve: Serve, places: dict[str, str]) -> None:
+    losing(serve, **places)
+    proxy = serve(
+        CONFIG.replace('"${NEW_KEY}"', '"${NEW_KEY}", "${OLD_KEY}"'), **places, NEW_KEY=NEW, OLD_KEY=OLD
+    )
+    assert proxy.client.delete(ANN).status_code == 204
+    assert [one["id"] for one in proxy.client.get("/v1/memory/sessions").json()["data"]] == ["his"]
+
+
+def test_of_very_many_the_first_are_told_in_words_and_all_in_a_list(
+    serve: Serve, places: dict[str, str]
+) -> None:
+    before = serve(CONFIG, **places, NEW_KEY=OLD)
+    names = sorted(f"lost-{number:03}" for number in range(150))
+    for name in names:
+        assert before.client.post("/v1/memory/sessions", json={"id": name}).status_code == 201
+    got = serve(CONFIG, **places, NEW_KEY=NEW).client.delete(ANN).json()
+    assert got["sessions"] == names
+    assert "150 sessions" in got["error"]["message"]
+    assert len(got["error"]["message"]) < 1000
+
+
+def test_a_terminal_and_the_page_say_it_too(serve: Serve, places: dict[str, str], tmp_path: Path) -> None:
+    proxy = losing(serve, **places)
+    (tmp_path / "turnkeeper.yaml").write_text(CONFIG)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **places, "NEW_KEY": NEW}
+    command = [sys.executable, "-m", "proxy", "forget", "ann", "--config", "turnkeeper.yaml"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, check=False, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert all(session in done.stderr for session in LOST)
+    assert "turnkeeper forget --session" in done.stderr
+    visit = Visit(proxy)
+    got = visit.post("/people/ann/forget", seen="/people/ann/forget")
+    assert got.status_code == 409
+    assert all(session in got.text for session in LOST)

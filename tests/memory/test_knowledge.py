@@ -1,0 +1,118 @@
+"""What is one fact and what is another, and what becomes of one that is learnt again."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.memory.archive.archive import Archive, Query
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.open import open_archive
+from proxy.memory.codec import Identity
+from proxy.memory.knowledge import DAY, Knowledge, Learnt
+
+pytestmark = pytest.mark.anyio
+ANN = Scope("acme", "ann")
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> Any:
+    archive = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Identity())
+    yield archive
+    await archive.aclose()
+
+
+@pytest.fixture
+def knowledge(archive: Archive) -> Knowledge:
+    return Knowledge(archive)
+
+
+async def texts(knowledge: Knowledge) -> list[str]:
+    return [one.text for one in await knowledge.of(ANN)]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        ["Takes 1.5 mg of warfarin", "Takes 15 mg of warfarin"],
+        ["Likes C", "Likes C++", "Likes C#"],
+        ["Balance is -5", "Balance is 5"],
+        ["Works 9-12", "Works 91-2"],
+        ["Door code 1 12", "Door code 11 2"],
+        ["Il pêche souvent", "Il péché souvent"],
+        ["父はパリにいる", "父はバリにいる"],
+        ["उसका बेटा है", "उसकी बेटी है"],
+        ["เขาชอบเสือ", "เขาชอบเสื้อ"],
+        ["\N{THUMBS UP SIGN}", "\N{HEAVY BLACK HEART}"],
+    ],
+)
+@pytest.mark.parametrize("key", [None, "s1/0/1"])
+async def test_facts_that_differ_are_all_known(knowledge: Knowledge, facts: list[str], key: Any) -> None:
+    for text in facts:
+        await knowledge.learn(ANN, Learnt(text=text), key=key)
+    assert await texts(knowledge) == facts
+
+
+async def test_a_correction_by_a_mark_replaces_what_it_corrects(knowledge: Knowledge) -> None:
+    wrong = await knowledge.learn(ANN, Learnt(text="Takes 1.5 mg of warfarin"))
+    await knowledge.learn(ANN, Learnt(text="Takes 15 mg of warfarin", replaces=wrong.id))
+    assert await texts(knowledge) == ["Takes 15 mg of warfarin"]
+
+
+async def test_case_and_white_space_make_no_other_fact(knowledge: Knowledge) -> None:
+    first = await knowledge.learn(ANN, Learnt(text="Wohnt in M\N{LATIN SMALL LETTER U WITH DIAERESIS}nchen"))
+    again = await knowledge.learn(ANN, Learnt(text=" wohnt  in\nMu\N{COMBINING DIAERESIS}nchen "))
+    assert again == first
+    assert await knowledge.of(ANN) == [first]
+
+
+async def test_what_is_learnt_again_is_worth_what_the_better_source_says(knowledge: Knowledge) -> None:
+    first = await knowledge.learn(ANN, Learnt(text="Is vegetarian", category="conversation", importance=0.2))
+    again = await knowledge.learn(ANN, Learnt(text="is vegetarian", category="core", importance=1.0))
+    assert (again.id, again.category, again.importance, again.expires) == (first.id, "core", 1.0, None)
+    assert await knowledge.of(ANN) == [again]
+
+
+async def test_what_is_learnt_again_in_passing_loses_nothing(knowledge: Knowledge) -> None:
+    first = await knowledge.learn(ANN, Learnt(text="Is vegetarian", importance=0.9))
+    again = await knowledge.learn(ANN, Learnt(text="Is vegetarian", category="daily", importance=0.1))
+    assert again == first
+    assert await knowledge.of(ANN) == [first]
+
+
+async def test_what_is_learnt_again_lasts_from_then_on(knowledge: Knowledge) -> None:
+    now = time.time()
+    await knowledge.learn(ANN, Learnt(text="Is at the zoo", category="daily"), at=now - DAY / 2)
+    again = await knowledge.learn(ANN, Learnt(text="Is at the zoo", category="conversation"), at=now)
+    assert (again.category, again.expires) == ("daily", now + DAY)
+    late = await knowledge.learn(ANN, Learnt(text="Is at the zoo", category="daily"), at=now - 10)
+    assert late.expires == now + DAY
+    assert await knowledge.of(ANN) == [late]
+
+
+async def test_what_is_learnt_again_replaces_what_it_is_said_to(
+    knowledge: Knowledge, archive: Archive
+) -> None:
+    berlin = await knowledge.learn(ANN, Learnt(text="Lives in Berlin"))
+    paris = await knowledge.learn(ANN, Learnt(text="Lives in Paris"))
+    again = await knowledge.learn(ANN, Learnt(text="lives in berlin", replaces=paris.id))
+    assert (again.id, again.created, again.replaces) == (berlin.id, berlin.created, paris.id)
+    assert await knowledge.of(ANN) == [again]
+    kept = {one.id: one for one in await archive.facts(ANN, now=0.0, superseded=True)}
+    assert paris.created <= (kept[paris.id].superseded or math.inf) <= time.time()
+    assert await archive.search(ANN, Query(text="Paris", now=time.time())) == []
+    assert [f.text for f in await archive.search(ANN, Query(text="Berlin", now=time.time()))] == [berlin.text]
+
+
+async def test_a_fact_that_replaces_itself_takes_the_new_spelling(knowledge: Knowledge) -> None:
+    first = await knowledge.learn(ANN, Learnt(text="Is called ann"))
+    again = await knowledge.learn(ANN, Learnt(text="Is called Ann", replaces=first.id))
+    assert (again.id, again.text, again.replaces) == (first.id, "Is called Ann", None)
+    assert await knowledge.of(ANN) == [again]
+
+
+async def test_the_same_again_from_nowhere_replaces_nothing(knowledge: Knowledge) -> None:
+    first = await knowledge.learn(ANN, Learnt(text="Is called Ann"))
+    assert await knowledge.learn(ANN, Learnt(text="Is called Ann", replaces="fact_unknown")) == first

@@ -1,0 +1,56 @@
+"""What the playground puts before one to edit is what the configuration says."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filters.filler import Filler
+from proxy import assembly
+from proxy.configuration.draft import Draft, read
+from proxy.configuration.load import load
+from proxy.page.playground import shelf_of, written
+from proxy.pipeline import Pipeline
+from tests.discovery import shown_settings, spoken_settings
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = sorted([*ROOT.glob("config/*.yaml"), *ROOT.glob("examples/*/*.yaml")])
+
+
+def pipelines_of(path: Path) -> Mapping[str, Pipeline]:
+    return assembly.pipelines(load(path, {}), {})
+
+
+EMPTY = msgspec.structs.replace(pipelines_of(ROOT / "config/agora.yaml")["default"], filters=(), answer=())
+
+
+def assert_read_back(pipeline: Pipeline, among: Mapping[str, Pipeline]) -> None:
+    draft = read(written(pipeline), shelf_of(among))
+    assert isinstance(draft, Draft), draft
+    assert (draft.request, draft.answer) == (tuple(pipeline.filters), tuple(pipeline.answer))
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
+def test_a_shipped_pipeline_is_read_back_as_it_is(path: Path):
+    pipelines = pipelines_of(path)
+    for pipeline in pipelines.values():
+        assert_read_back(pipeline, pipelines)
+
+
+@pytest.mark.parametrize("title", shown_settings())
+def test_a_request_filter_is_read_back_as_its_example_sets_it(title: str):
+    assert_read_back(msgspec.structs.replace(EMPTY, filters=(shown_settings()[title],)), {})
+
+
+@pytest.mark.parametrize("title", spoken_settings())
+def test_an_answer_filter_is_read_back_as_its_example_sets_it(title: str):
+    assert_read_back(msgspec.structs.replace(EMPTY, answer=(spoken_settings()[title],)), {})
+
+
+@given(st.integers(100, 10_000).map("{}ms".format) | st.integers(100_000, 999_999).map("1.{}s".format))
+def test_whatever_a_filler_waits_for_is_read_back(after: str):
+    filler = Filler(after=after, phrases=("One moment.",))
+    assert_read_back(msgspec.structs.replace(EMPTY, answer=(filler,)), {})

@@ -1,0 +1,131 @@
+"""The memory tools on what is known of one person: whatever a model asks of them, it is told something."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.knowledge import Knowledge
+from proxy.memory.store import StoreError
+from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
+
+pytestmark = pytest.mark.anyio
+ANN = Scope("default", "ann")
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+class Shelf:
+    """Facts in a list, and an archive that finds nothing."""
+
+    def __init__(self):
+        self.kept = []
+
+    async def add_fact(self, person, fact):
+        self.kept.append(fact)
+
+    async def facts(self, person, *, now, superseded=False):
+        return list(self.kept)
+
+    async def remove_fact(self, person, fact):
+        left = [one for one in self.kept if one.id != fact]
+        gone, self.kept = len(left) < len(self.kept), left
+        return gone
+
+    async def search(self, person, query):
+        return []
+
+
+class Dead(Shelf):
+    async def facts(self, person, *, now, superseded=False):
+        raise StoreError("gone")
+
+    async def remove_fact(self, person, fact):
+        raise StoreError("gone")
+
+    async def search(self, person, query):
+        raise StoreError("gone")
+
+
+async def told(name, arguments, shelf=None, person=ANN):
+    shelf = shelf or Shelf()
+    until = asyncio.get_running_loop().time() + 5
+    return json.loads(await Notebook(person, Knowledge(shelf), shelf).carry_out(name, arguments, until))
+
+
+class Hanging(Shelf):
+    async def facts(self, *_, **__):
+        await asyncio.Event().wait()
+
+    remove_fact = search = facts
+
+
+DEEP = '{"text": "Ann is tall.", "query": "Ann", "id": "1", "more": ' + "[" * 50_000 + "]" * 50_000 + "}"
+
+
+@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "null",
+        "[]",
+        "{",
+        "{}",
+        '{"text": 7, "query": 7, "id": 7}',
+        '{"text": "", "query": "", "id": ""}',
+        DEEP,
+    ],
+    ids=["nothing", "null", "a list", "half", "empty", "numbers", "no words", "deep"],
+)
+async def test_arguments_that_cannot_be_used_are_told_so(name, arguments):
+    shelf = Shelf()
+    assert "cannot be used" in (await told(name, arguments, shelf))["error"]
+    assert shelf.kept == []
+
+
+@pytest.mark.parametrize("name", TOOLS)
+async def test_memory_that_fails_is_told_so(name):
+    arguments = '{"text": "Ann is tall.", "query": "Ann", "id": "1"}'
+    assert "does not answer" in (await told(name, arguments, Dead()))["error"]
+
+
+async def test_what_is_stored_can_be_forgotten_and_of_nobody_nothing_is_kept():
+    shelf = Shelf()
+    stored = await told("memory_store", '{"text": "Ann is tall."}', shelf)
+    assert [(fact.id, fact.text, fact.expires) for fact in shelf.kept] == [
+        (stored["id"], "Ann is tall.", None)
+    ]
+    forget = json.dumps({"id": stored["id"]})
+    assert await told("memory_forget", forget, shelf) == {"forgotten": True}
+    assert await told("memory_forget", forget, shelf) == {"forgotten": False}
+    nobody = await told("memory_store", '{"text": "Ann is tall."}', shelf, Scope("default"))
+    assert "error" in nobody
+    assert shelf.kept == []
+
+
+class Round:
+    """A round in which all three tools are called, twice each."""
+
+    text, aside, usage = "", (), {}
+    calls = tuple(
+        {"id": "", "function": {"name": name, "arguments": '{"text": "Ann.", "query": "Ann", "id": "1"}'}}
+        for name in (*TOOLS, *TOOLS)
+    )
+
+
+async def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
+    shelf = Hanging()
+    notebook = Notebook(ANN, Knowledge(shelf), shelf)
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook, 4))
+    started = time.monotonic()
+    await dialogue.carry_on(Round())
+    assert 1.9 < time.monotonic() - started < 3.5
+    _, *told = dialogue.said
+    assert len(told) == 6
+    assert all("does not answer" in each.content for each in told)
