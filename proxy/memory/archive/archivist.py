@@ -59,6 +59,7 @@ class Archivist:
         self._quiet = quiet
         self._hurried = False
         self._due: dict[Key, _Due] = {}
+        self._taken: dict[Key, _Due] = {}
         self._missed = True
         self._swept = 0.0
         self._awake = asyncio.Event()
@@ -77,8 +78,8 @@ class Archivist:
             self._awake.set()
 
     def waiting(self, person: Scope) -> str | None:
-        """The newest session of a person that is still to be kept, if there is any."""
-        for key, due in reversed(self._due.items()):
+        """The newest session of a person that is still to be kept, or being kept, if there is any."""
+        for key, due in (*reversed(self._due.items()), *self._taken.items()):
             if key.tenant == person.tenant and due.session.user == person.person:
                 return key.session
         return None
@@ -152,12 +153,14 @@ class Archivist:
 
     async def _take(self, key: Key) -> None:
         # Not before: a task that is cancelled before it begins puts nothing back.
-        due = self._due.pop(key)
+        due = self._taken[key] = self._due.pop(key)
         try:
             await self._keep(key, due.session, due.mark)
         except (StoreError, asyncio.CancelledError):
             self._due.setdefault(key, due)
             raise
+        finally:
+            del self._taken[key]
 
     async def _keep(self, key: Key, session: Session, mark: float) -> None:
         try:

@@ -263,6 +263,35 @@ async def test_what_an_older_version_indexed_is_indexed_anew(store: Store, archi
     await archivist.aclose()
 
 
+async def test_a_session_waits_until_it_is_kept(store: Store, archive: Archive):
+    slow = Slow(archive)
+    archivist = Archivist(store, slow, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    archivist.told(KEY, session("a"))
+    assert archivist.waiting(ANN) == "call"
+    await slow.keeping.wait()
+    assert archivist.waiting(ANN) == "call" and archivist.waiting(Scope("acme", "bob")) is None
+    slow.may.set()
+    async with asyncio.timeout(3):
+        while archivist.waiting(ANN):  # noqa: ASYNC110 - it works when it likes
+            await asyncio.sleep(0.01)
+    assert await kept(archive) == ["a"]
+    await archivist.aclose()
+
+
+class Slow(Broken):
+    """An archive that keeps a session once it may."""
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(archive)
+        self.keeping, self.may = asyncio.Event(), asyncio.Event()
+
+    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+        self.keeping.set()
+        await self.may.wait()
+        return await self.archive.keep(key, session, mark=mark)
+
+
 class Endless(Broken):
     """An archive in which ever more has expired."""
 
