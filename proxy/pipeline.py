@@ -1,6 +1,7 @@
 """What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, tzinfo
 
 import msgspec
 
@@ -124,6 +125,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     tool_rounds: int = 0
     recalls: int = 0
     """How much is recalled of a person for each turn; 0 where no step tells of it."""
+    zone: tzinfo = UTC
+    """Where the days begin that a person speaks of."""
     tells: int = 0
     """How many facts about a person a prompt begins with; 0 where no step tells of them."""
     model: str | None = None

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import itertools
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,25 @@ def test_a_notice_about_nothing_is_ignored(proxy: ProxyServer, payload: dict[str
 @pytest.mark.parametrize("item", [None, "Hi", {"role": 1}, {"role": "user", "content": 7}, {"content": "Hi"}])
 def test_an_odd_line_of_a_history_costs_that_line_alone(proxy: ProxyServer, item: Any) -> None:
     tell(proxy, notice(103, contents=[item, spoken("user", "Hi")]))
+    assert held(proxy) == [("user", "Hi")]
+
+
+@pytest.mark.parametrize("half", ["\ud83d", "\udc00 and", "\ud83d\ud83d"])
+def test_half_a_character_costs_that_character_alone(proxy: ProxyServer, half: str) -> None:
+    whole, cut = spoken("user", "Hi 🎈"), spoken("assistant", f"Hello {half}")
+    assert tell(proxy, notice(103, contents=[whole, cut], **{half: "a"})) == "taken"
+    assert held(proxy) == [("user", "Hi 🎈"), ("assistant", "Hello " + re.sub("[\ud800-\udfff]", "?", half))]
+
+
+def test_a_payload_of_null_is_an_empty_one(proxy: ProxyServer) -> None:
+    body = json.dumps({"noticeId": "n", "eventType": 102, "payload": None}).encode()
+    assert tell(proxy, body) == "ignored"
+
+
+def test_a_notice_may_be_numbered(proxy: ProxyServer) -> None:
+    payload = {"agent_id": "a", "channel": "room-1", "contents": [spoken("user", "Hi")]}
+    body = json.dumps({"noticeId": 7, "eventType": 103, "payload": payload}).encode()
+    assert [tell(proxy, body), tell(proxy, body)] == ["taken", "taken"]
     assert held(proxy) == [("user", "Hi")]
 
 

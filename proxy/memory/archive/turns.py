@@ -9,7 +9,9 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Line, Shelf, spoken_at
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.words import (
+    END,
     KEPT,
+    LAST_TALK,
     MARKS,
     NO_PASSAGE,
     NO_TURN,
@@ -88,6 +90,16 @@ def turns(shelf: Shelf, person: Scope, after: int, limit: int) -> Steps[list[tup
         return []
     rows = yield from asked(TURNS, {"owner": owner, "after": after, "limit": limit})
     return [(row[0], _turn(shelf, person.tenant, row)) for row in rows]
+
+
+def last_talk(shelf: Shelf, person: Scope, limit: int) -> Steps[list[Turn]]:
+    """As the archive's ``last_talk``."""
+    owner = yield from owner_of(person)
+    talk = None if owner is None else (yield from first(LAST_TALK, {"owner": owner}))
+    if talk is None:
+        return []
+    rows = yield from asked(END, {"owner": owner, "talk": talk, "limit": limit})
+    return [_turn(shelf, person.tenant, row) for row in reversed(rows)]
 
 
 def turns_of(shelf: Shelf, key: Key, limit: int) -> Steps[list[Turn]]:
