@@ -44,7 +44,10 @@ class Recall(RequestFilter):
     """What is told: turns of earlier conversations, facts, parts of documents."""
 
     timezone: Timezone = "UTC"
-    """Where the day begins by which they are told: an IANA name such as ``Europe/Berlin``."""
+    """Where the day begins by which they are told and looked for: an IANA name such as ``Europe/Berlin``.
+
+    It is the one that "yesterday" means, and "on Tuesday".
+    """
 
     max_length: Annotated[Whole, Field(ge=1)] = 500
     """How many characters of each are told."""

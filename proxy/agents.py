@@ -1,5 +1,6 @@
 """Agents over HTTP: what each did lately, under the caller's tenant."""
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -80,7 +81,12 @@ async def _recent(request: Request) -> Response:
     episodes, agent = rest.memory_of(request).episodes, _agent(request)
     wanted = rest.checked_query(Wanted, request)
     since = beginning(time.time(), wanted.hours)
-    found = await episodes.recent(agent, since=since, limit=wanted.limit)
+    found = await episodes.recent(agent, since=since, limit=wanted.limit, leisure=True)
+    # In a thread: it may be long, and callers wait on the loop.
+    return await asyncio.to_thread(_listed, found)
+
+
+def _listed(found: list[EpisodicMemory]) -> Response:
     return rest.answer({"object": "list", "data": [_shown(one) for one in found]})
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy import body, rest
+from proxy import body, rest, wire
 from proxy.era import Parts
 from proxy.errors import RequestError, Unauthorized
 from proxy.memory import lives
@@ -28,15 +28,25 @@ Change = Callable[[Session], tuple[Session, int | None]]
 class Notice(msgspec.Struct, frozen=True):
     """One notice; ``noticeId`` is the same whenever it is sent again. Times are as Agora writes them."""
 
-    noticeId: str  # noqa: N815 - as Agora writes it
+    noticeId: str | int | float  # noqa: N815 - as Agora writes it
     eventType: int  # noqa: N815
-    payload: Mapping[str, Any] = {}
+    payload: Mapping[str, Any] | None = None
     notifyMs: int | float | None = None  # noqa: N815
+
+    @property
+    def id(self) -> str:
+        """What tells it from others."""
+        return str(self.noticeId)
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What it tells."""
+        return self.payload or {}
 
     @property
     def agent(self) -> Agent:
         """The agent that it tells of, as far as it is named."""
-        told = self.payload
+        told = self.told
         name = identifier(told.get("agent_id")) or ""
         start, stop = lives.plausible(told.get("start_ts")), lives.plausible(told.get("stop_ts"))
         return Agent(id=name, start=start, stop=stop)
@@ -49,6 +59,7 @@ class Notice(msgspec.Struct, frozen=True):
         return told or lives.plausible(self.notifyMs)
 
 
+_EXAMPLE: Final = '{"noticeId": "...", "eventType": 101, "payload": {...}}'
 _decoder: Final = msgspec.json.Decoder(Notice)
 
 
@@ -81,13 +92,22 @@ def _read(content: bytes) -> Notice:
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise RequestError("The body is no notice: noticeId, eventType and payload are wanted.") from None
+        return _mended(content)
+
+
+def _mended(content: bytes) -> Notice:
+    """A notice whose only fault is half a character, as a transcript cut inside an emoji has."""
+    fields = wire.top_level(content, _EXAMPLE)
+    try:
+        return _decoder.decode(msgspec.json.encode(fields))
+    except (msgspec.DecodeError, RecursionError):
+        raise RequestError(f"The body is no notice; send {_EXAMPLE}.") from None
 
 
 async def _take(memory: Memory, tenant: str, notice: Notice) -> bool:
     """Whether the notice tells of a session; one that has been taken before changes nothing."""
     now = time.time()
-    channel, change = identifier(notice.payload.get("channel")), _change(notice, now)
+    channel, change = identifier(notice.told.get("channel")), _change(notice, now)
     if channel is None or change is None:
         return False
     agent = notice.agent
@@ -101,10 +121,10 @@ async def _take(memory: Memory, tenant: str, notice: Notice) -> bool:
 
 def _once(notice: Notice, agent: Agent, change: Change) -> Callable[[Session], Session]:
     def changed(session: Session) -> Session:
-        if lives.noticed(session, notice.noticeId):
+        if lives.noticed(session, notice.id):
             return session
         session, life = change(session)
-        return lives.noting(session, notice.noticeId, agent, life)
+        return lives.noting(session, notice.id, agent, life)
 
     return changed
 
@@ -118,7 +138,7 @@ def _change(notice: Notice, now: float) -> Change | None:
         return lambda session: lives.joined(session, joining)
     if notice.eventType == _LEFT:
         return lambda session: lives.left(session, agent)
-    contents = notice.payload.get("contents")
+    contents = notice.told.get("contents")
     if notice.eventType == _HISTORY and isinstance(contents, list):
         said = lives.messages(contents)
         return lambda session: lives.told(session, agent, said, now=now)

@@ -101,12 +101,14 @@ class Era:
         return self.parts.memory.recorder.lost_turns if self.parts.memory else 0
 
     def load(self) -> None:
-        """Begins to load what no call waits for, opens the ways to the models, and hears of the forgotten."""
+        """Begins what no call waits for, such as opening the ways to the models and looking after memory."""
         loading = [upstream.keep_warm() for upstream in self.parts.upstreams]
         if self.parts.exact:
             loading.append(self.parts.exact.ready())
         if self.parts.graves:
             loading.append(self.parts.graves.look())
+        if self.parts.memory and self.parts.memory.pulse:
+            loading.append(self.parts.memory.pulse.run())
         self._loading = [asyncio.get_running_loop().create_task(each) for each in loading]
 
     async def end(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from proxy.attempt import Begun, Due, attempt
 from proxy.candidates import Candidate, Candidates
 from proxy.course import Course
-from proxy.errors import UpstreamError, UpstreamTimeout
+from proxy.errors import UpstreamError, UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
 from proxy.pipeline import Pipeline, Target
 from proxy.question import Question
 from proxy.tries import Tries
@@ -69,6 +69,7 @@ class Fallback:
             except UpstreamError as error:
                 self._failed(candidate, error, asked_at)
             else:
+                candidate.target.health.reached()
                 return self._chosen(begun)
         return None
 
@@ -95,6 +96,10 @@ class Fallback:
     def _failed(self, candidate: Candidate, error: UpstreamError, began: float) -> None:
         if not (self._cut_short(candidate.target, began) and isinstance(error, UpstreamTimeout)):
             self._failure = error
+        if isinstance(error, UpstreamUnreachable):
+            candidate.target.health.unreachable()
+        elif isinstance(error, UpstreamRefused):
+            candidate.target.health.reached()
         self._tries.failed.append((candidate.target.name, error.code or ""))
         wanted = self._candidates.put_back(candidate, error, self._time())
         if wanted.ailing and not (candidate.talks and isinstance(error, UpstreamTimeout)):

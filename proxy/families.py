@@ -26,7 +26,7 @@ class _Kind(msgspec.Struct, frozen=True):
 _COUNTERS: Final[Mapping[str, _Kind]] = {
     "turns": _Kind("turnkeeper_turns", "Turns by how they ended", ("pipeline", "outcome", "status")),
     "degraded": _Kind("turnkeeper_degraded_turns", "Turns that went without something", ("name",)),
-    "ignored": _Kind("turnkeeper_ignored_fields", "Extension fields that could not be used"),
+    "ignored": _Kind("turnkeeper_ignored_fields", "Extension fields and ids that could not be used"),
     "failed": _Kind(
         "turnkeeper_upstream_failures", "Upstreams that did not begin to answer", ("upstream", "code")
     ),

@@ -1,6 +1,7 @@
 """What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, tzinfo
 
 import msgspec
 
@@ -19,6 +20,7 @@ from proxy.memory.episodes.source import Episodes
 from proxy.memory.knowledge import Knowledge
 from proxy.memory.mem0 import Mem0
 from proxy.memory.people import People
+from proxy.memory.pulse import Pulse
 from proxy.memory.store import Key, Store
 from proxy.memory.summaries import Summaries
 from proxy.record import Recorder
@@ -70,6 +72,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     ``people`` knows every place that holds a person's words.
     ``facts`` tells what is known of a user, a line each, where anything keeps that; it may raise StoreError.
+    ``pulse`` is how the store fares while nobody calls.
     """
 
     store: Store
@@ -79,11 +82,12 @@ class Memory(msgspec.Struct, frozen=True):
     people: People
     archiving: Archiving | None = None
     facts: Facts | None = None
+    pulse: Pulse | None = None
 
     @property
     def degraded(self) -> bool:
-        """Whether turns wait for a store that does not take them."""
-        return self.recorder.failing
+        """Whether turns wait for a store that does not take them, or it does not even answer."""
+        return self.recorder.failing or (self.pulse is not None and self.pulse.silent)
 
     def start(self) -> None:
         """Begins what is done beside the calls."""
@@ -121,6 +125,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     tool_rounds: int = 0
     recalls: int = 0
     """How much is recalled of a person for each turn; 0 where no step tells of it."""
+    zone: tzinfo = UTC
+    """Where the days begin that a person speaks of."""
     tells: int = 0
     """How many facts about a person a prompt begins with; 0 where no step tells of them."""
     model: str | None = None

@@ -78,6 +78,24 @@ def decoded(value: object) -> object:
         return None
 
 
+def written(value: str) -> str:
+    """A header's value as it was written: UTF-8 where its bytes are that, else Latin-1.
+
+    Servers hand a header on with a character for each byte.
+    """
+    if value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
+def is_given(value: object) -> bool:
+    """Whether a value is more than an empty one."""
+    return bool(value.strip()) if isinstance(value, str) else value is not None
+
+
 def opened(value: object) -> Mapping[Any, Any]:
     """The object that ``value`` is, or holds as text; an empty one otherwise."""
     if isinstance(value, str):

@@ -12,7 +12,14 @@ def query_of(raw: bytes) -> dict[str, str]:
     if not raw:
         return {}
     try:
-        pairs = parse_qsl(raw.decode("latin-1"), max_num_fields=_MOST_PARAMETERS)
+        pairs = parse_qsl(_text(raw), max_num_fields=_MOST_PARAMETERS)
     except ValueError:
         raise RequestError(f"The query has more than {_MOST_PARAMETERS} parameters.") from None
     return dict(reversed(pairs))
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")

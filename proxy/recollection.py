@@ -114,8 +114,8 @@ def _of_person(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) ->
         yield Aside(_FACTS, "facts", partial(known.of, Scope(who.tenant, who.user)), known.waits)
     if pipeline.recalls:
         words = next((message.text for message in reversed(call.messages) if message.role == "user"), "")
-        person, limit = Scope(who.tenant, who.user), pipeline.recalls
-        ask = partial(memory.archiving.recollection.of, person, words, now=time.time(), limit=limit)
+        of, person = memory.archiving.recollection.of, Scope(who.tenant, who.user)
+        ask = partial(of, person, words, now=time.time(), limit=pipeline.recalls, zone=pipeline.zone)
         yield Aside("recalled", "recall", ask)
 
 

@@ -11,10 +11,11 @@ import msgspec
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
+from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
-from proxy.memory.session import Session, decode, encode
+from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
 from proxy.memory.store import APART, Deleted, Key, Store, StoreError
@@ -35,16 +36,26 @@ _DRAINED_WITHIN = 3.0
 
 
 class Recorder:
-    """Writes turns down in the background, those of one session one after the other."""
+    """Writes turns down in the background, those of one session one after the other.
+
+    ``pulse`` tells how the store fares, and is told of what it takes and refuses.
+    """
 
     def __init__(
-        self, store: Store, window: Window, listeners: Sequence[Listener] = (), *, reasoning: bool = False
+        self,
+        store: Store,
+        window: Window,
+        listeners: Sequence[Listener] = (),
+        *,
+        reasoning: bool = False,
+        pulse: Pulse | None = None,
     ) -> None:
         self.lost_turns = 0
         self.window = window
         self._store = store
         self._listeners = listeners
         self._reasoning = reasoning
+        self._pulse = pulse or Pulse(store)
         self._waiting: dict[Key, deque[Said]] = {}
         self._failing: set[Key] = set()
         self._scales = Scales()
@@ -60,11 +71,12 @@ class Recorder:
     @property
     def failing(self) -> bool:
         """Whether turns wait for a store that did not take them."""
-        return bool(self._failing)
+        return bool(self._failing) or self._pulse.late
 
     def lags(self, key: Key) -> bool:
-        """Whether turns of this session do."""
-        return key in self._failing
+        """Whether turns of this session do, or what is said now would."""
+        refusing = bool(self._failing) and self._pulse.refusing
+        return refusing or key in self._failing or self._pulse.late
 
     def put(self, said: Said) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
@@ -126,6 +138,7 @@ class Recorder:
                 if not self.failing:
                     _log.warning("Memory cannot be written: %s", error)
                 self._failing.add(said.key)
+                self._pulse.refused(error)
                 turns[0] = said = alone(said)
                 read = None
                 await asyncio.sleep(pause)
@@ -178,17 +191,16 @@ class Recorder:
     ) -> bool:
         session, version = await self._held(key) if read is None else read[:2]
         kept, moved = fitted(session, change(session), self.window, now=at)
-        written = await self._store.write(
-            key,
-            encode(kept),
-            version=version,
-            ttl=self.window.ttl,
-            cold=[msgspec.msgpack.encode(entry) for entry in moved],
-            at=at,
-        )
-        if written:
+        if written := await self._written(key, kept, moved, version=version, at=at):
             self.tell(key, kept)
         return written
+
+    async def _written(
+        self, key: Key, kept: Session, moved: Sequence[Entry], *, version: int, at: float
+    ) -> bool:
+        blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
+        with self._pulse.writing(key):
+            return await self._store.write(key, blob, version=version, ttl=self.window.ttl, cold=cold, at=at)
 
     async def _held(self, key: Key) -> tuple[Session, int]:
         held = await self._store.read(key)

@@ -7,18 +7,22 @@ from urllib.parse import quote
 import msgspec
 
 from proxy.memory.store import Key
-from proxy.place import Place, decoded, identifier, newest_user, opened
+from proxy.place import Place, decoded, identifier, is_given, newest_user, opened, written
 from proxy.proof import Proof
 from proxy.wire import Call
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """Whose turn it is; the same id under two tenants is two ids. ``background`` work has no memory."""
+    """Whose turn it is; the same id under two tenants is two ids. ``background`` work has no memory.
+
+    ``ignored`` names the places where something stood that can be no id.
+    """
 
     tenant: str
     session: str | None
     user: str | None
     background: bool
+    ignored: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key | None:
@@ -91,13 +95,14 @@ _VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
 def of(call: Call, places: Places, tenant: str) -> Identity:
-    """Whose turn ``call`` is; what cannot be an id is passed over and never raises."""
+    """Whose turn ``call`` is; what cannot be an id is passed over, named and never raises."""
     found = _Found(call)
     return Identity(
         tenant,
         found.first(places.session) or places.default_session,
         found.first(places.user),
         any(map(_says_yes, found.values(_BACKGROUND))),
+        tuple(found.ignored),
     )
 
 
@@ -120,9 +125,10 @@ def header_value(id: str) -> str:  # noqa: A002 - an id is called an id
 class _Found:
     """What one call says at its places; an object is decoded once, and only when a place leads into it."""
 
-    __slots__ = ("_objects", "_sources")
+    __slots__ = ("_objects", "_sources", "ignored")
 
     def __init__(self, call: Call) -> None:
+        self.ignored: list[str] = []
         self._objects: dict[tuple[str, str], Mapping[Any, Any]] = {}
         self._sources: dict[str, Mapping[str, Any]] = {
             "header": call.headers,
@@ -135,15 +141,20 @@ class _Found:
         sources = self._sources
         for place in places:
             if place.name in sources[place.source]:
-                found = identifier(self._value(place))
+                value = self._value(place)
+                found = identifier(value)
                 if found is not None:
                     return found
+                if is_given(value):
+                    self.ignored.append(place.spelling)
         return None
 
     def values(self, places: Iterable[Place]) -> list[object]:
         return [self._value(place) for place in places if place.name in self._sources[place.source]]
 
     def _value(self, place: Place) -> object:
+        if place.source == "header":
+            return written(self._sources["header"][place.name])
         if not place.steps:
             return decoded(self._sources[place.source][place.name])
         *between, last = place.steps

@@ -19,9 +19,9 @@ _TASK: Final = (
 )
 _WRITE: Final = (
     "Write notes on the transcript above: who the caller is, what was asked, answered, promised, decided and "
-    "done, with all names, numbers, dates and amounts, and what is still open. Plain short sentences in the "
-    "language of the conversation, at most {words} words. Do not repeat the earlier notes. Write the notes "
-    "alone."
+    "done, with all names, numbers, dates and amounts, and what is still open. What has a source was "
+    "put in by a program: the caller did not say it. Plain short sentences in the language of the "
+    "conversation, at most {words} words. Do not repeat the earlier notes. Write the notes alone."
 )
 _MERGE: Final = (
     "Write the notes above anew as one text, with all names, numbers, dates, amounts, decisions and what is "
@@ -100,7 +100,9 @@ def _prompt(background: str, name: str, data: str, task: str) -> list[Message]:
 
 def _line(entry: Entry) -> str:
     told: dict[str, object] = {"role": entry.role, "text": entry.text}
-    if entry.user and entry.role == "user":
+    if entry.put_in:
+        told["source"] = entry.source
+    elif entry.user and entry.role == "user":
         told["speaker"] = entry.user
     if entry.tool_calls:
         told["calls"] = [call.get("function") for call in entry.tool_calls]

@@ -16,4 +16,5 @@ def tools(fields: Fields, pipeline: Pipeline, who: Identity) -> Tools | None:
     if offer is None:
         return None
     person = Scope(who.tenant, who.user or "")
-    return Tools(offer, Notebook(person, archiving.knowledge, archiving.archive), pipeline.tool_rounds)
+    notebook = Notebook(person, archiving.knowledge, archiving.archive, pipeline.zone)
+    return Tools(offer, notebook, pipeline.tool_rounds)

@@ -158,7 +158,7 @@ def _question(
 def _introduce(who: Identity, call: Call, reply: Reply) -> None:
     watch = reply.watch
     watch.session, watch.user, watch.turn = who.session, who.user, number(call)
-    watch.asked, watch.ignored = call.messages, call.ignored
+    watch.asked, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
     if who.session is not None:
         reply.add("x-turnkeeper-session", session.header_value(who.session))
 

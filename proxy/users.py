@@ -1,7 +1,7 @@
 """Users over HTTP: what an engine can be given about them before a call."""
 
+import asyncio
 import contextlib
-from collections import deque
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -11,15 +11,15 @@ from starlette.routing import Route
 from filters.fence import fenced
 from filters.line import one_line
 from proxy import rest
-from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.assembly import lines
-from proxy.memory.session import UNREADABLE, Session, decode
-from proxy.memory.store import Key, Listed, Store
+from proxy.memory.session import UNREADABLE, Session, decode, person_of
+from proxy.memory.store import Key, Listed, Store, StoreError
 from proxy.pipeline import Memory
 
-_PAGE: Final = 100
-_MOST_PAGES: Final = 10
+_PAGE: Final = 1000
+_MOST_PAGES: Final = 100
+_MOST_SOUGHT: Final = 10_000
 _MOST_READ: Final = 200
 _MOST_LINES: Final = 20
 _LONGEST: Final = 10_000
@@ -47,52 +47,56 @@ async def _facts(memory: Memory, user: Key) -> list[str]:
 
 
 async def _last_talk(memory: Memory, user: Key) -> list[str]:
-    """The end of the last talk: of a session that is held, else of one that is archived."""
-    held = await _held(memory.store, user)
-    if held or memory.archiving is None:
-        return held
-    return await _archived(memory.archiving.archive, Scope(user.tenant, user.session))
+    """The end of the last talk: of its session while that is held, else as it is archived."""
+    if memory.archiving is None:
+        return await _sought(memory.store, user)
+    person = Scope(user.tenant, user.session)
+    try:
+        archived = await memory.archiving.archive.last_talk(person, limit=_MOST_READ)
+    except StoreError:
+        if held := await _sought(memory.store, user):
+            return held
+        raise
+    waiting = memory.archiving.archivist.waiting(person)
+    session = waiting or (archived[-1].session if archived else None)
+    held = await _held(memory.store, user, session) if session else []
+    return held or lines(Session(entries=tuple(turn.entry for turn in archived)))[-_MOST_LINES:]
 
 
-async def _archived(archive: Archive, person: Scope) -> list[str]:
-    """The last lines of the talk that was spoken in last."""
-    newest: deque[Turn] = deque(maxlen=_MOST_READ)
-    after = 0
-    while page := await archive.turns(person, after=after):
-        newest.extend(turn for _, turn in page)
-        after = page[-1][0]
-    last = max(newest, key=lambda turn: turn.at, default=None)
-    said = [turn.entry for turn in newest if last and turn.session == last.session]
-    return lines(Session(entries=tuple(said)))[-_MOST_LINES:]
-
-
-async def _held(store: Store, user: Key) -> list[str]:
-    """The newest summary and the last lines of the newest session whose first speaker this was."""
-    newest = sorted(await _listed(store, user.tenant), key=lambda line: line.updated, reverse=True)
-    for line in newest[:_MOST_READ]:
-        session = await _readable(store, Key(user.tenant, line.session))
-        if session.user == user.session and (said := lines(session)):
-            noted = [f"notes: {one_line(one.text, _LONGEST)}" for one in session.summaries[-1:]]
-            return noted + said[-_MOST_LINES:]
+async def _held(store: Store, user: Key, session: str) -> list[str]:
+    """The newest summary and the last lines of a session that is held, where the user is its person."""
+    with contextlib.suppress(*UNREADABLE):
+        held = await store.read(Key(user.tenant, session), leisure=True)
+        if held and person_of(held.blob) == user.session:
+            return _told(decode(held.blob))
     return []
 
 
-async def _readable(store: Store, key: Key) -> Session:
-    """A session; an empty one, where it is not there or its bytes are of no use."""
-    with contextlib.suppress(*UNREADABLE):
-        if held := await store.read(key):
-            return decode(held.blob)
-    return Session()
+def _told(session: Session) -> list[str]:
+    said = lines(session)
+    noted = [f"notes: {one_line(one.text, _LONGEST)}" for one in session.summaries[-1:]]
+    return noted + said[-_MOST_LINES:] if said else []
+
+
+async def _sought(store: Store, user: Key) -> list[str]:
+    """The same of the newest session that is theirs, where no archive knows which that is."""
+    newest = sorted(await _listed(store, user.tenant), key=lambda line: line.updated, reverse=True)
+    for line in newest[:_MOST_SOUGHT]:
+        if said := await _held(store, user, line.session):
+            return said
+        await asyncio.sleep(0)  # a store in this process would hold up all calls
+    return []
 
 
 async def _listed(store: Store, tenant: str) -> list[Listed]:
-    """A tenant's sessions, a thousand at the most."""
+    """A tenant's sessions, a hundred thousand at the most."""
     found: list[Listed] = []
     for _ in range(_MOST_PAGES):
         page = await store.list(tenant, after=found[-1].session if found else "", limit=_PAGE)
         found += page
         if len(page) < _PAGE:
             break
+        await asyncio.sleep(0)
     return found
 
 

@@ -16,6 +16,7 @@ class Watch:
     """What is known of a request so far; of a turn from ``turn_of`` on.
 
     ``tell`` is called with a turn's account when its first token has gone out, and when it has ended.
+    ``ignored`` tells of what could not be used of it, once it has ended.
     ``stamps`` are when each part of ``sent`` went out, by ``time.perf_counter``; ``content`` is what was
     said, for whoever knows its form, and ``size`` how many bytes were asked.
     """
@@ -44,7 +45,7 @@ class Watch:
         self.tries = Tries()
         self.fell_back = False
         self.degraded: list[str] = []
-        self.ignored: Sequence[str] = ()
+        self.ignored: Callable[[], Sequence[str]] = tuple
         self.asked: Sequence[Message] = ()
         self.filters: list[tuple[str, float]] = []
         self.sent: list[bytes] = []
@@ -103,7 +104,7 @@ class Watch:
             input_tokens=tokens.input,
             output_tokens=tokens.output,
             degraded=tuple(self.degraded),
-            ignored=tuple(self.ignored),
+            ignored=tuple(self.ignored()) if self.outcome else (),
             tries=self.tries,
             fell_back=self.fell_back,
             wanted=self.wanted,

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from filters.message import LARGEST, Message
+from proxy import extension
 from proxy.errors import RequestError
 
 
@@ -16,14 +17,24 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One chat completion as a client asked for it.
 
     Header names are in lower case. ``fields`` holds the body's top level as raw JSON, in the client's
-    order, without ``messages``. ``ignored`` names extension fields that could not be used.
+    order, without ``messages``. ``left_out`` names fields of messages that could not be kept.
     """
 
     headers: Mapping[str, str]
     query: Mapping[str, str]
     fields: dict[str, Raw]
     messages: Sequence[Message]
-    ignored: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The extension fields that cannot be used, by their paths.
+
+        They are looked for when they are asked for, which is when the caller has been answered.
+        """
+        given = extension.TOP_LEVEL.keys() & self.fields.keys()
+        unfit = sorted(name for name in given if not extension.fits(name, self.field(name)))
+        return (*self.left_out, *unfit, *extension.misfits(self.messages))
 
     def field(self, name: str) -> Any:
         """A field of the top level, decoded; ``None`` where it is missing, or cannot be read."""
@@ -38,15 +49,15 @@ def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> C
     """The call that a body asks for.
 
     Raises RequestError, naming the field and what was expected, where OpenAI's own fields are wrong. A
-    wrong *extension* field (``turn_id``, ``timestamp``, ``metadata``) is left out and named in ``ignored``.
+    wrong *extension* field (``turn_id``, ``timestamp``, ``metadata``) is left out.
     """
     fields = top_level(body)
     raw = fields.pop("messages", None)
     if raw is None:
         raise RequestError("'messages' is missing; send an array of messages.", param="messages")
     _check(fields)
-    messages, ignored = read_messages(raw)
-    return Call(headers=headers, query=query, fields=fields, messages=messages, ignored=ignored)
+    messages, left_out = read_messages(raw)
+    return Call(headers=headers, query=query, fields=fields, messages=messages, left_out=left_out)
 
 
 def _check(fields: Mapping[str, Raw]) -> None:

@@ -6,6 +6,7 @@ drops the connection, ``CLOSE`` ends it properly.
 """
 
 import asyncio
+import contextlib
 import json
 import ssl
 import threading
@@ -122,6 +123,7 @@ class FakeUpstream:
         self.requests: list[Received] = []
         self.open = 0
         self.accepted = 0
+        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -156,14 +158,23 @@ class FakeUpstream:
         self._ready.set()
         self._loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(self._ended())
         self._loop.close()
+
+    async def _ended(self) -> None:
+        """No connection is left: to the collector it would be a fault, in whichever test runs then."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
         self.accepted += 1
+        self._writers.add(writer)
         request = None
         try:
             while request := await read_request(reader):
@@ -178,6 +189,9 @@ class FakeUpstream:
                 request.closed_at = time.monotonic()
                 request.closed.set()
             writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        self._writers.discard(writer)
 
     async def _play(
         self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

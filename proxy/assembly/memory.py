@@ -26,6 +26,7 @@ from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_store
 from proxy.memory.people import Archived, HeldSessions, Holding, People
 from proxy.memory.plan import Window
+from proxy.memory.pulse import LATE, Pulse
 from proxy.memory.sealing import codec_of
 from proxy.memory.store import Store
 from proxy.memory.summaries import Summaries
@@ -73,14 +74,16 @@ def memory_of(
     worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
     holdings = _holdings(archiving)
+    pulse = Pulse(opened, patience=deadline + LATE)
     memory = Memory(
         store,
-        Recorder(store, window, listeners, reasoning=own.reasoning),
+        Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
         People((*holdings, HeldSessions(store, ttl=window.ttl, file=_file(url)), KeptTurns(traces))),
         archiving,
         archiving.knowledge.lines if archiving else None,
+        pulse,
     )
     return memory, worker
 

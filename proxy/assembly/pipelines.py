@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from datetime import tzinfo
 
 import msgspec
 
@@ -9,6 +10,7 @@ from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
 from filters.recall import Recall
+from filters.zone import zone_named
 from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Pipeline as PipelineSettings
@@ -53,12 +55,18 @@ def _pipeline(
         tool_rounds=settings.tool_rounds,
         tells=max((step.limit for step in settings.request if isinstance(step, InjectFacts)), default=0),
         recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
+        zone=_zone(settings.request),
         model=settings.model or None,
         first_token=settings.first_token or sum(target.patience for target in asked),
         total=max(target.total for target in asked),
         hedge=settings.hedge,
         keep_alive=settings.keep_alive,
     )
+
+
+def _zone(steps: Iterable[RequestFilter]) -> tzinfo:
+    """Where the first step that recalls tells days by."""
+    return zone_named(next((step.timezone for step in steps if isinstance(step, Recall)), "UTC"))
 
 
 def _lately(steps: Iterable[RequestFilter]) -> Lately | None:

@@ -6,18 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
+from proxy.memory.gap import pairs
 from proxy.memory.line import CUT, NEW, Key, Line, kinship, says_again
 from proxy.memory.results import paired
 from proxy.memory.wording import same
 
 AGAIN: Final = -2
 
-# What it costs to pass over a line: one that is replayed, one that is held, and both behind the last match,
-# where new lines are to be expected and answers wait for their replay.
-_REPLAYED, _HELD, _NEXT, _WAITING = 6, 5, 2, 3
-# A window with more words of the user than a cut session has left shows older lines first. Were they dearer
-# than new ones, a long history would be taken for new, behind the first of its lines that happen to be equal.
-_OLDER = _NEXT
 _SENTENCE = 3
 
 Gap = tuple[range, range]
@@ -69,8 +64,8 @@ def _aligned(held: Sequence[Line], window: Sequence[Line], *, older: bool) -> li
 
 def _fixed_points(held: Sequence[Line], window: Sequence[Line]) -> list[tuple[int, int]]:
     once = _singles(held)
-    pairs = [(w, once[key]) for key, w in _singles(window).items() if key in once]
-    return _rising(pairs)
+    both = [(w, once[key]) for key, w in _singles(window).items() if key in once]
+    return _rising(both)
 
 
 def _singles(lines: Sequence[Line]) -> dict[Key, int]:
@@ -79,12 +74,12 @@ def _singles(lines: Sequence[Line]) -> dict[Key, int]:
     return {key: i for i, key in enumerate(keys) if count[key] == 1 and key[0] != "call"}
 
 
-def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _rising(both: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The longest run of pairs that rises on both sides (patience sorting)."""
     tops: list[int] = []
     piles: list[int] = []
     before: list[int | None] = []
-    for i, (_, h) in enumerate(pairs):
+    for i, (_, h) in enumerate(both):
         pile = bisect_left(tops, h)
         tops[pile:] = [h, *tops[pile + 1 :]]
         piles[pile:] = [i, *piles[pile + 1 :]]
@@ -92,7 +87,7 @@ def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     run: list[tuple[int, int]] = []
     last = piles[-1] if piles else None
     while last is not None:
-        run.append(pairs[last])
+        run.append(both[last])
         last = before[last]
     return run[::-1]
 
@@ -105,52 +100,9 @@ def _gaps(fixed: list[tuple[int, int]], replayed: int, held: int) -> list[Gap]:
 
 def _fill(places: list[int], held: Sequence[Line], window: Sequence[Line], gap: Gap, *, older: bool) -> None:
     ws, hs = gap
-    kin = [[kinship(window[w], held[h]) for h in hs] for w in ws]
-    score = _scores(kin, len(hs), open_end=ws.stop == len(window), older=older)
-    i, j = 0, _start(score[0], open_start=ws.start == 0)
-    while i < len(ws) and j < len(hs):
-        best = score[i][j]
-        # What a window shows before the oldest that is held may be equal to it: the latest is the one.
-        if ws.start == 0 and best == score[i + 1][j] - (_OLDER if older and not j else _REPLAYED):
-            i += 1
-        elif kin[i][j] and best == kin[i][j] + score[i + 1][j + 1]:
-            places[ws[i]] = hs[j]
-            i, j = i + 1, j + 1
-        elif best == score[i][j + 1] - _HELD:
-            j += 1
-        elif best == score[i + 1][j] - _REPLAYED:
-            i += 1
-        else:
-            return
-
-
-def _start(scores: list[int], *, open_start: bool) -> int:
-    """Where matching begins: windows slide, so what is held before it costs nothing, and the last is best."""
-    if not open_start:
-        return 0
-    return max(range(len(scores)), key=lambda j: (scores[j], j))
-
-
-def _scores(kin: list[list[int]], width: int, *, open_end: bool, older: bool) -> list[list[int]]:
-    """The best that can be made of the rest, from each pair of positions on."""
-    height = len(kin)
-    end = (_NEXT, _WAITING) if open_end else (_REPLAYED, _HELD)
-    # Where older lines cost what new ones do, the last line decides: it is rather new than held.
-    free = open_end and older
-    score = [
-        [-end[0] * max(height - i - free, 0) - end[1] * (width - j) for j in range(width + 1)]
-        for i in range(height + 1)
-    ]
-    for i in range(height - 1, -1, -1):
-        row, below, likeness = score[i], score[i + 1], kin[i]
-        for j in range(width - 1, -1, -1):
-            best = max(row[j], row[j + 1] - _HELD, below[j] - _REPLAYED)
-            if likeness[j]:
-                best = max(best, likeness[j] + below[j + 1])
-            row[j] = best
-        if older:
-            row[0] = max(row[0], below[0] - _OLDER)
-    return score
+    ends = {"at_start": ws.start == 0, "at_end": ws.stop == len(window)}
+    for w, h in pairs(window[ws.start : ws.stop], held[hs.start : hs.stop], older=older, **ends):
+        places[ws[w]] = hs[h]
 
 
 def _earliest(places: list[int], window: Sequence[Line], *, older: bool) -> None:

@@ -68,8 +68,11 @@ async def talk(store: Store, key: Key) -> list[str]:
 
 
 def lines(session: Session) -> list[str]:
-    """The recent talk, a line each: ``user: Hello``. Tool results are no talk."""
-    said = (message_of(entry) for entry in session.entries)
+    """The recent talk, a line each: ``user: Hello``.
+
+    Tool results are no talk, nor is what a program put in the user's place.
+    """
+    said = (message_of(entry) for entry in session.entries if not entry.put_in)
     return [f"{m.role}: {one_line(m.text, _LONGEST)}" for m in said if m.role != "tool" and m.text.strip()]
 
 

@@ -37,7 +37,7 @@ def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float)
 
     A former one says it where the turns have no words, unless it is stale, and may tell what was taken back.
     """
-    said = [(entry.role, entry.text) for entry in told if entry.role != "tool"]
+    said = [("notes" if entry.put_in else entry.role, entry.text) for entry in told if entry.role != "tool"]
     former = session.summaries[plan.first : plan.last]
     if plan.merge or not any([*(text.strip() for _, text in said), *(s.stale for s in former)]):
         said = [noted(line) for s in former for line in s.text.split("\n")]

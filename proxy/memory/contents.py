@@ -1,13 +1,13 @@
 """A session as one list of messages in Agora's own shape, to be carried from one store to another."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
 
-from filters.message import Message
+from filters.message import Message, epoch_seconds
 from proxy.memory.compaction import fingerprint
 from proxy.memory.heard import entry_of
 from proxy.memory.segment import START, Reach, Segment
@@ -18,9 +18,19 @@ _OTHERS = "*"
 _NUMBERED = frozenset({"user", "assistant"})
 
 
-def contents(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+def contents(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Entries as an engine would replay them."""
-    return [_shown(entry) for entry in entries]
+    return [_plain(message) for message in shown(entries)]
+
+
+def shown(entries: Sequence[Entry]) -> Iterator[Message]:
+    """Entries as messages; our own answers bear the time of their question until the engine tells one."""
+    unit = next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
+    for entry in entries:
+        message = message_of(entry)
+        if unit is not None and entry.pending and entry.timestamp is None and entry.recorded:
+            message = msgspec.structs.replace(message, timestamp=_written(entry.recorded, unit))
+        yield message
 
 
 def imported(messages: Sequence[Message], *, now: float) -> Session:
@@ -118,10 +128,16 @@ def _entry(message: Message, now: float) -> Entry:
     return msgspec.structs.replace(entry, reasoning=reasoning) if isinstance(reasoning, str) else entry
 
 
-def _shown(entry: Entry) -> dict[str, Any]:
-    message: dict[str, Any] = msgspec.to_builtins(message_of(entry))
-    others: dict[str, Any] = message.pop(_OTHERS)
-    return message | others
+def _written(seconds: float, like: float) -> int | float:
+    """A time in seconds as an engine writes it, whose own times look ``like`` this."""
+    value = seconds if epoch_seconds(like) == like else 1000 * seconds
+    return value if isinstance(like, float) else int(value)
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(message)
+    others: dict[str, Any] = plain.pop(_OTHERS)
+    return plain | others
 
 
 def _next(entry: Entry, before: Sequence[Entry]) -> Entry:

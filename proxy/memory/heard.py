@@ -1,10 +1,12 @@
 """Entries as a window shows them: new ones, and held ones that it confirms, cuts or rewords."""
 
+from bisect import bisect_left
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from filters.letters import bare
 from filters.message import LARGEST, Message
 from proxy.memory.line import number_of
 from proxy.memory.session import Entry
@@ -111,10 +113,29 @@ def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
         return {"content": generated, **_WHOLE}
     cut = goes_on(generated, text) or len(text.split()) < len(generated.split())
     marks = {"interrupted": True, "original": generated} if cut else _WHOLE
-    return {"content": _given(message.content), **marks}
+    return {"content": _given(undotted(message, generated).content), **marks}
+
+
+def undotted(message: Message, generated: str) -> Message:
+    """A cut answer without the dots that some engines append; dots that were generated stay."""
+    text = message.content
+    if not isinstance(text, str) or not text.endswith(_DOTS) or generated.startswith(text):
+        return message
+    words = text.rstrip(_DOTTED)
+    if not goes_on(generated, words):
+        return message
+    heard = words if generated.startswith(words) else _beginning(generated, len(bare(words)))
+    return msgspec.structs.replace(message, content=heard)
+
+
+def _beginning(text: str, letters: int) -> str:
+    """As much of a text as has so many letters."""
+    return text[: bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))]
 
 
 _UNGIVEN = (UNSET, None)
+_DOTS = ("...", "…")
+_DOTTED = ".… "
 _WHOLE: dict[str, Any] = {"interrupted": False, "interrupt_timestamp": None, "original": None}
 
 

@@ -12,11 +12,12 @@ from msgspec import UNSET
 from filters.message import LARGEST, Message, epoch_seconds
 from proxy.memory.agents import Agents
 from proxy.memory.reconcile import reconcile
-from proxy.memory.session import Entry, Session
+from proxy.memory.session import COMMAND, Entry, Session
 from proxy.memory.speech import is_speech
 
 _FORMERLY = "agora"
 _SPOKEN = "speech_start_ms"
+_PUT_IN = "[think API injected]"
 _MOST_NOTICES = 32
 _MOST_AGENTS = 16
 _EARLIEST, _LATEST = 1e9, 1e11
@@ -162,11 +163,15 @@ def messages(contents: Sequence[Any]) -> list[Message]:
     """What an engine tells was said, as messages.
 
     Words of a user without a time of speech, where others have one, were put in through the engine's
-    interface, and nobody said them.
+    interface, and nobody said them; so were those that say so themselves.
     """
     items = [item for item in contents if isinstance(item, dict) and isinstance(item.get("role"), str)]
     timed = any(_SPOKEN in item for item in items)
-    return [_message(item, unsaid=timed and item["role"] == "user" and _SPOKEN not in item) for item in items]
+    return [_message(item, unsaid=item["role"] == "user" and _is_put_in(item, timed=timed)) for item in items]
+
+
+def _is_put_in(item: Mapping[str, Any], *, timed: bool) -> bool:
+    return (timed and _SPOKEN not in item) or str(item.get("content")).startswith(_PUT_IN)
 
 
 def _message(item: Mapping[str, Any], *, unsaid: bool) -> Message:
@@ -177,5 +182,5 @@ def _message(item: Mapping[str, Any], *, unsaid: bool) -> Message:
         content=content if isinstance(content, str) else "",
         turn_id=number if isinstance(number, int) and 0 <= number < LARGEST else UNSET,
         timestamp=at if plausible(at) is not None else UNSET,
-        metadata=metadata if isinstance(metadata, dict) else {"source": "command"} if unsaid else UNSET,
+        metadata=metadata if isinstance(metadata, dict) else {"source": COMMAND} if unsaid else UNSET,
     )

@@ -196,7 +196,7 @@ def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Ses
 
 
 def _told(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    said = zip(turns, contents(turn.entry for turn in turns), strict=True)
+    said = zip(turns, contents([turn.entry for turn in turns]), strict=True)
     return [{"session_id": turn.session, "timestamp": turn.at, "message": message} for turn, message in said]
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.absence import gone
-from proxy.memory.heard import renewed
+from proxy.memory.heard import renewed, undotted
 from proxy.memory.newest import Turn, seal
 from proxy.memory.overtaken import overtaken
 from proxy.memory.question import question_before, turn_of
@@ -152,4 +152,4 @@ def _unmarked(entry: Entry, message: Message) -> str | None:
 
 def _marked(message: Message, original: str) -> Message:
     marks = {**(message.metadata or {}), "interrupted": True, "original": original}
-    return msgspec.structs.replace(message, metadata=marks)
+    return msgspec.structs.replace(undotted(message, original), metadata=marks)

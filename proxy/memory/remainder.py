@@ -7,10 +7,10 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.agents import Agents
-from proxy.memory.contents import numbered
+from proxy.memory.contents import numbered, shown
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
-from proxy.memory.session import Entry, Session, message_of
+from proxy.memory.session import Entry, Session
 
 _SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
 _FIELDS: Final = tuple(name for name in Entry.__struct_fields__ if name != "role")
@@ -46,7 +46,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 
 def remainder(session: Session) -> Remainder:
     """What ``contents`` of a whole session leaves out."""
-    told = numbered(map(message_of, session.entries), now=0.0)
+    told = numbered(shown(session.entries), now=0.0)
     pairs = zip(session.entries, told, strict=True)
     return Remainder(
         entries=[_difference(*pair) for pair in pairs],

@@ -1,7 +1,7 @@
 """A session as it is held: what was said and heard, life by life."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -14,10 +14,14 @@ from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.store import Unreadable
 from proxy.memory.told import Told
 
+T = TypeVar("T")
+
 UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
 """What reading one session raises where its bytes are of no use, though the store answers."""
 REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
+COMMAND: Final = "command"
+"""The source of what a program put in through the engine's interface."""
 _ASIDE = 4
 
 
@@ -55,6 +59,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     def place(self) -> Reach:
         """Its turn."""
         return Reach(self.life, self.turn)
+
+    @property
+    def put_in(self) -> bool:
+        """Whether a program spoke in the user's place: nobody said it."""
+        return self.role == "user" and self.source == COMMAND
 
     @property
     def text(self) -> str:
@@ -163,9 +172,22 @@ def encode(session: Session) -> bytes:
     return msgspec.msgpack.encode(session)
 
 
+class _Person(msgspec.Struct, frozen=True):
+    user: str | None = None
+
+
+def person_of(blob: bytes) -> str | None:
+    """Whose a session is, in a fraction of the time that all of it takes; raises msgspec.DecodeError."""
+    return _decoded(blob, _Person).user
+
+
 def decode(blob: bytes) -> Session:
     """A session from a store's bytes; raises msgspec.DecodeError for anything else."""
+    return _decoded(blob, Session)
+
+
+def _decoded(blob: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(blob, type=Session)
+        return msgspec.msgpack.decode(blob, type=kind)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(f"it holds no session: {type(error).__name__}") from None

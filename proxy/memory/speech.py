@@ -46,7 +46,8 @@ def answers(window: Sequence[Message]) -> bool:
 
     Engines that number their turns do. Of others, some never show an answer.
     """
-    return any(message.role == "assistant" and message.source not in PROMPTS for message in window)
+    shown = any(message.role == "assistant" and message.source not in PROMPTS for message in window)
+    return shown or any(isinstance(message.turn_id, int) for message in window)
 
 
 def is_speech(message: Message) -> bool:

@@ -93,7 +93,7 @@ async def _episodes(room: Room) -> Response:
     since = time.time() - _A_DAY
     key = Key(room.tenant, agent)
     try:
-        found = await room.memory.episodes.recent(key, since=since, limit=_EPISODES)
+        found = await room.memory.episodes.recent(key, since=since, limit=_EPISODES, leisure=True)
     except ValueError:
         raise NotFound("What is kept of this agent cannot be read.") from None
     return await room.page("agent.html", _HERE, id=agent, episodes=found)

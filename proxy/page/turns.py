@@ -70,7 +70,7 @@ def _inside(trace: Trace, before: Trace | None) -> Inside:
     found = differences(asked, marked) if asked != marked else ()
     shown = Inside(
         asked=plain(asked),
-        ignored=content.call.ignored,
+        ignored=(*content.call.ignored, *content.who.ignored),
         fields={name: disclosure.field(name, raw) for name, raw in content.call.fields.items()},
         found=found,
         sent=_disclosed_body(body, _target(trace, content).kind),

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -35,13 +36,14 @@ class _Forget(msgspec.Struct):
 class Notebook:
     """Carries out tool calls for one person; what goes wrong is told to the model, in time.
 
-    Of a person without a name nothing is kept.
+    Of a person without a name nothing is kept. Days begin as in ``zone``.
     """
 
-    def __init__(self, person: Scope, knowledge: Knowledge, archive: Archive) -> None:
+    def __init__(self, person: Scope, knowledge: Knowledge, archive: Archive, zone: tzinfo = UTC) -> None:
         self._person = person
         self._knowledge = knowledge
         self._archive = archive
+        self._zone = zone
         self._tools: dict[str, Callable[[str], Awaitable[Any]]] = {
             STORE: self._store,
             RECALL: self._recall,
@@ -68,20 +70,21 @@ class Notebook:
 
     async def _recall(self, arguments: str) -> Any:
         asked = msgspec.json.decode(arguments, type=_Recall)
-        query = Query(text=asked.query, now=time.time(), limit=_MOST_FOUND)
-        return {"found": [_told(found) for found in await self._archive.search(self._person, query)]}
+        query = Query(text=asked.query, now=time.time(), limit=_MOST_FOUND, zone=self._zone)
+        found = await self._archive.search(self._person, query)
+        return {"found": [_told(one, self._zone) for one in found]}
 
     async def _forget(self, arguments: str) -> Any:
         asked = msgspec.json.decode(arguments, type=_Forget)
         return {"forgotten": await self._knowledge.drop(self._person, asked.id)}
 
 
-def _told(found: Found) -> dict[str, Any]:
+def _told(found: Found, zone: tzinfo) -> dict[str, Any]:
     told: dict[str, Any] = {"text": found.text, "kind": found.kind}
     if found.kind == "fact":
         told["id"] = found.session_id
     if found.role:
         told["said_by"] = found.role
     if found.timestamp:
-        told["on"] = time.strftime("%Y-%m-%d", time.gmtime(found.timestamp))
+        told["on"] = f"{datetime.fromtimestamp(found.timestamp, zone):%Y-%m-%d}"
     return told

@@ -115,7 +115,7 @@ def explain(
     return Explanation(
         pipeline=pipeline.name,
         whose=_whose(call, identity, pipeline),
-        ignored=call.ignored,
+        ignored=(*call.ignored, *identity.ignored),
         messages=_disclosed(call.messages),
         steps=outcome.steps,
         destination=Destination(upstream=target.name, kind=target.kind.name, model=_name(sent.get("model"))),

@@ -18,7 +18,7 @@ def narrated(told: Explanation, *, timed: bool = False) -> Iterator[Line]:
     yield line(f"pipeline {told.pipeline} -> upstream {to.upstream} ({to.kind}), model {to.model}", _HEAD)
     yield from _introduced(told.whose)
     for name in told.ignored:
-        yield line(f"ignored: {name} (not of the type that it should have)", "yellow")
+        yield line(f"ignored: {name} (cannot be used)", "yellow")
     yield line(f"messages: {len(told.messages)}")
     for number, step in enumerate(told.steps, 1):
         yield from _step(number, step, timed=timed)

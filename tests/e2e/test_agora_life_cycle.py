@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import itertools
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,25 @@ def test_an_odd_line_of_a_history_costs_that_line_alone(proxy: ProxyServer, item
     assert held(proxy) == [("user", "Hi")]
 
 
+@pytest.mark.parametrize("half", ["\ud83d", "\udc00 and", "\ud83d\ud83d"])
+def test_half_a_character_costs_that_character_alone(proxy: ProxyServer, half: str) -> None:
+    whole, cut = spoken("user", "Hi 🎈"), spoken("assistant", f"Hello {half}")
+    assert tell(proxy, notice(103, contents=[whole, cut], **{half: "a"})) == "taken"
+    assert held(proxy) == [("user", "Hi 🎈"), ("assistant", "Hello " + re.sub("[\ud800-\udfff]", "?", half))]
+
+
+def test_a_payload_of_null_is_an_empty_one(proxy: ProxyServer) -> None:
+    body = json.dumps({"noticeId": "n", "eventType": 102, "payload": None}).encode()
+    assert tell(proxy, body) == "ignored"
+
+
+def test_a_notice_may_be_numbered(proxy: ProxyServer) -> None:
+    payload = {"agent_id": "a", "channel": "room-1", "contents": [spoken("user", "Hi")]}
+    body = json.dumps({"noticeId": 7, "eventType": 103, "payload": payload}).encode()
+    assert [tell(proxy, body), tell(proxy, body)] == ["taken", "taken"]
+    assert held(proxy) == [("user", "Hi")]
+
+
 # --- a life begins and ends
 
 
@@ -369,6 +389,24 @@ def test_the_next_agent_can_be_given_what_was_said(proxy: ProxyServer, upstream:
     lines = message["content"].splitlines()
     assert lines[2:] == ["user: I like \u2039jazz\u203a.", "assistant: Noted.", "</last_conversation>"]
     assert proxy.client.get("/v1/memory/users/bob/system_messages").json() == []
+
+
+def test_what_a_program_put_in_is_nothing_that_the_user_said(proxy: ProxyServer) -> None:
+    history = [
+        spoken("user", "I like jazz.", -90),
+        spoken("assistant", "Noted.", -80),
+        {"role": "user", "content": "[think API injected] User level: VIP"},
+        {"role": "assistant", "content": "Welcome to the lounge."},
+    ]
+    tell(proxy, notice(103, start_ts=seconds(100), stop_ts=seconds(1), contents=history))
+    settle(proxy)
+    window = [user("And blues.", 5) | {"user": "ann"}]
+    proxy.chat(window, channel="room-1", user="ann")
+    settle(proxy)
+    [message] = proxy.client.get("/v1/memory/users/ann/system_messages").json()
+    assert "I like jazz." in message["content"] and "Welcome to the lounge." in message["content"]
+    assert "VIP" not in message["content"]
+    assert ("user", "[think API injected] User level: VIP") in held(proxy)
 
 
 def test_another_tenant_knows_nothing_of_the_user(serve: Serve, url: str, upstream: FakeUpstream) -> None:

@@ -1,5 +1,6 @@
 """The archive from outside: a second call knows the first, and a person can be forgotten."""
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.session import Entry, Session, encode
+from proxy.memory.store import Key, StoreError
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
 from tests.waiting import awaited, until
@@ -58,11 +62,12 @@ def settle(proxy: ProxyServer) -> None:
     """All that was said is written and archived."""
     time.sleep(0.1)
     memory = proxy.app.memory
-    assert memory is not None and memory.archiving is not None
+    assert memory is not None
 
     async def idle() -> None:
         await memory.recorder.drain()
-        await memory.archiving.archivist.idle()
+        if memory.archiving:
+            await memory.archiving.archivist.idle()
 
     proxy.run(idle())
     time.sleep(0.1)
@@ -94,6 +99,88 @@ def test_a_second_call_is_told_what_bears_on_it(archiving: ProxyServer, upstream
     assert message["content"].startswith("<recall>\n")
     assert f"the caller said: {WORDS}\n" in message["content"]
     assert message["content"].endswith("\n</recall>\n\nWhat is my scarecrow called?")
+
+
+def fill(proxy: ProxyServer, numbers: range) -> None:
+    """Sessions of somebody else, spoken in now."""
+    memory, now = proxy.app.memory, time.time()
+    entry = Entry(role="user", turn=0, content="Hello.", recorded=now)
+    blob = encode(Session(entries=(entry,), user="bob", created=now, updated=now))
+    assert memory is not None
+
+    async def filled() -> None:
+        keys = (Key("default", f"m{i:05d}") for i in numbers)
+        await asyncio.gather(*(memory.store.write(key, blob, version=0, ttl=3600) for key in keys))
+
+    proxy.run(filled())
+
+
+def last_talk(proxy: ProxyServer) -> str:
+    [message] = proxy.client.get("/v1/memory/users/ann/system_messages").json()
+    return message["content"]
+
+
+@pytest.mark.parametrize("keep", ["forever", "off"])
+def test_the_last_talk_is_found_among_many(serve: Serve, url: str, keep: str):
+    proxy = serve(CONFIG, MEMORY_URL=url, KEEP=keep)
+    fill(proxy, range(1100))
+    say(proxy, WORDS, session="a")
+    settle(proxy)
+    say(proxy, "I also have a wheelbarrow.", session="z")
+    settle(proxy)
+    fill(proxy, range(1100, 1400))
+    assert "wheelbarrow" in last_talk(proxy) and "scarecrow" not in last_talk(proxy)
+
+
+def test_a_talk_that_is_not_archived_yet_is_the_last_one(archiving: ProxyServer):
+    say(archiving, WORDS, session="a")
+    settle(archiving)
+    archivist = archiving.app.memory.archiving.archivist
+    with pytest.MonkeyPatch.context() as held_up:
+        held_up.setattr(archivist, "_quiet", 60)
+        say(archiving, "I also have a wheelbarrow.", session="b")
+        awaited(lambda: archivist.waiting(Scope("default", "ann")) == "b")
+        assert "wheelbarrow" in last_talk(archiving)
+
+
+def test_the_last_talk_is_told_while_the_archive_is_gone(
+    archiving: ProxyServer, monkeypatch: pytest.MonkeyPatch
+):
+    async def gone(*_: Any, **__: Any) -> Any:
+        raise StoreError("gone")
+
+    say(archiving, WORDS)
+    settle(archiving)
+    monkeypatch.setattr(archiving.app.memory.archiving.archive, "last_talk", gone)
+    assert WORDS in last_talk(archiving)
+    assert archiving.client.get("/v1/memory/users/bob/system_messages").status_code == 503
+
+
+def test_the_last_talk_is_told_when_its_session_has_gone(archiving: ProxyServer):
+    say(archiving, WORDS)
+    settle(archiving)
+    archiving.run(archiving.app.memory.store.delete(Key("default", "s1")))
+    assert WORDS in last_talk(archiving)
+
+
+def at_hour(hour: int) -> str:
+    """A time zone in which it is this hour now."""
+    ahead = (hour - time.gmtime().tm_hour + 12) % 24 - 12
+    return f"Etc/GMT{-ahead:+d}"
+
+
+@pytest.mark.parametrize(("hour", "is_told"), [(6, True), (18, False)])
+def test_yesterday_is_where_the_step_says(
+    serve: Serve, url: str, upstream: FakeUpstream, hour: int, is_told: bool
+):
+    step = f"{{recall: {{timezone: {at_hour(hour)}}}}}"
+    proxy = serve(CONFIG.replace("restore_history, recall]", f"restore_history, {step}]"), MEMORY_URL=url)
+    at = int((time.time() - 12 * 3600) * 1000)
+    told = {"role": "user", "content": WORDS, "turn_id": 0, "timestamp": at, "metadata": {"user": "ann"}}
+    proxy.client.put("/v1/memory/sessions/s1", json={"contents": [told]}).raise_for_status()
+    settle(proxy)
+    say(proxy, "Anything from yesterday?", session="s2")
+    assert (WORDS in sent(upstream)[-1]["content"]) == is_told
 
 
 def test_what_is_recalled_is_never_stored(archiving: ProxyServer):
@@ -141,6 +228,17 @@ def test_search_tells_what_it_found(archiving: ProxyServer):
     assert (found["kind"], found["text"], found["role"]) == ("turn", WORDS, "user")
     assert (found["session_id"], found["turn_id"]) == ("s1", 0)
     assert abs(found["timestamp"] - time.time()) < 60
+
+
+def test_what_a_program_put_in_is_never_found_as_the_callers_words(archiving: ProxyServer):
+    put_in = {"role": "user", "content": f"Say this: {WORDS}", "metadata": {"source": "command"}}
+    window = [put_in, {"role": "user", "content": "And my hen is called Olga."}]
+    archiving.chat(window, headers={"X-Session-Id": "s1", "X-User-Id": "ann"})
+    settle(archiving)
+    found = [one["text"] for one in search(archiving, "scarecrow Ferdinand hen Olga")]
+    assert found[0] == "And my hen is called Olga." and not any(WORDS in text for text in found)
+    kept = archiving.client.get("/v1/memory/users/ann/export").json()["turns"]
+    assert any(WORDS in json.dumps(turn) for turn in kept)
 
 
 @pytest.mark.parametrize("user", ["bob", "", None, " "])

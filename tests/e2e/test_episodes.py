@@ -158,9 +158,9 @@ def test_no_list_is_longer_than_the_longest(proxy: ProxyServer, monkeypatch: pyt
     assert memory
     recent = memory.episodes.recent
 
-    async def noting(agent: Any, *, since: float, limit: int) -> Any:
+    async def noting(agent: Any, *, limit: int, **more: Any) -> Any:
         asked.append(limit)
-        return await recent(agent, since=since, limit=limit)
+        return await recent(agent, limit=limit, **more)
 
     monkeypatch.setattr(memory.episodes, "recent", noting)
     assert [len(listed(proxy, params={"limit": limit})) for limit in (7, 1000, 1001, 10**12)] == [1] * 4

@@ -40,6 +40,10 @@ upstreams:
 pipelines:
   default: {upstreams: [main, reserve], %s}
 """
+NOBODY = """
+upstreams: {main: {base_url: "http://127.0.0.1:1/v1"}}
+pipelines: {default: {upstreams: [main], request: []}}
+"""
 QUICK = "first_token: 5s"
 GOOD = stream_of("Hello", " there.")
 BAD_GATEWAY = answer({"error": {"message": "Bad gateway."}}, 502)
@@ -449,6 +453,23 @@ def test_an_upstream_that_keeps_failing_is_passed_over_and_found_again(
     time.sleep(4.1)
     assert proxy.chat(stream=True).content == GOOD
     assert len(upstream.requests) == 6
+    assert ready(proxy) == (200, [])
+
+
+def test_a_model_that_was_not_named_before_makes_nobody_reachable(serve: Serve) -> None:
+    proxy = serve(NOBODY)
+    for number in range(5):
+        assert proxy.chat(model=f"m{number}").status_code == 502
+    assert ready(proxy) == (503, ["upstream main"])
+    assert proxy.chat(model="another").status_code == 502
+    assert ready(proxy) == (503, ["upstream main"])
+
+
+def test_an_upstream_that_answers_with_an_error_is_reached(serve: Serve, upstream: FakeUpstream) -> None:
+    proxy = serve(NOBODY.replace("http://127.0.0.1:1/v1", upstream.url))
+    upstream.says(*answer(b"", 503))
+    for number in range(6):
+        assert proxy.chat(model=f"m{number}").status_code == 503
     assert ready(proxy) == (200, [])
 
 

@@ -228,6 +228,59 @@ def test_a_locked_file_costs_a_call_its_deadline_at_most(
     assert ("user", "Who am I?") in texts(held(proxy))
 
 
+READY = {"status": "ready", "degraded": []}
+DEGRADED = {"status": "degraded", "degraded": ["memory"]}
+
+
+def stands(proxy: ProxyServer) -> Any:
+    return proxy.client.get("/readyz").json()
+
+
+def failing(proxy: ProxyServer) -> bool:
+    return "turnkeeper_memory_failing 1.0" in proxy.client.get("/metrics").text
+
+
+def test_while_a_file_is_locked_every_turn_and_the_server_say_so(
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    path = tmp_path / "locked.db"
+    proxy = serve(IMPATIENT, MEMORY_URL=f"sqlite:{path}")
+    call(proxy, user("I am Ann.", 0))
+    held(proxy)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        call(proxy, user("Who am I?", 1))
+        assert until(lambda: stands(proxy) == DEGRADED, seconds=0.45), "before the writer gives up"
+        assert failing(proxy)
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            got = call(proxy, user("Hello?", 0), session="s2")
+            assert got.headers["x-turnkeeper-degraded"] == "memory"
+            assert stands(proxy) == DEGRADED
+        other.rollback()
+    assert ("user", "Who am I?") in texts(held(proxy))
+    assert until(lambda: stands(proxy) == READY)
+    assert not failing(proxy)
+    assert "x-turnkeeper-degraded" not in call(proxy, user("Thank you.", 3), session="s3").headers
+
+
+def test_a_redis_that_dies_while_nobody_calls_is_missed(serve: Serve, tmp_path: Path) -> None:
+    with contextlib.closing(RedisServer(tmp_path)) as server:
+        proxy = serve(IMPATIENT, MEMORY_URL=server.url)
+        assert stands(proxy) == READY
+        server.kill()
+        assert until(lambda: stands(proxy) == DEGRADED)
+        assert failing(proxy)
+        server.start()
+        assert until(lambda: stands(proxy) == READY)
+        assert not failing(proxy)
+
+
+def test_a_redis_that_was_never_there_is_missed_without_any_call(serve: Serve) -> None:
+    proxy = serve(IMPATIENT, MEMORY_URL="redis://127.0.0.1:1")
+    assert until(lambda: stands(proxy) == DEGRADED, seconds=3)
+
+
 def test_a_kill_loses_no_turn_that_had_ended_a_moment_before(
     upstream: FakeUpstream, serve: Serve, tmp_path: Path
 ) -> None:

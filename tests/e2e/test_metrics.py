@@ -73,10 +73,15 @@ def test_a_hang_up_is_no_failure(proxy: ProxyServer, upstream: FakeUpstream) -> 
     assert value(proxy, "turnkeeper_turns_in_flight") == 0
 
 
-def test_filters_memory_and_ignored_fields_are_counted(agora: ProxyServer) -> None:
-    messages = [{"role": "user", "content": "Hi", "timestamp": "noon"}]
-    agora.chat(messages, headers={"X-Session-Id": "s"})
+def test_an_id_of_no_use_is_counted_and_costs_nothing(agora: ProxyServer) -> None:
+    assert agora.chat(headers={"X-User-Id": b"a\xc2\x85b", "X-Session-Id": "李雷".encode()}).is_success
     assert reaches(agora, 1, "turnkeeper_ignored_fields_total")
+
+
+def test_filters_memory_and_ignored_fields_are_counted(agora: ProxyServer) -> None:
+    messages = [{"role": "user", "content": "Hi", "timestamp": "noon", "metadata": {"source": 5}}]
+    agora.chat(messages, headers={"X-Session-Id": "s"}, turn_id="seven")
+    assert reaches(agora, 3, "turnkeeper_ignored_fields_total")
     assert value(agora, "turnkeeper_filter_seconds_count", filter="repair_history") == 1
     assert value(agora, "turnkeeper_memory_operation_seconds_count", operation="read", outcome="done") >= 1
     assert reaches(agora, 1, "turnkeeper_memory_operation_seconds_count", operation="write", outcome="done")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,25 @@ def test_what_was_said_over_the_proxy_is_exported(proxy: ProxyServer) -> None:
         ("user", "Hi", 3),
         ("assistant", "Hello there.", 3),
     ]
+
+
+@pytest.mark.parametrize("unit", [1, 1000])
+def test_an_answer_that_no_engine_has_timed_yet_is_shown_with_its_time(proxy: ProxyServer, unit: int) -> None:
+    asked = user("Hi", 3) | {"timestamp": int(time.time() * unit)}
+    proxy.chat([asked], headers={"X-Session-Id": "s1"})
+    proxy.run(proxy.app.memory.recorder.drain())  # type: ignore[union-attr]
+    exported = proxy.client.get(path_of("s1")).json()
+    question, answer = exported["contents"]
+    assert question == asked
+    assert type(answer["timestamp"]) is int
+    assert abs(answer["timestamp"] - asked["timestamp"]) <= 10 * unit
+    proxy.client.put(path_of("s2"), json=exported)
+    assert proxy.client.get(path_of("s2")).json() == exported
+    timed = {**answer, "timestamp": asked["timestamp"] + 5 * unit}
+    proxy.chat([asked, timed, user("And?", 4)], headers={"X-Session-Id": "s2"})
+    proxy.run(proxy.app.memory.recorder.drain())  # type: ignore[union-attr]
+    held = contents(proxy, "s2")
+    assert held[:2] == [asked, timed] and "timestamp" not in held[2]
 
 
 def test_an_imported_session_is_remembered_in_a_call(proxy: ProxyServer, upstream: FakeUpstream) -> None:

@@ -31,6 +31,13 @@ def test_a_user_with_a_proof_is_let_in(proving: ProxyServer) -> None:
     assert proving.chat(headers={"X-User-Id": "ann", "X-User-Hmac": signed("ann").upper()}).status_code == 200
 
 
+@pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
+def test_a_proof_is_of_the_name_and_not_of_its_bytes(proving: ProxyServer, coding: str) -> None:
+    headers = {"X-User-Id": "José".encode(coding), "X-User-Hmac": signed("José").encode()}
+    assert proving.chat(headers=headers).status_code == 200
+    assert proving.chat(headers=headers | {"X-User-Id": "Josè".encode(coding)}).status_code == 401
+
+
 @pytest.mark.parametrize(
     "proof", [None, "", "nonsense", "é", signed("bob"), signed("ann")[:-1], signed("ann", "another")]
 )

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
+from datetime import timedelta, timezone
 from functools import partial
 from typing import TypeVar
 
@@ -150,6 +151,82 @@ async def test_any_text_and_any_id_is_kept_and_asked(archive: Archive, text: str
     assert await asked(archive, f"{text} scarecrow", person) == [said]
 
 
+async def last(archive: Archive, person: Scope = ANN, limit: int = 10) -> list[str]:
+    return [turn.entry.text for turn in await archive.last_talk(person, limit=limit)]
+
+
+async def test_the_last_talk_is_the_one_that_was_spoken_in_last(archive: Archive):
+    assert await last(archive) == []
+    await archive.keep(Key("acme", "b"), session("Hello.", "The newest.", created=NOW - 50), mark=NOW)
+    await archive.keep(Key("acme", "a"), session("Kept later.", created=NOW - 5000), mark=NOW)
+    await archive.keep(Key("acme", "c"), session("Of Bob.", user="bob", created=NOW - 10), mark=NOW)
+    await archive.keep(Key("other", "d"), session("Of another tenant.", created=NOW - 10), mark=NOW)
+    assert await last(archive) == ["Hello.", "The newest."]
+    assert await last(archive, limit=1) == ["The newest."]
+    assert await last(archive, BOB) == ["Of Bob."]
+    assert await last(archive, Scope("acme", "")) == []
+    # Words that everybody says stand in no index.
+    await archive.keep(Key("acme", "e"), session("And so?", created=NOW - 5), mark=NOW)
+    assert await last(archive) == ["And so?"]
+    await archive.forget(ANN, at=NOW)
+    assert await last(archive) == []
+
+
+async def test_of_anothers_talk_the_last_one_holds_what_the_speaker_said(archive: Archive):
+    held = session("Of Ann.", "Noted.", created=NOW - 100).entries
+    guest = msgspec.structs.replace(held[0], turn=1, content="Of Bob.", user="bob", recorded=NOW - 90)
+    await archive.keep(KEY, session(entries=(*held, guest)), mark=NOW)
+    assert await last(archive, BOB) == ["Of Bob."]
+    assert await last(archive) == ["Of Ann.", "Noted.", "Of Bob."]
+
+
+# --- the index
+
+
+async def as_it_was(archive: Archive) -> None:
+    """Every text is indexed as words were told apart before, and otherwise than now."""
+    aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
+    assert isinstance(archive, SqlArchive)
+    await archive._engine.write(lambda: first(aged, {}))
+
+
+async def test_what_was_indexed_in_an_older_way_is_indexed_anew(archive: Archive):
+    await archive.keep(KEY, session("नमस्ते दुनिया"), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f", text="Speaks हिन्दी.", created=NOW))
+    await archive.add_document("acme", "a.md", [Chunk(title="नियम", text="Open at nine.")], at=NOW)
+    assert await archive.reindex() == 0
+    await as_it_was(archive)
+    assert await asked(archive, "नमस्ते हिन्दी नियम") == []
+    assert [await archive.reindex(limit=2) for _ in range(3)] == [2, 1, 0]
+    assert sorted(await asked(archive, "नमस्ते हिन्दी नियम", limit=3)) == [
+        "Open at nine.",
+        "Speaks हिन्दी.",
+        "नमस्ते दुनिया",
+    ]
+
+
+@pytest.mark.parametrize("driver", ["sealed-sqlite", "sealed-postgresql"])
+async def test_what_cannot_be_read_holds_up_no_index(request: pytest.FixtureRequest, driver: str):
+    url = await DRIVERS[driver](request)
+    for number in (1, 2):
+        archive = open_archive(url, codec=Encryption([bytes([number]) * 32]))
+        await archive.keep(Key("acme", f"s{number}"), session("नमस्ते"), mark=NOW)
+        await as_it_was(archive)
+        if number == 2:
+            assert [await archive.reindex(), await archive.reindex()] == [2, 0]
+            assert await asked(archive, "नमस्ते") == ["नमस्ते"]
+        await archive.aclose()
+
+
+async def test_an_index_that_is_made_anew_keeps_what_texts_mean(archive: Archive):
+    await archive.keep(KEY, session("dog"), mark=NOW)
+    (due,) = await archive.unmeant("m", limit=9)
+    await archive.add_vectors("m", [(due, vector("dog"))])
+    await as_it_was(archive)
+    assert await archive.reindex() == 1
+    assert await archive.unmeant("m", limit=9) == []
+
+
 # --- search
 
 
@@ -168,6 +245,14 @@ async def test_the_best_goes_first(archive: Archive):
     )
     assert found[0].timestamp == pytest.approx(held.entries[2].recorded)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+async def test_a_day_is_looked_for_where_it_begins(archive: Archive):
+    await archive.keep(KEY, session("My dog is called Rex.", created=NOW - 3600), mark=NOW)
+    for clock, found in ((60, True), (43_200, False)):
+        zone = timezone(timedelta(seconds=clock - NOW % 86_400))
+        query = Query(text="Anything from yesterday?", now=NOW, zone=zone)
+        assert bool(await archive.search(ANN, query)) == found
 
 
 async def test_words_are_found_by_their_stems_and_without_accents(archive: Archive):

@@ -6,8 +6,9 @@ Each request comes with what memory must hold once it was seen and answered. The
 - an answer cut at a word, with other case and punctuation, with dots, doubled, or swapped with the words that
   cut it: it is held as heard, beside what was generated. Told by a window that shows it;
 - an answer of which nothing was heard, left out or replayed without words: it is not held. Told by a window
-  that shows its question, and that shows any answer at all, or else the answer's stream broke off;
-- a window without the assistant's side: tells nothing, and all is held as before;
+  that shows its question, and that shows any answer at all or numbers its turns, or else the answer's stream
+  broke off;
+- without turn numbers, a window without the assistant's side: tells nothing, and all is held as before;
 - a failed turn: its question stands alone, or is glued to the next one and counts once;
 - an early or another form of words, and words withdrawn: neither they nor their answers are held;
 - an engine that counts anew: a new life, and nothing of the former is changed;
@@ -191,7 +192,7 @@ class Talk(Engine):
             ids = tuple(f"call_{turn}{i}" for i in range(self.draw(st.integers(1, 3))))
             call = self.line("assistant", "", calls=ids, told=True)
             self.request(call)
-            if self.lines[-1] is not call:
+            if self.lines[-1].calls != call.calls:
                 self.lines.append(call)
             for i in self.draw(st.permutations(ids)):
                 self.lines.append(self.line("tool", f"result of {i}", call_id=i))

@@ -33,7 +33,7 @@ class Engine:
         self.speakers = draw(st.sampled_from([(None,), ("ann", "bob")]))
         self.gaps = self.numbered and not self.marks and draw(st.integers(0, 2)) == 0
         self.size = draw(st.sampled_from([None, None, None, 1, 4, 6, 9]))
-        self.one_sided = draw(st.integers(0, 3)) == 0
+        self.one_sided = not self.numbered and draw(st.integers(0, 3)) == 0
         self.repeats = self.numbered or (self.size is None and not self.one_sided)
         self.lines: list[Line] = []
         self.requests: list[Request] = []
@@ -89,7 +89,7 @@ class Engine:
         for i, line in enumerate(lines):
             if line.role == "assistant" and not line.told:
                 spanned = i < newest and any(x.spoken or x.calls for x in lines[:i])
-                if line.spoken or (spanned and (answers or line.broken)):
+                if line.spoken or (spanned and (answers or line.broken or self.numbered)):
                     self.lines[self.lines.index(line)] = replace(line, told=True)
 
     def replayed(self, line: Line) -> list[Message]:

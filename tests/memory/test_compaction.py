@@ -142,6 +142,13 @@ def test_an_answer_that_is_confirmed_is_no_correction():
     assert corrected(before, msgspec.structs.replace(before, entries=entries)).summaries == before.summaries
 
 
+def test_a_digest_does_not_say_that_the_user_said_what_a_program_put_in():
+    entries = (entry(0, text="The caller is a VIP.", source="command"), *talk(2, start=1))
+    session = Session(entries=(*entries, *talk(14, start=2)))
+    text = digested(session, forced(session, WINDOW), entries, now=1.0).text
+    assert text.startswith("notes: The caller is a VIP.\nuser: user 1")
+
+
 def test_beyond_twice_the_maximum_a_digest_stands_in_without_anybody():
     session = Session()
     for n in range(30):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from proxy.memory.answer import Answer, answered
 from proxy.memory.cap import cap
 from proxy.memory.contents import contents, imported
 from proxy.memory.reconcile import asked, reconcile
+from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session
 from tests.memory.call import NOW, Call, calling, message, result
 
@@ -99,6 +101,34 @@ def test_an_answer_that_was_cut_before_anything_was_held_is_held() -> None:
     call = Call()
     call.ask(cut, "u:Stop.")
     assert call.memory == ["a:Why|Why did it?", "u:Stop."]
+
+
+QUESTION = Entry(role="user", turn=0, content="Hi", recorded=1750000000.25)
+ANSWER = Entry(role="assistant", turn=0, content="Hello.", source="llm", pending=True, recorded=1750000000.25)
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [(1749999999, 1750000000), (1749999999.5, 1750000000.25), (1749999999123, 1750000000250)],
+)
+def test_our_own_answer_bears_its_time_in_the_engines_unit(told: float, shown: float) -> None:
+    asked = msgspec.structs.replace(QUESTION, timestamp=told)
+    answer = contents([asked, ANSWER])[1]
+    assert answer["timestamp"] == shown and type(answer["timestamp"]) is type(told)
+    kept = Session(entries=(asked, ANSWER), turns=1)
+    assert restored(messages(contents(kept.entries)), remainder(kept)).entries == (asked, ANSWER)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [QUESTION, ANSWER],
+        [msgspec.structs.replace(QUESTION, timestamp=5), msgspec.structs.replace(ANSWER, recorded=0.0)],
+        [msgspec.structs.replace(QUESTION, timestamp=5), msgspec.structs.replace(ANSWER, pending=False)],
+    ],
+)
+def test_no_time_is_made_up(entries: list[Entry]) -> None:
+    assert "timestamp" not in contents(entries)[1]
 
 
 def test_an_entry_is_as_it_was_said() -> None:

@@ -132,10 +132,12 @@ def test_a_history_without_times_finds_its_call_by_its_words():
 def test_what_a_program_put_in_is_marked_as_that():
     lines = [
         {"role": "user", "content": "Hi", "speech_start_ms": 1715000001200},
-        {"role": "user", "content": "[think API injected] VIP"},
+        {"role": "user", "content": "User level: VIP"},
     ]
     assert [message.source for message in messages(lines)] == [None, "command"]
     assert [message.source for message in messages(lines[1:])] == [None]
+    spoken = [{"role": role, "content": "[think API injected] VIP"} for role in ("user", "assistant")]
+    assert [message.source for message in messages(spoken)] == ["command", None]
 
 
 def test_a_session_notes_no_more_than_it_needs():

@@ -34,13 +34,40 @@ def test_a_cut_answer_is_held_as_heard_with_what_was_generated():
 
 @pytest.mark.parametrize(
     "replayed",
-    ["Why did the scarecrow...", "why did the scarecrow…", "Why did the scare", "Why, did the Scarecrow"],
+    ["Why did the scare", "Why, did the Scarecrow", "Why did the scarecrow."],
 )
-def test_livekit_0_appends_dots_to_a_cut_answer(replayed: str):
+def test_a_cut_answer_is_held_as_it_is_replayed(replayed: str):
     call = Call()
     call.ask("u:A joke!", answer=JOKE)
     call.ask("u:A joke!", f"a:{replayed}", "u:Stop.")
     assert call.memory == ["u:A joke!", f"a:{replayed}|{JOKE}", "u:Stop."]
+
+
+@pytest.mark.parametrize(
+    ("replayed", "heard"),
+    [
+        ("Why did the scarecrow...", "Why did the scarecrow"),
+        ("Why did the scarecrow ...", "Why did the scarecrow"),
+        ("why did the scarecrow…", "Why did the scarecrow"),
+        ("Why did the scare...", "Why did the scare"),
+    ],
+)
+def test_livekit_0_appends_dots_to_a_cut_answer(replayed: str, heard: str):
+    call = Call()
+    call.ask("u:A joke!", answer=JOKE)
+    window = ["u:A joke!", f"a:{replayed}", "u:Stop."]
+    shown = marked(call.held, messages(*window))[1]
+    assert (shown.text, shown.interrupted, shown.original) == (heard, True, JOKE)
+    call.ask(*window, answer="Well.")
+    assert call.memory == ["u:A joke!", f"a:{heard}|{JOKE}", "u:Stop.", "a?:Well."]
+    assert marked(call.held, messages(*window, "a:Well.", "u:And?"))[1].text == heard
+
+
+def test_dots_that_were_said_are_held():
+    call = Call()
+    call.ask("u:A joke!", answer="Let me think... Why did the scarecrow?")
+    call.ask("u:A joke!", "a:Let me think...", "u:Stop.")
+    assert call.memory[1] == "a:Let me think...|Let me think... Why did the scarecrow?"
 
 
 def test_vapi_replays_the_transcript_with_other_punctuation():
@@ -75,6 +102,30 @@ def test_livekit_drops_an_answer_that_was_not_played():
     call.ask("a:Hello!", "u:A joke!", answer=JOKE, finished=False)
     call.ask("a:Hello!", "u:A joke!", "u:No, a story.", answer="Once upon a time.")
     assert call.memory == ["a:Hello!", "u:A joke!", "u:No, a story.", "a?:Once upon a time."]
+
+
+def test_agora_leaves_out_the_only_answer_that_nobody_heard():
+    call = Call()
+    call.ask("1u:Tell me a story.", answer="Once upon a time.")
+    call.ask("1u:Tell me a story.", "2u:No, a joke.", answer="Why did it?")
+    assert call.memory == ["u:Tell me a story.", "u:No, a joke.", "a?:Why did it?"]
+    told = ["1u:Tell me a story.", "1a:Once upon", "2u:No, a joke.", "2a:Why did it?", "3u:Ha!"]
+    call.ask(*told, answer="Another?")
+    assert call.memory == [
+        "u:Tell me a story.",
+        "a:Once upon|Once upon a time.",
+        "u:No, a joke.",
+        "a:Why did it?",
+        "u:Ha!",
+        "a?:Another?",
+    ]
+
+
+def test_an_engine_without_numbers_may_never_show_an_answer():
+    call = Call()
+    call.ask("u:Tell me a story.", answer="Once upon a time.")
+    call.ask("u:Tell me a story.", "u:No, a joke.", answer="Why did it?")
+    assert call.memory == ["u:Tell me a story.", "a?:Once upon a time.", "u:No, a joke.", "a?:Why did it?"]
 
 
 def test_livekit_commits_empty_content():

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from proxy.memory.codec import Identity
@@ -103,6 +104,71 @@ async def test_the_oldest_go_where_one_blob_holds_them_all():
         await episodes.add(NOVA, thought(str(number)), ttl=600)
     kept = await contents(episodes)
     assert (len(kept), kept[0], kept[-1]) == (MOST, str(MOST + 4), "5")
+    await store.aclose()
+
+
+def large(number: int, at: float | None = None) -> EpisodicMemory:
+    return thought(f"{number} {'x' * 16_000}", at)
+
+
+def numbers(told: list[str]) -> list[int]:
+    return [int(one.partition(" ")[0]) for one in told]
+
+
+async def test_many_large_ones_are_all_kept_and_cost_a_call_little(
+    episodes: Episodes, store: Store, url: str
+):
+    now = time.time()
+    for number in range(100):
+        await episodes.add(NOVA, large(number, now - 100 + number), ttl=600)
+    assert numbers(await contents(episodes, limit=10)) == [*range(99, 89, -1)]
+    whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)
+    assert numbers([one.content for one in whole]) == [*range(99, -1, -1)]
+    some = await episodes.recent(NOVA, since=now - 80.5, limit=60, leisure=True)
+    assert numbers([one.content for one in some]) == [*range(99, 39, -1)]
+    if not url.startswith("redis"):
+        held = await store.read(Key("one/episodes", "nova"))
+        assert held is not None and len(held.blob) < 600_000
+
+
+async def test_a_late_one_stands_where_it_belongs_and_times_stay_single(episodes: Episodes):
+    now = time.time()
+    for number in range(60):
+        await episodes.add(NOVA, large(number, now + number), ttl=600)
+    kept = [await episodes.add(NOVA, large(100 + i, now + 5), ttl=600) for i in range(2)]
+    whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)
+    assert len({one.timestamp for one in whole}) == 62
+    late = numbers([one.content for one in whole])
+    assert {*late[54:57]} == {5, 100, 101} and [*whole].count(kept[0]) == 1
+
+
+async def test_of_large_ones_the_oldest_and_the_expired_leave_the_store(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("proxy.memory.episodes.on_store.MOST", 50)
+    store = open_store("memory:", deadline=1.0, codec=Identity())
+    episodes = open_episodes("memory:", deadline=1.0, codec=Identity(), store=store)
+    now = time.time()
+    for number in range(300):
+        await episodes.add(NOVA, large(number, now - 300 + number), ttl=6000 if number == 299 else 600)
+    whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)
+    assert numbers([one.content for one in whole]) == [*range(299, 249, -1)]
+    assert len(await store.cold(Key("one/episodes", "nova"), limit=1000)) < 100
+    monkeypatch.setattr(time, "time", lambda: now + 2000)
+    await episodes.add(NOVA, thought("new"), ttl=600)
+    assert await store.cold(Key("one/episodes", "nova")) == []
+    assert len(await contents(episodes)) == 2
+    await store.aclose()
+
+
+async def test_what_an_older_version_kept_is_read():
+    store = open_store("memory:", deadline=1.0, codec=Identity())
+    episodes = open_episodes("memory:", deadline=1.0, codec=Identity(), store=store)
+    now = time.time()
+    kept = [(now - i, now + 60, large(i, now - i).encoded()) for i in range(100)]
+    await store.write(Key("one/episodes", "nova"), msgspec.msgpack.encode(kept), version=0, ttl=60)
+    assert numbers(await contents(episodes)) == [*range(100)]
+    await episodes.add(NOVA, thought("7000"), ttl=600)
+    whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)
+    assert numbers([one.content for one in whole]) == [7000, *range(100)]
     await store.aclose()
 
 

@@ -10,9 +10,10 @@ import pytest
 from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.open import open_store
+from proxy.memory.pulse import Pulse
 from proxy.memory.recall import laid
 from proxy.memory.session import Session, decode
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store, StoreError, Unreadable
 from proxy.record import Recorder, Said, Window
 from tests.fake_upstream import stream_of
 
@@ -73,6 +74,78 @@ def test_what_was_not_written_is_written_when_the_store_is_back() -> None:
         return await texts(store.store), failing, recorder.failing
 
     assert asyncio.run(run()) == (["question 0", "answer 0"], True, False)
+
+
+class Slow:
+    """A store whose writes wait until they are let go."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.open = asyncio.Event()
+
+    async def read(self, key: Key, *, leisure: bool = False) -> Any:
+        return await self.store.read(key, leisure=leisure)
+
+    async def write(self, *given: Any, **named: Any) -> bool:
+        await self.open.wait()
+        return await self.store.write(*given, **named)
+
+
+def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
+    other = Key("default", "s2")
+
+    async def run() -> list[tuple[bool, bool, bool]]:
+        store = Slow(memory())
+        pulse = Pulse(store, patience=0.05)  # type: ignore[arg-type]
+        recorder = Recorder(store, Window(), pulse=pulse)  # type: ignore[arg-type]
+        states = []
+
+        def note() -> None:
+            states.append((recorder.failing, recorder.lags(KEY), recorder.lags(other)))
+
+        recorder.put(said(0))
+        await asyncio.sleep(0.01)
+        note()
+        await asyncio.sleep(0.06)
+        note()
+        store.open.set()
+        await recorder.drain()
+        note()
+        return states
+
+    assert asyncio.run(run()) == [(False,) * 3, (True,) * 3, (False,) * 3]
+
+
+def test_a_store_that_takes_nothing_is_a_failure_for_all_who_call_now() -> None:
+    other = Key("default", "s2")
+
+    async def run() -> tuple[bool, bool]:
+        recorder = Recorder(Sick(memory(), failures=2), Window())  # type: ignore[arg-type]
+        recorder.put(said(0))
+        await asyncio.sleep(0.05)
+        lagging = recorder.lags(other)
+        await recorder.drain()
+        return lagging, recorder.lags(other)
+
+    assert asyncio.run(run()) == (True, False)
+
+
+def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
+    other = Key("default", "s2")
+
+    class Sealed(Slow):
+        async def read(self, key: Key, *, leisure: bool = False) -> Any:
+            if key == KEY:
+                raise Unreadable("its key is lost")
+            return await super().read(key, leisure=leisure)
+
+    async def run() -> tuple[bool, bool]:
+        recorder = Recorder(Sealed(memory()), Window())  # type: ignore[arg-type]
+        recorder.put(said(0))
+        await asyncio.sleep(0.05)
+        return recorder.lags(KEY), recorder.lags(other)
+
+    assert asyncio.run(run()) == (True, False)
 
 
 def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

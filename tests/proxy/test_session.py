@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy import session
 from proxy.place import Place
+from proxy.query import query_of
 from proxy.session import DEFAULT, SESSION_PLACES, USER_PLACES, Identity, Places, header_value
 from tests.calls import call_of
 
@@ -112,6 +113,46 @@ def test_the_general_names_come_before_every_dialects():
     assert [str(place) for place in USER_PLACES[-2:]] == ["message:metadata.user", "body:user"]
 
 
+def on_the_wire(value, coding="utf-8"):
+    """A header's value as the server has it before anybody reads it: a character for each byte."""
+    return value.encode(coding).decode("latin-1")
+
+
+@pytest.mark.parametrize("name", ["ann", "José", "李雷", "Łukasz", "Ünal", "Ann 🎈", "नमस्ते"])
+def test_an_id_in_a_header_is_the_one_that_the_body_names(name):
+    headers = {"X-Session-Id": on_the_wire(name), "X-User-Id": on_the_wire(name)}
+    assert identity({}, headers) == identity({"session_id": name, "user_id": name})
+
+
+def test_an_id_in_latin_1_is_one_too():
+    assert identity({}, {"X-User-Id": on_the_wire("José", "latin-1")}).user == "José"
+
+
+@pytest.mark.parametrize("written", ["José".encode(), "José".encode("latin-1"), b"Jos%C3%A9"])
+def test_an_id_in_an_address_is_one_too(written):
+    assert query_of(b"user_id=" + written) == {"user_id": "José"}
+
+
+def test_an_id_that_is_text_already_stays_as_it_is():
+    assert identity({}, {"X-User-Id": "李雷"}).user == "李雷"
+
+
+@pytest.mark.parametrize("value", ["a\x85b", "\ufffe" * 257, "x" * 257, "a\tb"])
+def test_an_id_of_no_use_is_told(value):
+    told = identity({"user_id": {}, "user": 1.5}, {"X-User-Id": value, "X-Session-Id": "s"})
+    assert (told.session, told.user) == ("s", None)
+    assert told.ignored == ("header:X-User-Id", "body:user_id", "body:user")
+
+
+@pytest.mark.parametrize("nothing", ["", "  ", None])
+def test_what_names_nobody_is_no_fault(nothing):
+    assert identity({"user_id": nothing}, {"X-User-Id": nothing or ""}).ignored == ()
+
+
+def test_what_stands_behind_the_id_that_counts_is_not_looked_at():
+    assert identity({"user": {}}, {"X-User-Id": "ann"}).ignored == ()
+
+
 def test_only_the_newest_user_message_names_the_speaker():
     told = user_message(metadata={"user": "ann"})
     answer = {"role": "assistant", "content": "hi", "metadata": {"user": "not a speaker"}}
@@ -177,7 +218,7 @@ def test_an_id_is_read_out_of_objects_inside_texts():
 def test_a_bad_id_is_passed_over(raw):
     names = ["session_id", "params", "call", "custom", "extendData", "channel", "metadata"]
     found = identity({"context": {"channel": "room"}}, raw=dict.fromkeys(names, raw))
-    assert found == Identity("acme", "room", None, background=False)
+    assert (found.session, found.user, found.background) == ("room", None, False)
 
 
 def test_only_what_is_asked_for_is_decoded(monkeypatch):

@@ -74,6 +74,25 @@ def test_calls_and_speakers_are_told() -> None:
     ]
 
 
+def test_what_nobody_said_is_shown_with_where_it_comes_from() -> None:
+    model = Model("Ann is a VIP.")
+    entries = [
+        Entry(role="assistant", turn=0, content="Hello!", source="greeting"),
+        Entry(role="user", turn=1, content="User level: VIP", source="command", user="ann"),
+        Entry(role="user", turn=2, content=LONG, source="asr"),
+        Entry(role="assistant", turn=2, content="Gladly.", source="llm"),
+    ]
+    notes(model, entries)
+    told = [json.loads(line) for line in re.findall(r"^\{.*\}$", model.asked[0][1], re.MULTILINE)]
+    assert told == [
+        {"role": "assistant", "text": "Hello!"},
+        {"role": "user", "text": "User level: VIP", "source": "command"},
+        {"role": "user", "text": LONG},
+        {"role": "assistant", "text": "Gladly."},
+    ]
+    assert "What has a source was put in by a program" in model.asked[0][1].rpartition("</transcript>")[2]
+
+
 def test_what_is_too_long_is_shown_in_pieces() -> None:
     model = Model("Notes.")
     entries = said(*[LONG] * 200, "x" * 20_000)

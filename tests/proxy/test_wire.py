@@ -42,6 +42,59 @@ def test_a_bad_extension_is_left_out_and_named(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "field",
+    [
+        {"timestamp": "yesterday"},
+        {"timestamp": True},
+        {"turn_id": "seven"},
+        {"turn_id": 1.5},
+        {"turn_id": 10**30},
+        {"interruptable": "maybe"},
+        {"interruptable": 1},
+    ],
+)
+def test_a_bad_extension_of_the_top_level_is_named(field: dict[str, Any]) -> None:
+    assert read([{"role": "user", "content": "x"}], **field).ignored == tuple(field)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"source": 5},
+        {"user": True},
+        {"user": ["ann"]},
+        {"interrupted": "yes"},
+        {"interrupt_timestamp": "x"},
+        {"original": {}},
+    ],
+)
+def test_a_bad_mark_of_a_message_is_named(mark: dict[str, Any]) -> None:
+    said = {"role": "assistant", "content": "x", "metadata": {"source": "llm"} | mark}
+    (name,) = mark
+    assert read([{"role": "user", "content": "x"}, said]).ignored == (f"messages[1].metadata.{name}",)
+
+
+def test_extensions_as_engines_send_them_are_all_of_use() -> None:
+    marks = {"interrupted": True, "interrupt_timestamp": 1.5, "original": "xy", "source": "llm", "mine": [1]}
+    said = [
+        {"role": "user", "content": "x", "turn_id": 1, "timestamp": 1, "metadata": {"user": 7}},
+        {"role": "assistant", "content": "x", "metadata": marks},
+        {"role": "user", "content": "x", "metadata": dict.fromkeys(marks)},
+    ]
+    assert read(said, turn_id=1, timestamp=1.5, interruptable=False).ignored == ()
+    assert read(said, turn_id=None, timestamp=None, interruptable=None).ignored == ()
+
+
+def test_bad_extensions_at_every_level_are_named_together() -> None:
+    said = {"role": "user", "content": "x", "turn_id": "one", "metadata": {"source": 5}}
+    assert read([said], turn_id="one").ignored == (
+        "messages[0].turn_id",
+        "turn_id",
+        "messages[0].metadata.source",
+    )
+
+
+@pytest.mark.parametrize(
     ("timestamp", "seconds"), [(1678901234, 1678901234.0), (1678901234567, 1678901234.567)]
 )
 def test_timestamps_count_seconds_or_milliseconds(timestamp: int, seconds: float) -> None:

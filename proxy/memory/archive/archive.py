@@ -1,6 +1,7 @@
 """A place where what was said is kept for good: one contract, a driver for each database."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, tzinfo
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -103,6 +104,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     now: float
     limit: int = 10
+    zone: tzinfo = UTC
+    """Where the days begin that the text speaks of."""
     meaning: Meaning | None = None
     """What the text means, where that is known."""
 
@@ -147,6 +150,13 @@ class Archive(Protocol):
 
     async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
         """What was said by the person and in the person's talks; each with the number to go on ``after``."""
+        ...
+
+    async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
+        """The end, in order, of the talk that was spoken in last of those in which the person spoke.
+
+        Of another's talk it is what the person said.
+        """
         ...
 
     async def turns_of(self, key: Key, *, limit: int = 10_000) -> list[Turn]:
@@ -205,6 +215,10 @@ class Archive(Protocol):
 
     async def expire(self, *, now: float, limit: int = 200) -> int:
         """Removes a few facts that have expired; how many."""
+        ...
+
+    async def reindex(self, *, limit: int = 20) -> int:
+        """Indexes a few texts anew that were indexed when words were told apart in another way; how many."""
         ...
 
     async def scrub(self) -> None:

@@ -5,13 +5,14 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
 from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.lexicon import Scope
 from proxy.memory.session import Entry, Session, decode
 from proxy.memory.store import Key, Store, StoreError, Unreadable
 
@@ -58,6 +59,7 @@ class Archivist:
         self._quiet = quiet
         self._hurried = False
         self._due: dict[Key, _Due] = {}
+        self._taken: dict[Key, _Due] = {}
         self._missed = True
         self._swept = 0.0
         self._awake = asyncio.Event()
@@ -74,6 +76,13 @@ class Archivist:
         self._due[key] = _Due(session, now, since, min(now + self._quiet, since + _LONGEST_DUE))
         if not former:
             self._awake.set()
+
+    def waiting(self, person: Scope) -> str | None:
+        """The newest session of a person that is still to be kept, or being kept, if there is any."""
+        for key, due in (*reversed(self._due.items()), *self._taken.items()):
+            if key.tenant == person.tenant and due.session.user == person.person:
+                return key.session
+        return None
 
     def start(self) -> None:
         """From now on what is due is kept, first of all what was lost."""
@@ -144,12 +153,14 @@ class Archivist:
 
     async def _take(self, key: Key) -> None:
         # Not before: a task that is cancelled before it begins puts nothing back.
-        due = self._due.pop(key)
+        due = self._taken[key] = self._due.pop(key)
         try:
             await self._keep(key, due.session, due.mark)
         except (StoreError, asyncio.CancelledError):
             self._due.setdefault(key, due)
             raise
+        finally:
+            del self._taken[key]
 
     async def _keep(self, key: Key, session: Session, mark: float) -> None:
         try:
@@ -216,12 +227,15 @@ class Archivist:
             await self._keep(key, session, mark)
 
     async def _sweep(self) -> None:
-        """What has expired or is too old goes, a few at a time; in between, what is due is kept."""
+        """What has expired or is too old goes, a few at a time; in between, what is due is kept.
+
+        Then what was indexed by an older Turnkeeper is indexed anew.
+        """
         now = time.time()
-        sweeps = [partial(self._archive.expire, now=now)]
+        sweeps: list[Callable[[], Awaitable[int]]] = [partial(self._archive.expire, now=now)]
         if self._keep_for:
             sweeps.append(partial(self._archive.sweep, before=now - self._keep_for))
-        for sweep in sweeps:
+        for sweep in (*sweeps, self._archive.reindex):
             while await sweep():
                 self.failing = False
                 await asyncio.sleep(_SHORTEST)

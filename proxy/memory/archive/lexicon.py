@@ -16,10 +16,29 @@ _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1100-\u11ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
 )
-_RUN: Final = re.compile(f"[{_UNSPACED}]+|[^\\W_{_UNSPACED}]+")
 _IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
+# The marks that a word is spelt with, and letters between them: to Python, vowels of Hindi or Tibetan are
+# no part of a word.
+_MARKS: Final = (
+    "\u0483-\u0487\u0711-\u07f3\u0816-\u082d\u0859-\u085b\u0900-\u0963\u0981-\u09e3\u09fe-\u0a75\u0a81-\u0ae3"
+    "\u0afa-\u0b63\u0b82-\u0bd7\u0c00-\u0c63\u0c81-\u0c83\u0cbc-\u0d4d\u0d57-\u0d63\u0d81-\u0df3"
+    "\u0f18-\u0f19\u0f35\u0f37\u0f39\u0f3e-\u0f84\u0f86-\u0fbc\u0fc6\u135d-\u135f\u1712-\u1734\u1752-\u1773"
+    "\u180b-\u180d\u180f-\u193b\u1a17-\u1a1b\u1a55-\u1a7f\u1b00-\u1b44\u1b6b-\u1b73\u1b80-\u1bf3\u1c24-\u1c37"
+    "\ua802-\ua827\ua880-\ua8c5\ua8e0-\ua8f1\ua8ff-\ua92d\ua947-\ua953\ua980-\ua9c0\ua9e5-\uaa4d\uaa7b-\uaac1"
+    "\uaaeb-\uaaef\uabe3-\uabea\U00011000-\U00011046\U00011100-\U00011134"
+)
+_LETTER: Final = f"[^\\W_{_UNSPACED}]"
+_RUN: Final = re.compile(f"[{_UNSPACED}]+|{_LETTER}+(?:[{_MARKS}]+{_LETTER}*)*")
+_PLAIN: Final = re.compile("[a-z0-9]+")
 _APOSTROPHE: Final = re.compile("(?<=\\w)['\u2019\u02bc](?=\\w)")
-_ACCENTS: Final = re.compile("[\u0300-\u036f]")
+# Accents, and the vowels and points that Hebrew and Arabic write or leave out; hamza and madda stay.
+_ACCENTS: Final = re.compile(
+    "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+    "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"
+    "\u0610-\u061a\u0640\u064b-\u0652\u0656-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed]"
+)
+# They shape letters of the same word.
+_JOINERS: Final = re.compile("(?<=[\u0900-\u0dff])[\u200c\u200d]")
 _LONGEST: Final = 64
 
 STOP_WORDS: Final = frozenset(
@@ -92,7 +111,8 @@ class _sealer:  # noqa: N801 - a function with what it needs drawn once
 
 def words(text: str) -> Iterator[str]:
     """The words of a text: folded, without accents; of scripts without spaces, each two neighbours."""
-    for run in _RUN.findall(_folded(text)):
+    folded = _folded(text)
+    for run in (_PLAIN if folded.isascii() else _RUN).findall(folded):
         if not _IS_UNSPACED.match(run):
             yield run[:_LONGEST]
         elif len(run) == 1:
@@ -104,5 +124,6 @@ def words(text: str) -> Iterator[str]:
 def _folded(text: str) -> str:
     if text.isascii():
         return _APOSTROPHE.sub("", text).lower()
-    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", _APOSTROPHE.sub("", text)))
+    whole = _JOINERS.sub("", _APOSTROPHE.sub("", text))
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", whole))
     return unicodedata.normalize("NFKC", plain).casefold()

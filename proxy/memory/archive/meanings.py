@@ -12,7 +12,18 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first
 from proxy.memory.archive.vector import Vector, cosine, packed, sign
-from proxy.memory.archive.words import DOCUMENT, FACT, MEANT, NO_VECTOR, PUT_VECTOR, SIGNS, UNMEANT
+from proxy.memory.archive.words import (
+    DOCUMENT,
+    FACT,
+    INDEXED_ANEW,
+    MEANT,
+    NO_VECTOR,
+    OUTDATED,
+    PUT_VECTOR,
+    SIGNS,
+    UNMEANT,
+    UP_TO_DATE,
+)
 from proxy.memory.session import Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key, StoreError
@@ -26,6 +37,21 @@ _COMPARED: Final = 48
 def unmeant(shelf: Shelf, model: str, limit: int) -> Steps[list[Unmeant]]:
     """As the archive's ``unmeant``."""
     rows = yield from asked(UNMEANT, {"model": model, "limit": limit})
+    return (yield from _read(shelf, rows))
+
+
+def reindex(shelf: Shelf, limit: int) -> Steps[int]:
+    """As the archive's ``reindex``. What cannot be read keeps the words that it has."""
+    rows = yield from asked(OUTDATED, {"limit": limit})
+    found = yield from _read(shelf, rows)
+    for one in found:
+        anew = one.terms if one.text is None else shelf.lexicon.terms(one.owner, one.text)
+        change = INDEXED_ANEW if anew != one.terms else UP_TO_DATE
+        yield from asked(change, {"passage": one.passage, "terms": one.terms, "anew": anew})
+    return len(found)
+
+
+def _read(shelf: Shelf, rows: Rows) -> Steps[list[Unmeant]]:
     items: dict[tuple[int, int], Sequence[Any]] = {}
     for kind in sorted({row[1] for row in rows}):
         ids = listed(row[2] for row in rows if row[1] == kind)

@@ -29,13 +29,27 @@ _WEEKDAYS: Final = _numbered(
     "星期一 星期二 星期三 星期四 星期五 星期六 星期日",
     "月曜日 火曜日 水曜日 木曜日 金曜日 土曜日 日曜日",
 )
-_MONTHS: Final = _numbered(
-    "january february march april may june july august september october november december",
-    "januar februar märz april mai juni juli august september oktober november dezember",
-    "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
-    "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
-    start=1,
+# "may" and "march" are verbs as well, "mars" a planet and "mayo" a sauce: a month is one behind a word of its
+# own language that says so.
+_MONTHS_OF: Final = (
+    (
+        r"in|(?<!at )last|since|of|during",
+        "january february march april may june july august september october november december",
+    ),
+    (
+        r"im|seit|letzten",
+        "januar februar märz april mai juni juli august september oktober november dezember",
+    ),
+    (
+        r"en|depuis",
+        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+    ),
+    (
+        r"en|desde",
+        "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+    ),
 )
+_MONTHS: Final = _numbered(*(names for _, names in _MONTHS_OF), start=1)
 _DAYS_AGO: Final = {
     **dict.fromkeys(("today", "heute", "aujourd'hui", "hoy", "今天", "今日", "오늘"), 0),
     **dict.fromkeys(("yesterday", "last night", "gestern", "hier", "ayer", "昨天", "昨日", "어제"), 1),
@@ -48,44 +62,113 @@ _BEFORE_THIS: Final = {
     **dict.fromkeys(("last month", "letzten monat", "mois dernier", "mes pasado", "上个月", "先月"), "month"),
     **dict.fromkeys(("last year", "letztes jahr", "année dernière", "año pasado", "去年"), "year"),
 }
-_UNITS: Final = {
-    **dict.fromkeys(("days", "day", "tagen", "tag", "jours", "jour", "días", "día"), 1),
-    **dict.fromkeys(("weeks", "week", "wochen", "woche", "semaines", "semaine", "semanas", "semana"), 7),
-    **dict.fromkeys(("months", "month", "monaten", "monat", "mois", "meses", "mes"), 30),
-    **dict.fromkeys(("years", "year", "jahren", "jahr", "années", "ans", "an", "años", "año"), 365),
-}
-_COUNTS: Final = {
-    **_numbered("one two three four five six seven", "einem zwei drei vier fünf sechs sieben", start=1),
-    **_numbered("un deux trois quatre cinq six sept", "un dos tres cuatro cinco seis siete", start=1),
-    **dict.fromkeys(("a", "an", "einer", "une", "una"), 1),
+
+
+class _Ago(NamedTuple):
+    """How a language counts back: what it says of it, in which frame, and its words for numbers and days."""
+
+    said: str
+    frame: str
+    counts: Mapping[str, int]
+    units: Mapping[str, int]
+
+
+# As "an" is a year to some and a preposition to others, each language counts in its own words.
+_AGO_OF: Final = (
+    _Ago(
+        " ago",
+        r"{} ago\b",
+        _numbered("one two three four five six seven", start=1) | {"a": 1},
+        {"day": 1, "days": 1, "week": 7, "weeks": 7, "month": 30, "months": 30, "year": 365, "years": 365},
+    ),
+    _Ago(
+        "vor ",
+        r"\bvor {}",
+        _numbered("einem zwei drei vier fünf sechs sieben", start=1) | {"einer": 1},
+        {
+            "tag": 1,
+            "tagen": 1,
+            "woche": 7,
+            "wochen": 7,
+            "monat": 30,
+            "monaten": 30,
+            "jahr": 365,
+            "jahren": 365,
+        },
+    ),
+    _Ago(
+        "il y a ",
+        r"\bil y a {}",
+        _numbered("un deux trois quatre cinq six sept", start=1) | {"une": 1},
+        {
+            "jour": 1,
+            "jours": 1,
+            "semaine": 7,
+            "semaines": 7,
+            "mois": 30,
+            "an": 365,
+            "ans": 365,
+            "années": 365,
+        },
+    ),
+    _Ago(
+        "hace ",
+        r"\bhace {}",
+        _numbered("un dos tres cuatro cinco seis siete", start=1) | {"una": 1},
+        {"día": 1, "días": 1, "semana": 7, "semanas": 7, "mes": 30, "meses": 30, "año": 365, "años": 365},
+    ),
+)
+_HIER: Final = "hier"
+# "Here" to Germans and Dutch: it is yesterday where something beside it is French, and no word of theirs.
+_FRENCH: Final = re.compile(
+    r"\b(?:nous|vous|avez|avons|ai|suis|est|était|étais|que|quoi|quel|quelle|où|une|avec|pour|mon|qui|il|elle)\b"
+    r"|\b(?:[cjl]|d(?='hier)|n|qu)'[a-zà-ÿœ]"
+    r"|\btu (?:as|avais|es|étais|disais|m'|t'|l')|\bje (?:ne|vais|veux|voulais)\b"
+    r"|\bhier (?:soir|matin|midi|après-midi|à|au)\b|\b(?:depuis|dès) hier\b"
+)
+# What these are not a part of.
+_ALONE: Final = {
+    "mardi": r"\bmardi\b(?! gras)",
+    "domingo": r"(?<!santo )(?<!plácido )(?<!placido )\bdomingo\b",
+    "前天": r"(?<![以之天年月周目时钟从提面])前天",
+    "上周": r"(?<![以晚早])上周(?![围边])",
+    "去年": r"(?<!过)去年",
 }
 _SPACED: Final = re.compile(r"[a-zà-ÿœ]")
 
 
 def _any_of(names: Iterable[str]) -> str:
     """A pattern of whole words; of scripts without spaces, of parts of words."""
-    longest_first = sorted(names, key=len, reverse=True)
-    return "|".join(rf"\b{re.escape(n)}\b" if _SPACED.match(n) else re.escape(n) for n in longest_first)
+    return "|".join(_ALONE.get(name) or _word(name) for name in sorted(names, key=len, reverse=True))
+
+
+def _word(name: str) -> str:
+    return rf"\b{re.escape(name)}\b" if _SPACED.match(name) else re.escape(name)
 
 
 def _one_of(table: Mapping[str, object]) -> re.Pattern[str]:
     return re.compile(f"({_any_of(table)})")
 
 
-_COUNT: Final = rf"\b(\d{{1,2}}|{_any_of(_COUNTS)})"
-_UNIT: Final = f"({_any_of(_UNITS)})"
-_AGO: Final = re.compile(rf"{_COUNT} {_UNIT} ago\b|\b(?:vor|il y a|hace) {_COUNT} {_UNIT}")
 _DAY_NAMED: Final = _one_of(_DAYS_AGO)
 _SPAN_NAMED: Final = _one_of(_BEFORE_THIS)
 _WEEKDAY: Final = _one_of(_WEEKDAYS)
-# "may" and "march" are verbs as well: a month is one behind a word that says so.
-_MONTH: Final = re.compile(rf"\b(?:in|im|last|since|seit|of|en|during|letzten) ({_any_of(_MONTHS)})")
+_MONTH: Final = re.compile(
+    rf"\b(?:{'|'.join(f'(?:{behind}) ({_any_of(names.split())})' for behind, names in _MONTHS_OF)})"
+)
+
+
+def _counted(one: _Ago) -> re.Pattern[str]:
+    return re.compile(one.frame.format(rf"\b(\d{{1,2}}|{_any_of(one.counts)}) ({_any_of(one.units)})"))
+
+
+_AGO: Final = tuple((one, _counted(one)) for one in _AGO_OF)
 _PARTS: Final = 2
 
 
 def spans(question: str, now: float, zone: tzinfo = UTC) -> tuple[Span, ...]:
     """The times that a question speaks of, all of them past, as they are counted from ``now``."""
-    text = question[:1000].lower()
+    text = question[:1000].lower().replace("\u2019", "'")
     today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     return tuple(
         dict.fromkeys(
@@ -97,17 +180,19 @@ def spans(question: str, now: float, zone: tzinfo = UTC) -> tuple[Span, ...]:
 
 
 def _found(text: str, today: datetime) -> Iterator[tuple[datetime, datetime]]:
-    for name in _DAY_NAMED.findall(text):
+    for name in dict.fromkeys(_DAY_NAMED.findall(text)):
+        if name == _HIER and not _FRENCH.search(text):
+            continue
         yield _days(today, _DAYS_AGO[name])
     for name in _SPAN_NAMED.findall(text):
         yield _before_this(today, _BEFORE_THIS[name])
     for name in _WEEKDAY.findall(text):
         yield _days(today, (today.weekday() - _WEEKDAYS[name] - 1) % 7 + 1)
-    for name in _MONTH.findall(text):
-        yield _month(today, _MONTHS[name])
-    for found in _AGO.finditer(text):
-        count, unit = [part for part in found.groups() if part][:2]
-        yield _ago(today, _COUNTS.get(count) or int(count), _UNITS[unit])
+    for found in _MONTH.finditer(text):
+        yield _month(today, _MONTHS[found[found.lastindex or 0]])
+    for ago, counted in _AGO:
+        for count, unit in counted.findall(text) if ago.said in text else ():
+            yield _ago(today, ago.counts.get(count) or int(count), ago.units[unit])
 
 
 def _days(today: datetime, ago: int) -> tuple[datetime, datetime]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, tzinfo
 from typing import Final
 
 from filters.remembered import Remembered
@@ -28,12 +29,14 @@ class Recollection:
         self._shut_until = 0.0
         self._slow = 0
 
-    async def of(self, person: Scope, text: str, *, now: float, limit: int) -> tuple[Remembered, ...]:
+    async def of(
+        self, person: Scope, text: str, *, now: float, limit: int, zone: tzinfo = UTC
+    ) -> tuple[Remembered, ...]:
         """What answers a text, best first, with some to spare. Raises StoreError."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._shut_until:
             raise StoreError("the archive did not answer in time a moment ago")
-        query = Query(text=text, now=now, limit=3 * limit + _SPARE)
+        query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone)
         try:
             async with asyncio.timeout(self._deadline):
                 found = await self._finder.search(person, query, within=self._deadline)

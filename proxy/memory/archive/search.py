@@ -32,7 +32,7 @@ def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
         return []
     text = query.text[:_LONGEST]
     stems = list(dict.fromkeys(shelf.lexicon.stems(text)))[:_MOST_WORDS]
-    times = spans(text, query.now)
+    times = spans(text, query.now, query.zone)
     found: list[Ranked] = []
     for scope in (person, Scope(person.tenant)):
         question = Question(shelf.lexicon.asked(scope, stems), times if scope.person else (), query.now)

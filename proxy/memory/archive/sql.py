@@ -49,6 +49,10 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.turns, self._shelf, person, after, limit))
 
+    async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
+        """As the protocol has it."""
+        return await self._engine.read(partial(turns.last_talk, self._shelf, person, limit))
+
     async def turns_of(self, key: Key, *, limit: int = 10_000) -> list[Turn]:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.turns_of, self._shelf, key, limit))
@@ -101,6 +105,10 @@ class SqlArchive:
     async def expire(self, *, now: float, limit: int = 200) -> int:
         """As the protocol has it."""
         return await self._engine.write(partial(oblivion.expire, self._shelf, now=now, limit=limit))
+
+    async def reindex(self, *, limit: int = 20) -> int:
+        """As the protocol has it."""
+        return await self._engine.write(partial(meanings.reindex, self._shelf, limit))
 
     async def scrub(self) -> None:
         """As the protocol has it."""

@@ -9,7 +9,9 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Line, Shelf, spoken_at
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.words import (
+    END,
     KEPT,
+    LAST_TALK,
     MARKS,
     NO_PASSAGE,
     NO_TURN,
@@ -90,6 +92,16 @@ def turns(shelf: Shelf, person: Scope, after: int, limit: int) -> Steps[list[tup
     return [(row[0], _turn(shelf, person.tenant, row)) for row in rows]
 
 
+def last_talk(shelf: Shelf, person: Scope, limit: int) -> Steps[list[Turn]]:
+    """As the archive's ``last_talk``."""
+    owner = yield from owner_of(person)
+    talk = None if owner is None else (yield from first(LAST_TALK, {"owner": owner}))
+    if talk is None:
+        return []
+    rows = yield from asked(END, {"owner": owner, "talk": talk, "limit": limit})
+    return [_turn(shelf, person.tenant, row) for row in reversed(rows)]
+
+
 def turns_of(shelf: Shelf, key: Key, limit: int) -> Steps[list[Turn]]:
     """As the archive's ``turns_of``."""
     rows = yield from asked(TURNS_OF, {**whose(key), "limit": limit})
@@ -160,7 +172,8 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
     item = yield from first(PUT_TURN, row)
     if talk.user and talk.owner is not None and entry.role in _SPOKEN:
         scope, line = Scope(talk.key.tenant, talk.user), Line(TURN, item, at, talk.id, ordinal)
-        yield from shelf.indexed(scope, talk.owner, entry.text, line)
+        # What a program put in the user's place would be told as the user's words.
+        yield from shelf.indexed(scope, talk.owner, "" if entry.put_in else entry.text, line)
 
 
 def _remove(item: int) -> Steps[None]:

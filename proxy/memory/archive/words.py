@@ -5,6 +5,9 @@ from typing import Final
 from proxy.memory.sql.statement import Statement
 
 TURN, FACT, DOCUMENT = 1, 2, 3
+LEXICON: Final = 1
+"""Which way of telling words apart an index is made in. Whoever changes the way counts on, and adds a
+migration like ``m006_lexicon``, so that what is older is found."""
 PERSON, SESSION, STRANGERS = 0, 1, 2
 """What a tombstone stands for."""
 
@@ -56,10 +59,11 @@ PUT_TURN: Final = Statement(
 NO_TURN: Final = Statement("DELETE FROM turnkeeper_turns WHERE id = :item")
 
 PUT_PASSAGE: Final = Statement(
-    "INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms)"
-    " VALUES (:owner, :kind, :item, :talk, :place, :at, :terms)"
+    "INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms, lexicon)"
+    f" VALUES (:owner, :kind, :item, :talk, :place, :at, :terms, {LEXICON})"
     " ON CONFLICT (kind, item) DO UPDATE SET owner = excluded.owner, talk = excluded.talk,"
-    " place = excluded.place, at = excluded.at, terms = excluded.terms, meant = '' RETURNING id"
+    " place = excluded.place, at = excluded.at, terms = excluded.terms, lexicon = excluded.lexicon,"
+    " meant = '' RETURNING id"
 )
 NO_VECTOR: Final = Statement("DELETE FROM turnkeeper_vectors WHERE passage = :passage")
 NO_PASSAGE: Final = Statement("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item = :item")
@@ -70,10 +74,19 @@ DURING: Final = Statement(
     " AND p.at >= :begin AND p.at < :end ORDER BY p.at DESC LIMIT :limit"
 )
 
-UNMEANT: Final = Statement(
+_OF_ANYBODY: Final = (
     "SELECT p.id, p.kind, p.item, p.terms, o.tenant, o.person FROM turnkeeper_passages p"
-    " JOIN turnkeeper_people o ON o.id = p.owner WHERE p.meant < :model OR p.meant > :model LIMIT :limit"
+    " JOIN turnkeeper_people o ON o.id = p.owner"
 )
+OUTDATED: Final = Statement(f"{_OF_ANYBODY} WHERE p.lexicon < {LEXICON} ORDER BY p.id LIMIT :limit")
+UP_TO_DATE: Final = Statement(
+    f"UPDATE turnkeeper_passages SET lexicon = {LEXICON} WHERE id = :passage AND terms = :terms"
+)
+INDEXED_ANEW: Final = Statement(
+    f"UPDATE turnkeeper_passages SET terms = :anew, lexicon = {LEXICON}"
+    " WHERE id = :passage AND terms = :terms"
+)
+UNMEANT: Final = Statement(f"{_OF_ANYBODY} WHERE p.meant < :model OR p.meant > :model LIMIT :limit")
 MEANT: Final = Statement(
     "UPDATE turnkeeper_passages SET meant = :model WHERE id = :passage AND terms = :terms RETURNING owner"
 )
@@ -99,6 +112,20 @@ TURNS: Final = Statement(
 TURNS_OF: Final = Statement(
     f"SELECT {_TURN} WHERE k.tenant = :tenant AND k.session = :session"
     " ORDER BY k.created, t.place, t.id LIMIT :limit"
+)
+
+# A turn that was kept last may have been said before; what says nothing stands in no index.
+LAST_TALK: Final = Statement(
+    "SELECT talk FROM (SELECT * FROM (SELECT talk, at FROM turnkeeper_passages"
+    " WHERE owner = :owner AND kind = 1 ORDER BY at DESC LIMIT 1) p"
+    " UNION ALL SELECT * FROM (SELECT talk, at FROM turnkeeper_turns"
+    " WHERE owner = :owner ORDER BY id DESC LIMIT 1) o"
+    " UNION ALL SELECT * FROM (SELECT talk, at FROM turnkeeper_turns"
+    " WHERE speaker = :owner ORDER BY id DESC LIMIT 1) s) newest ORDER BY at DESC LIMIT 1"
+)
+END: Final = Statement(
+    f"SELECT {_TURN} WHERE t.talk = :talk AND (t.owner = :owner OR t.speaker = :owner)"
+    " ORDER BY t.place DESC, t.id DESC LIMIT :limit"
 )
 
 _THEIRS: Final = "owner = :owner OR speaker = :owner"

@@ -31,8 +31,15 @@ class RedisEpisodes:
         shelf = self._shelf(agent)
         return await self._link.ask(lambda client: shelf.add(client, episode, ttl))
 
-    async def recent(self, agent: Key, *, since: float, limit: int | None) -> list[EpisodicMemory]:
-        """As the protocol has it."""
+    async def recent(
+        self,
+        agent: Key,
+        *,
+        since: float,
+        limit: int | None,
+        leisure: bool = False,  # noqa: ARG002 - each has a key of its own
+    ) -> list[EpisodicMemory]:
+        """As the protocol has it; always all."""
         shelf = self._shelf(agent)
         return await self._link.ask(lambda client: shelf.recent(client, since, limit))
 

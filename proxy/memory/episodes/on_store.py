@@ -1,9 +1,11 @@
 """Agents' episodes where sessions are kept, whatever that is: one blob for each agent."""
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -13,8 +15,13 @@ from proxy.memory.store import Key, Store, StoreError
 
 MOST: Final = 1000
 """How many episodes of one agent are kept; the oldest go first."""
+_SPARE: Final = 100
 _ATTEMPTS: Final = 50
 _PAUSE: Final = 0.01
+# What a call reads, on its way to the model: half a millisecond. Beyond it, all but half of it moves.
+_HOT: Final = 512 * 1024
+# What has expired and moved is no longer told; for so long it may still lie in the store.
+_STALE: Final = 600.0
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -25,7 +32,29 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     blob: bytes
 
 
-_decoder = msgspec.msgpack.Decoder(list[_Kept])
+class _Hot(msgspec.Struct, frozen=True):
+    """The newest episodes, and of those in the cold part: how many, the newest's time, who expires when."""
+
+    kept: list[_Kept]
+    moved: int = 0
+    reach: float = 0.0
+    soonest: float = math.inf
+    latest: float = 0.0
+
+    def with_moved(self, moved: Sequence[_Kept], *, anew: bool = False) -> "_Hot":
+        """The same with more in the cold part, or with these alone."""
+        before = _Hot(self.kept) if anew else self
+        return _Hot(
+            self.kept,
+            moved=before.moved + len(moved),
+            reach=max([before.reach, *(one.at for one in moved)]),
+            soonest=min([before.soonest, *(one.expires for one in moved)]),
+            latest=max([before.latest, *(one.expires for one in moved)]),
+        )
+
+
+# An older version kept one list.
+_decoder = msgspec.msgpack.Decoder(_Hot | list[_Kept])
 
 
 class StoredEpisodes:
@@ -43,35 +72,88 @@ class StoredEpisodes:
             await asyncio.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - so that two do not meet again
         raise StoreError("others are writing this agent's episodes")
 
-    async def recent(self, agent: Key, *, since: float, limit: int | None) -> list[EpisodicMemory]:
+    async def recent(
+        self, agent: Key, *, since: float, limit: int | None, leisure: bool = False
+    ) -> list[EpisodicMemory]:
         """As the protocol has it."""
-        held = await self._store.read(_place(agent))
-        kept = _living(held.blob if held else None)
-        found = sorted((one for one in kept if one.at >= since), key=lambda one: one.at, reverse=True)
-        return [EpisodicMemory.model_validate_json(one.blob) for one in found[:limit]]
+        hot, _ = await self._hot(agent, leisure=leisure)
+        if not leisure:
+            return _read(hot.kept, since, limit)
+        cold = await self._blobs(agent, hot) if since <= hot.reach else []
+        return await asyncio.to_thread(lambda: _read([*_opened(cold), *hot.kept], since, limit))
 
     async def aclose(self) -> None:
         """Leaves the store open: it is not its own."""
 
     async def _attempt(self, agent: Key, episode: EpisodicMemory, ttl: float) -> EpisodicMemory | None:
-        held = await self._store.read(_place(agent))
-        kept = _living(held.blob if held else None)
-        own = _alone(episode, kept)
-        now = time.time()
-        kept = [*kept, _Kept(own.timestamp.timestamp(), now + ttl, own.encoded())][-MOST:]
-        lasting = max(one.expires for one in kept) - now
-        blob, version = msgspec.msgpack.encode(kept), held.version if held else 0
-        written = await self._store.write(_place(agent), blob, version=version, ttl=lasting)
+        hot, version = await self._hot(agent, leisure=True)
+        now, at = time.time(), episode.timestamp.timestamp()
+        own = _alone(episode, [*hot.kept, *(await self._cold(agent, hot) if at <= hot.reach else ())])
+        new = _Kept(own.timestamp.timestamp(), now + ttl, own.encoded())
+        kept, moving = _parted([*_living(hot.kept), new])
+        hot = msgspec.structs.replace(hot, kept=kept)
+        written = await self._write(agent, hot, moving, version)
         return own if written else None
+
+    async def _write(self, agent: Key, hot: _Hot, moving: list[_Kept], version: int) -> bool:
+        """Whether nobody else has written; what is too much, and what has expired, goes now and then."""
+        now, place = time.time(), _place(agent)
+        anew = hot.soonest < now - _STALE or len(hot.kept) + hot.moved + len(moving) > MOST + _SPARE
+        if anew:
+            cold = sorted([*_living(await self._cold(agent, hot)), *moving], key=lambda one: -one.at)
+            moving = cold[: max(0, MOST - len(hot.kept))][::-1]
+        hot = hot.with_moved(moving, anew=anew)
+        lasting = max([hot.latest, *(one.expires for one in hot.kept)]) - now
+        write = self._store.replace if anew else self._store.write
+        packed = await asyncio.to_thread(_packed, moving) if moving else []
+        return await write(place, msgspec.msgpack.encode(hot), version=version, ttl=lasting, cold=packed)
+
+    async def _hot(self, agent: Key, *, leisure: bool) -> tuple[_Hot, int]:
+        held = await self._store.read(_place(agent), leisure=leisure)
+        if held is None:
+            return _Hot([]), 0
+        found = _decoder.decode(held.blob)
+        return (_Hot(found) if isinstance(found, list) else found), held.version
+
+    async def _cold(self, agent: Key, hot: _Hot) -> list[_Kept]:
+        return await asyncio.to_thread(_opened, await self._blobs(agent, hot))
+
+    async def _blobs(self, agent: Key, hot: _Hot) -> list[bytes]:
+        return await self._store.cold(_place(agent), limit=hot.moved) if hot.moved else []
 
 
 def _place(agent: Key) -> Key:
     return Key(f"{agent.tenant}/episodes", agent.session)
 
 
-def _living(blob: bytes | None) -> list[_Kept]:
+def _opened(blobs: Iterable[bytes]) -> list[_Kept]:
+    return [msgspec.msgpack.decode(blob, type=_Kept) for blob in blobs]
+
+
+def _packed(kept: Iterable[_Kept]) -> list[bytes]:
+    return [msgspec.msgpack.encode(one) for one in kept]
+
+
+def _living(kept: Iterable[_Kept]) -> list[_Kept]:
     now = time.time()
-    return [one for one in _decoder.decode(blob) if one.expires > now] if blob else []
+    return [one for one in kept if one.expires > now]
+
+
+def _parted(kept: list[_Kept]) -> tuple[list[_Kept], list[_Kept]]:
+    """The newest, as many as a call may read, and the others, if these are not all."""
+    kept = sorted(kept, key=lambda one: one.at)
+    if sum(len(one.blob) for one in kept) <= _HOT and len(kept) <= MOST:
+        return kept, []
+    sizes = accumulate(len(one.blob) for one in reversed(kept))
+    staying = max(1, min(sum(size <= _HOT // 2 for size in sizes), MOST))
+    return kept[-staying:], kept[:-staying]
+
+
+def _read(kept: Iterable[_Kept], since: float, limit: int | None) -> list[EpisodicMemory]:
+    # What moves while it is read may have been met twice.
+    found = {one.at: one for one in _living(kept) if one.at >= since}
+    newest = sorted(found.values(), key=lambda one: -one.at)[:MOST][:limit]
+    return [EpisodicMemory.model_validate_json(one.blob) for one in newest]
 
 
 def _alone(episode: EpisodicMemory, kept: Sequence[_Kept]) -> EpisodicMemory:

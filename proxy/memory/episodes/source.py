@@ -22,8 +22,14 @@ class Episodes(Protocol):
         """Keeps it for ``ttl`` seconds; returned as it is kept, a little later where its time was taken."""
         ...
 
-    async def recent(self, agent: Key, *, since: float, limit: int | None) -> list[EpisodicMemory]:
-        """Those from ``since`` on (seconds since 1970), newest first; ValueError where one cannot be read."""
+    async def recent(
+        self, agent: Key, *, since: float, limit: int | None, leisure: bool = False
+    ) -> list[EpisodicMemory]:
+        """Those from ``since`` on (seconds since 1970), newest first; ValueError where one cannot be read.
+
+        Where no call waits there is ``leisure``: all of them. A call may be told the newest alone, of which a
+        quarter of a megabyte at the least is at hand.
+        """
         ...
 
     async def aclose(self) -> None:

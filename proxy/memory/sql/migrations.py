@@ -179,12 +179,20 @@ def m005_expiry(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has
     return ("CREATE INDEX turnkeeper_facts_expires ON turnkeeper_facts (expires) WHERE expires IS NOT NULL",)
 
 
+def m006_lexicon(types: Types) -> tuple[str, ...]:
+    """Which way of telling words apart a passage was indexed in; those of an older one are found by it."""
+    lexicon = f"ALTER TABLE turnkeeper_passages ADD COLUMN lexicon {types.number} NOT NULL DEFAULT 0"
+    older = "CREATE INDEX turnkeeper_passages_lexicon ON turnkeeper_passages (id) WHERE lexicon < 1"
+    return lexicon, older
+
+
 MIGRATIONS: Final[tuple[Migration, ...]] = (
     m001_sessions,
     m002_deletions,
     m003_archive,
     m004_vectors,
     m005_expiry,
+    m006_lexicon,
 )
 
 

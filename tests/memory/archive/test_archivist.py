@@ -13,11 +13,14 @@ from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
+from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.steps import first
 from proxy.memory.codec import Identity
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.open import open_store
 from proxy.memory.session import Entry, Session, encode
+from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key, Store, StoreError
 
 pytestmark = pytest.mark.anyio
@@ -245,6 +248,48 @@ async def test_facts_go_when_they_expire_however_long_turns_are_kept(
             await asyncio.sleep(0.01)
     await archivist.aclose()
     assert await kept(archive) == ["a"]
+
+
+async def test_what_an_older_version_indexed_is_indexed_anew(store: Store, archive: Archive):
+    await archive.keep(KEY, session("नमस्ते"), mark=1.0)
+    assert isinstance(archive, SqlArchive)
+    aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
+    await archive._engine.write(lambda: first(aged, {}))
+    archivist = Archivist(store, archive, ["acme"], keep=0)
+    archivist.start()
+    async with asyncio.timeout(3):
+        while not await archive.search(ANN, Query(text="नमस्ते", now=1.0)):  # noqa: ASYNC110 - as it likes
+            await asyncio.sleep(0.01)
+    await archivist.aclose()
+
+
+async def test_a_session_waits_until_it_is_kept(store: Store, archive: Archive):
+    slow = Slow(archive)
+    archivist = Archivist(store, slow, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    archivist.told(KEY, session("a"))
+    assert archivist.waiting(ANN) == "call"
+    await slow.keeping.wait()
+    assert archivist.waiting(ANN) == "call" and archivist.waiting(Scope("acme", "bob")) is None
+    slow.may.set()
+    async with asyncio.timeout(3):
+        while archivist.waiting(ANN):  # noqa: ASYNC110 - it works when it likes
+            await asyncio.sleep(0.01)
+    assert await kept(archive) == ["a"]
+    await archivist.aclose()
+
+
+class Slow(Broken):
+    """An archive that keeps a session once it may."""
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(archive)
+        self.keeping, self.may = asyncio.Event(), asyncio.Event()
+
+    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+        self.keeping.set()
+        await self.may.wait()
+        return await self.archive.keep(key, session, mark=mark)
 
 
 class Endless(Broken):

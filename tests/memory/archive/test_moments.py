@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,23 @@ def told(question: str) -> list[tuple[str, str]]:
         ("vor zwei Tagen", "2026-11-18", "2026-11-18"),
         ("il y a trois jours", "2026-11-17", "2026-11-17"),
         ("two weeks ago", "2026-11-03", "2026-11-09"),
+        ("il y a un an", "2025-05-22", "2026-05-21"),
+        ("hace una semana", "2026-11-10", "2026-11-16"),
+        ("vor einem Jahr", "2025-05-22", "2026-05-21"),
+        ("Qu'est-ce que j'ai dit hier ?", "2026-11-19", "2026-11-19"),
+        ("De quoi avons-nous parlé hier ?", "2026-11-19", "2026-11-19"),
+        ("le rendez-vous d\u2019hier", "2026-11-19", "2026-11-19"),
+        ("Hier soir", "2026-11-19", "2026-11-19"),
+        ("tu as dit hier que c'est loin", "2026-11-19", "2026-11-19"),
+        ("l'appel d'avant-hier", "2026-11-18", "2026-11-18"),
+        ("et aujourd\u2019hui ?", "2026-11-20", "2026-11-20"),
+        ("en mars", "2026-03-01", "2026-03-31"),
+        ("en mayo", "2026-05-01", "2026-05-31"),
+        ("seit August", "2026-08-01", "2026-08-31"),
+        ("前天天气怎么样", "2026-11-18", "2026-11-18"),
+        ("昨日の電話", "2026-11-19", "2026-11-19"),
+        ("一昨日の電話", "2026-11-18", "2026-11-18"),
+        ("上周我说了什么", "2026-11-09", "2026-11-15"),
     ],
 )
 def test_a_time_is_read(question: str, first: str, last: str):
@@ -49,6 +67,50 @@ def test_a_time_is_read(question: str, first: str, last: str):
 @pytest.mark.parametrize("question", ["", "May I march in?", "Someday", "the days of yore", "tomorrow"])
 def test_what_names_no_time_has_none(question: str):
     assert told(question) == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Ist hier jemand?",
+        "Wo ist hier mein Parkplatz?",
+        "Ich tu das hier rein, und du hier",
+        "Die Tür des Hauses hier, ein guter Ton",
+        "Ben je hier? Wat is dit hier, een mes?",
+        "Kun je me hier helpen",
+        "Is there anyone called Hier?",
+    ],
+)
+def test_hier_is_a_place_where_nobody_speaks_french(question: str):
+    assert told(question) == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "I like tuna in mayo, and rum in mai tais",
+        "pictures of Mars, and the last Mars bar",
+        "At last may I speak?",
+        "Where is Mardi Gras, and where Santo Domingo?",
+        "Der Stuhl stand vor einem an der Wand",
+        "以前天天跑步",
+        "三天前天气很好",
+        "过去年间",
+        "以上周围",
+    ],
+)
+def test_a_word_that_is_another_one_elsewhere_is_no_time(question: str):
+    assert told(question) == []
+
+
+@pytest.mark.parametrize(
+    ("zone", "first"),
+    [("UTC", "2026-11-19T00:00"), ("Asia/Tokyo", "2026-11-19T15:00"), ("America/Lima", "2026-11-19T05:00")],
+)
+def test_a_day_begins_where_the_caller_is(zone: str, first: str):
+    late = NOW.replace(hour=16).timestamp()  # in Tokyo it is the day after already
+    (span,) = spans("yesterday", late, ZoneInfo(zone))
+    assert f"{datetime.fromtimestamp(span.begin, UTC):%Y-%m-%dT%H:%M}" == first
 
 
 @given(st.text(max_size=60) | st.sampled_from(["99 years ago", "in may in june", "vor 99 jahren, gestern"]))

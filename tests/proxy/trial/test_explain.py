@@ -87,6 +87,11 @@ def test_bad_extensions_are_named():
     assert explained({"model": "m", "messages": [message]}).ignored == ("messages[0].timestamp",)
 
 
+def test_an_id_of_no_use_is_named():
+    asked = {"model": "m", "user": {"name": "ann"}, "messages": [{"role": "user", "content": "Hi"}]}
+    assert explained(asked).ignored == ("body:user",)
+
+
 def test_fields_that_a_filter_sets_are_told_and_hidden_as_any_other():
     step = explained(DOCUMENTED, with_filters(Setting())).steps[0]
     changes = {each.name: each.after for each in step.fields}
