@@ -18,21 +18,21 @@ from proxy import body, turn
 from proxy.audience import Audience
 from proxy.era import Era, Parts
 from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, ShuttingDown, TurnkeeperError
-from proxy.feed import Feed
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
-from proxy.lineage import HEADER as TRACEPARENT
-from proxy.lineage import Lineage
-from proxy.metrics import Metrics
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
 from proxy.query import query_of
 from proxy.reply import OUTLET, Reply
 from proxy.site import TURNS, Site
-from proxy.standing import Standing
+from proxy.telemetry.feed import Feed
+from proxy.telemetry.lineage import HEADER as TRACEPARENT
+from proxy.telemetry.lineage import Lineage
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.standing import Standing
+from proxy.telemetry.watch import Watch
 from proxy.traces import Traces
 from proxy.trial import explain
-from proxy.watch import Watch
 
 if TYPE_CHECKING:
     from proxy.quota import Quota

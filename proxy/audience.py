@@ -4,14 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from proxy import words
-from proxy.access import told
-from proxy.account import Account
 from proxy.era import Parts
-from proxy.feed import Feed
-from proxy.metrics import Metrics
+from proxy.telemetry import words
+from proxy.telemetry.access import told
+from proxy.telemetry.account import Account
+from proxy.telemetry.feed import Feed
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.watch import Watch
 from proxy.traces import Traces
-from proxy.watch import Watch
 
 # One wake of the log's thread, and one turn of the loop, for all that ended meanwhile.
 _A_MOMENT = 0.05

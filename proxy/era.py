@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from proxy.background.work import EVERY, Worker
 from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.graves import Graves
 from proxy.health import Health
 from proxy.pipeline import Memory, Pipeline
+from proxy.telemetry.tracing import Tracing
 from proxy.traces import Keeping
-from proxy.tracing import Tracing
 from proxy.upstream import Upstream
 from proxy.webhook import Webhook
-from proxy.work import EVERY, Worker
 
 if TYPE_CHECKING:
     from proxy.quota import Quota

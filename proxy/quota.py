@@ -16,7 +16,7 @@ from limits.aio.strategies import FixedWindowRateLimiter
 from proxy.errors import LimitExceeded
 from proxy.memory.store import StoreError
 from proxy.reply import Reply
-from proxy.usage import usage_of
+from proxy.telemetry.usage import usage_of
 
 _REST = 1.0
 _BYTES_OF_A_TOKEN = 4

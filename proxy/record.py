@@ -20,8 +20,8 @@ from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
 from proxy.memory.store import APART, Deleted, Key, Store, StoreError
 from proxy.said import Said, alone
+from proxy.telemetry.usage import usage_of
 from proxy.transcript import transcript
-from proxy.usage import usage_of
 
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from proxy.attempt import Begun, passed_on
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.framing import Framing
-from proxy.opening import up_to_error
 from proxy.reply import Header, Reply
 from proxy.rewriting import Rewriting
+from proxy.routing.attempt import Begun, passed_on
+from proxy.routing.opening import up_to_error
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]

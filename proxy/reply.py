@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, Protocol
 
 from proxy.errors import Superseded, TurnkeeperError
-from proxy.watch import Watch
+from proxy.telemetry.watch import Watch
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]

@@ -10,12 +10,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from proxy import agents, agora, catalogue, facts, persons, sessions, state, summaries, users
+from proxy import catalogue
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
-from proxy.feed import Event, Feed
-from proxy.metrics import CONTENT_TYPE, Metrics
 from proxy.pipeline import Pipeline
+from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, users
+from proxy.telemetry.feed import Event, Feed
+from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
 from proxy.traces import Traces
 
 TURNS: Final = "/v1/turns"

@@ -6,11 +6,11 @@ from typing import Self
 import msgspec
 
 from filters.base import Context, Fields, Messages
-from proxy.account import Account
 from proxy.memory.archive.archive import Buried
 from proxy.pipeline import Pipeline
 from proxy.session import Identity
-from proxy.watch import Watch
+from proxy.telemetry.account import Account
+from proxy.telemetry.watch import Watch
 from proxy.wire import Call
 
 _PRIVATE = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from proxy.account import Account
-from proxy.hour import Hour
 from proxy.memory.archive.archive import Buried
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.session import Session
 from proxy.memory.store import Key
+from proxy.telemetry.account import Account
+from proxy.telemetry.hour import Hour
+from proxy.telemetry.watch import Watch
 from proxy.trace import Trace
 from proxy.transcript import transcript
-from proxy.watch import Watch
 
 _MOST_BYTES = 16_000_000
 _MOST_SESSIONS = 1000

@@ -11,7 +11,6 @@ import msgspec
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
 from proxy import chain, relay, session, toolbox, wire
-from proxy.fallback import Fallback
 from proxy.flight import InFlight, Line
 from proxy.memory.store import Key
 from proxy.pipeline import Pipeline
@@ -21,6 +20,7 @@ from proxy.recollection import recollect
 from proxy.record import Said
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
+from proxy.routing.fallback import Fallback
 from proxy.session import Identity
 from proxy.silence import Silence
 from proxy.supersession import number

@@ -10,8 +10,9 @@ from typing import Any, Self
 import httpx2
 import uvicorn
 
-from proxy import assembly, server
+from proxy import assembly
 from proxy.configuration.load import load
+from proxy.serving import server
 
 CONFIG = """
 upstreams:

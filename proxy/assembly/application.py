@@ -15,9 +15,9 @@ from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.graves import Graves
 from proxy.memory.open import open_counts
-from proxy.metrics import Metrics
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.tracing import traced_to
 from proxy.traces import Keeping, Traces
-from proxy.tracing import traced_to
 from proxy.webhook import Webhook
 
 if TYPE_CHECKING:

@@ -5,12 +5,15 @@ from pathlib import Path
 
 from proxy.assembly.recall import finder_of
 from proxy.assembly.targets import targets_of
+from proxy.background.extractor import Extractor
+from proxy.background.inquiry import Inquiry
+from proxy.background.pause import Pause
+from proxy.background.summariser import Summariser
+from proxy.background.work import Chore, Work, Worker
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.errors import ConfigError
-from proxy.extractor import Extractor
-from proxy.inquiry import Inquiry
 from proxy.memory.acquaintance import Acquaintance
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embedding import Embedding
@@ -30,13 +33,10 @@ from proxy.memory.pulse import LATE, Pulse
 from proxy.memory.sealing import codec_of
 from proxy.memory.store import Store
 from proxy.memory.summaries import Summaries
-from proxy.pause import Pause
 from proxy.pipeline import Archiving, Memory, Target
 from proxy.practice import Practice
 from proxy.record import Listener, Recorder
-from proxy.summariser import Summariser
 from proxy.traces import KeptTurns, Traces
-from proxy.work import Chore, Work, Worker
 
 
 def remembered(settings: Settings) -> Memory | None:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Final
 
+from proxy.background.embedder import HttpEmbedder
+from proxy.background.reranker import HttpReranker
 from proxy.configuration.settings import Embeddings, RecallAids, Rerank
-from proxy.embedder import HttpEmbedder
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.finder import WITHIN, Finder, Likeness, Order
 from proxy.pipeline import Target
 from proxy.practice import Practice
-from proxy.reranker import HttpReranker
 
 # Servers of one model take any name.
 _UNNAMED: Final = "default"

@@ -4,13 +4,14 @@ from typing import Annotated
 
 import typer
 
-from proxy import assembly, fleet, server
+from proxy import assembly
 from proxy.commands.terminal import Config, told
 from proxy.configuration.load import load
 from proxy.configuration.settings import Memory, Settings
-from proxy.fleet import Fleet
-from proxy.listening import listen
-from proxy.reload import Reload
+from proxy.serving import fleet, server
+from proxy.serving.fleet import Fleet
+from proxy.serving.listening import listen
+from proxy.serving.reload import Reload
 from proxy.version import VERSION
 
 

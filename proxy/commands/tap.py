@@ -11,8 +11,8 @@ import typer
 
 from proxy.commands.terminal import Json, show, told
 from proxy.errors import ConfigError
-from proxy.feed import Event
 from proxy.framing import data_of
+from proxy.telemetry.feed import Event
 from proxy.trial import sheet
 
 _PATH = "/v1/turns"

@@ -8,13 +8,13 @@ from pathlib import Path
 import typer
 
 from proxy import assembly
+from proxy.background.work import ALONE_EVERY
 from proxy.commands.terminal import Config, told
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
 from proxy.era import Era, Parts
 from proxy.errors import ConfigError
-from proxy.log import logging_to
-from proxy.work import ALONE_EVERY
+from proxy.telemetry.log import logging_to
 
 _log = logging.getLogger("turnkeeper")
 

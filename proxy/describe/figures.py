@@ -6,10 +6,10 @@ from typing import Final, get_args
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.account import Account, Outcome
-from proxy.metrics import Metrics
-from proxy.standing import Standing
-from proxy.tries import Tries
+from proxy.telemetry.account import Account, Outcome
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.standing import Standing
+from proxy.telemetry.tries import Tries
 
 _OWN: Final = ("turnkeeper", "gen_ai")
 _WHEN: Final = "_created"

@@ -6,14 +6,14 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from proxy.account import Account
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
 from proxy.page.room import Room, redirect
 from proxy.place import identifier
-from proxy.sessions import delete
+from proxy.rest.sessions import delete
+from proxy.telemetry.account import Account
 from proxy.trace import Trace
 
 _HERE: Final = "conversations"

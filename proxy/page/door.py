@@ -8,8 +8,8 @@ from typing import Final, Protocol
 from starlette.types import Receive, Scope, Send
 
 from proxy.era import Parts
-from proxy.feed import Feed
-from proxy.standing import Standing
+from proxy.telemetry.feed import Feed
+from proxy.telemetry.standing import Standing
 from proxy.traces import Traces
 
 _HOUSE: Final = "proxy.page.house"

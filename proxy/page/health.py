@@ -7,13 +7,13 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from proxy.account import Account
-from proxy.hour import Minute
 from proxy.memory.store import StoreError
 from proxy.page.paper import took
 from proxy.page.plot import HEIGHT, WIDTH, Plot, bars, lines
 from proxy.page.room import Room
 from proxy.pipeline import Memory, Target
+from proxy.telemetry.account import Account
+from proxy.telemetry.hour import Minute
 
 _HERE: Final = "health"
 

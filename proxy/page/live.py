@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from proxy.feed import Event
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room
 from proxy.page.visitor import is_secure
+from proxy.telemetry.feed import Event
 
 _HERE: Final = "live"
 _ROWS: Final = 100

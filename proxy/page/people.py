@@ -7,8 +7,6 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from proxy import persons
-from proxy.account import Account
 from proxy.errors import NotFound
 from proxy.memory.archive.archive import Query
 from proxy.memory.archive.lexicon import Scope
@@ -17,6 +15,8 @@ from proxy.page.paper import GUARDED
 from proxy.page.room import Room, redirect
 from proxy.pipeline import Archiving
 from proxy.place import identifier
+from proxy.rest import persons
+from proxy.telemetry.account import Account
 
 _HERE: Final = "people"
 _FOUND: Final = 20

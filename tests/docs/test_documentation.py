@@ -13,7 +13,7 @@ import pytest
 from starlette.routing import Route
 
 from proxy.configuration.load import faults
-from proxy.methods import Methods
+from proxy.rest.methods import Methods
 from proxy.site import Site
 from tests.conftest import AGORA
 from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named

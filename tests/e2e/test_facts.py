@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy import setbacks
+from proxy.background import setbacks
 from proxy.memory.segment import START, Reach
 from proxy.memory.session import decode
 from proxy.memory.store import Key

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from proxy.log import Entry, logging_to
+from proxy.telemetry.log import Entry, logging_to
 from tests.fake_upstream import FakeUpstream, answer
 from tests.proxy_server import CONFIG
 
@@ -112,7 +112,7 @@ def test_a_reader_who_stalls_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
             time.sleep(0.05)
             return 0
 
-    monkeypatch.setattr("proxy.log._MOST_WAITING", 10)
+    monkeypatch.setattr("proxy.telemetry.log._MOST_WAITING", 10)
     log = logging.getLogger("turnkeeper.stalled")
     with logging_to(Stalled()):
         began = time.perf_counter()

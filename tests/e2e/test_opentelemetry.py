@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lineage import Lineage
+from proxy.telemetry.lineage import Lineage
 from tests.fake_upstream import CLOSE, FakeUpstream
 from tests.otlp_collector import Collector
 from tests.proxy_server import CONFIG, ProxyServer

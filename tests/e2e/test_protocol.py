@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from proxy import protocol
+from proxy.serving import protocol
 from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, chunk, delta, stream_of
 from tests.proxy_server import ProxyServer
 from tests.raw_client import RawClient, request, split

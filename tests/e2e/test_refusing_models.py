@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy import lull, setbacks
+from proxy.background import lull, setbacks
 from proxy.configuration.load import load
 from proxy.memory.session import decode
 from proxy.memory.store import Key
-from proxy.reload import Reload
+from proxy.serving.reload import Reload
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, answer
 from tests.long_call import LongCall, config, is_notes, model

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxy.configuration.load import load
-from proxy.reload import Reload
+from proxy.serving.reload import Reload
 from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.memory.redis_server import RedisServer
 from tests.proxy_server import ProxyServer

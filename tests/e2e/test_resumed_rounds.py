@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from proxy.telemetry.usage import usage_of
 from proxy.transcript import transcript
-from proxy.usage import usage_of
 from tests.fake_upstream import (
     DONE,
     HANG,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.commands.tap import key_of, written
-from proxy.feed import Event
+from proxy.telemetry.feed import Event
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import CONFIG, ProxyServer
 

@@ -9,8 +9,8 @@ import pytest
 
 from proxy.memory.session import decode
 from proxy.memory.store import Key
+from proxy.telemetry.usage import usage_of
 from proxy.transcript import transcript
-from proxy.usage import usage_of
 from tests.fake_upstream import (
     DONE,
     HANG,

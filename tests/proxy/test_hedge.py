@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from proxy.attempt import Begun
-from proxy.fallback import Fallback
 from proxy.pipeline import Pipeline
 from proxy.question import Question
-from proxy.tries import Tries
+from proxy.routing.attempt import Begun
+from proxy.routing.fallback import Fallback
+from proxy.telemetry.tries import Tries
 from tests.fake_upstream import ROLE, delta
 from tests.ready import pipeline_of
 

@@ -8,15 +8,15 @@ import pytest
 
 from filters.base import Context
 from proxy import wire
-from proxy.account import Account
-from proxy.hour import Hour
 from proxy.memory.archive.archive import Buried
 from proxy.memory.session import Session
 from proxy.memory.store import Key
 from proxy.session import Identity
+from proxy.telemetry.account import Account
+from proxy.telemetry.hour import Hour
+from proxy.telemetry.watch import Watch
 from proxy.trace import Content
 from proxy.traces import Keeping, Traces
-from proxy.watch import Watch
 
 ALL = Keeping(turns=10, content=True)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'

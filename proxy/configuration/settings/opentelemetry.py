@@ -4,7 +4,7 @@ from pydantic import AfterValidator
 
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
-from proxy.tracing import address
+from proxy.telemetry.tracing import address
 
 
 class OpenTelemetry(Part):

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.fallback import Fallback
 from proxy.pipeline import Pipeline
 from proxy.question import Question
+from proxy.routing.fallback import Fallback
+from proxy.telemetry.tries import Tries
 from proxy.tools import Offer, Tools
 from proxy.transcript import transcript
-from proxy.tries import Tries
 from tests.fake_upstream import ROLE, delta, stream_of
 from tests.ready import pipeline_of
 from tests.rounds import OWN, SSE, Kit, calling

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from proxy.telemetry.usage import usage_of
 from proxy.transcript import transcript
-from proxy.usage import usage_of
 from tests.fake_upstream import DONE, delta, event
 from tests.rounds import JSON, chunks, shown
 

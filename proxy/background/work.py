@@ -1,0 +1,244 @@
+"""Work that no caller waits for: found from the store, and done by one process at a time."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from proxy.background.lull import Lull
+from proxy.background.setbacks import Setbacks
+from proxy.memory import lease
+from proxy.memory.session import UNREADABLE, Session, decode
+from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.summaries import Contended
+from proxy.memory.unasked import Unasked
+from proxy.memory.unusable import Unusable
+
+_log = logging.getLogger("turnkeeper")
+
+EVERY: Final = 60.0
+"""How often the store is looked through by a process that is told of each turn, in seconds."""
+ALONE_EVERY: Final = 5.0
+"""The same for a process that is told of nothing."""
+
+_AT_ONCE: Final = 4
+_PAGE: Final = 100
+# How far the clocks of two machines may be apart.
+_CLOCKS: Final = 120.0
+
+
+class Work(Protocol):
+    """One kind of work on sessions; the same again changes nothing."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from other kinds."""
+        ...
+
+    @property
+    def after(self) -> float:
+        """How many seconds after a session was written last something may still become due, by itself."""
+        ...
+
+    def due(self, session: Session) -> bool:
+        """Whether there is something to do for a session; it costs no more than a look at it."""
+        ...
+
+    async def do(self, key: Key, unusable: int) -> bool:
+        """Does what is due now; whether there was anything. What it raises is tried again, after pauses.
+
+        ``unusable`` is how many answers a model has given in vain.
+        """
+        ...
+
+    @property
+    def bridges(self) -> bool:
+        """Whether anything can stand in for what it does."""
+        ...
+
+    async def stand_in(self, key: Key) -> None:
+        """Does for now what can be done while ``do`` fails."""
+        ...
+
+
+class Chore(Protocol):
+    """Work that finds by itself what is due."""
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        ...
+
+
+class Worker:
+    """Does all kinds of work on the sessions of some tenants while it runs, and ``chores`` beside it."""
+
+    def __init__(
+        self, store: Store, works: Sequence[Work], tenants: Sequence[str], chores: Sequence[Chore] = ()
+    ) -> None:
+        self._store = store
+        self._works = works
+        self._tenants = tenants
+        self._chores = chores
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
+        self._lulls = {work.name: Lull(work.name) for work in works}
+        self._late: set[tuple[str, Key]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
+        self._running = False
+        self._seen = 0.0
+
+    def nudge(self, key: Key, session: Session) -> None:
+        """Tells of a session that was just written; what is due is done soon, while the worker runs."""
+        for work in self._works if self._running else ():
+            if (work.name, key) in self._tasks:
+                self._late.add((work.name, key))  # it may be past its last look
+                if work.bridges and self._lulls[work.name].failing and work.due(session):
+                    self._aside(self._stood_in(work, key))
+            elif work.due(session):
+                self._begin(work, key)
+
+    def look(self, key: Key) -> None:
+        """Tells of a session that may have become due; what it holds is read once more."""
+        if self._running:
+            self._aside(self._consider(key))
+
+    @property
+    def failing(self) -> Mapping[str, bool]:
+        """Which kinds of work have failed of late, and nothing else."""
+        return {name: lull.failing for name, lull in self._lulls.items()}
+
+    async def run(self, *, every: float = EVERY) -> None:
+        """Works until it is cancelled; looks through the store at once and then every few seconds."""
+        self._running = True
+        chores = [asyncio.create_task(chore.run()) for chore in self._chores]
+        try:
+            while self._works or chores:
+                done = not self._works or await self._look_through()
+                await asyncio.sleep(every if done else min(every, ALONE_EVERY))
+        finally:
+            self._running = False
+            await self._stop(chores)
+
+    async def _stop(self, chores: Sequence[asyncio.Task[None]]) -> None:
+        tasks = [*self._tasks.values(), *self._beside, *chores]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_through(self) -> bool:
+        """Looks at what was written since; whether the store let itself be looked through."""
+        began = time.time()
+        try:
+            for tenant in self._tenants:
+                await self._look_at(tenant)
+        except StoreError as error:
+            _log.warning("Work in the background cannot be found: %s", error)
+            return False
+        self._seen = began - _CLOCKS - max((work.after for work in self._works), default=0.0)
+        return True
+
+    async def _look_at(self, tenant: str) -> None:
+        after = ""
+        while page := await self._store.list(tenant, after=after, limit=_PAGE):
+            for line in page:
+                if line.updated >= self._seen:
+                    await self._consider(Key(tenant, line.session))
+            after = page[-1].session
+
+    async def _consider(self, key: Key) -> None:
+        try:
+            held = await self._store.read(key)
+            await asyncio.sleep(0)  # callers come first
+            session = decode(held.blob) if held else None
+        except UNREADABLE:
+            return
+        if session:
+            self.nudge(key, session)
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_tolerated(work))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    def _begin(self, work: Work, key: Key) -> None:
+        job = work.name, key
+        task = asyncio.get_running_loop().create_task(self._until_done(work, key))
+        self._tasks[job] = task
+        task.add_done_callback(lambda _: self._ended(work, key))
+
+    def _ended(self, work: Work, key: Key) -> None:
+        job = work.name, key
+        self._tasks.pop(job, None)
+        if job in self._late:
+            self._late.discard(job)
+            if self._running:
+                self._begin(work, key)
+
+    async def _until_done(self, work: Work, key: Key) -> None:
+        lull, setbacks = self._lulls[work.name], Setbacks()
+        while True:
+            try:
+                done = await self._tried(work, key, setbacks)
+            except UNREADABLE:
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                setbacks.add(error)
+                self._note(lull, setbacks, key, error)
+                await lull.rest(setbacks.rest)
+                continue
+            if done is False:
+                return
+            if done:
+                setbacks = Setbacks()
+            await asyncio.sleep(0 if done else lease.TTL / 4)
+
+    def _note(self, lull: Lull, setbacks: Setbacks, key: Key, error: Exception) -> None:
+        if isinstance(error, Unasked):
+            return  # that says nothing of any model
+        if isinstance(error, Unusable):
+            lull.succeeded()  # whoever answers is not away
+        else:
+            lull.failed(key, setbacks.fault)
+        if setbacks.have_become_many and not lull.failing:
+            _log.warning("%s: one session fails, others do not (%s).", lull.work, setbacks.fault)
+
+    async def _tried(self, work: Work, key: Key, setbacks: Setbacks) -> bool | None:
+        """Whether there was anything to do, when it is this session's turn; ``None`` where others do it."""
+        lull = self._lulls[work.name]
+        while True:
+            if work.bridges and (lull.on or setbacks.are_many):
+                await self._stood_in(work, key)
+            for_all = await lull.over()
+            async with self._slots:
+                if lull.on and not for_all:
+                    continue  # a lull began while all slots were taken
+                return await self._attempt(work, key, setbacks.unusable, for_all=for_all)
+
+    async def _attempt(self, work: Work, key: Key, unusable: int, *, for_all: bool) -> bool | None:
+        lull = self._lulls[work.name]
+        asked: bool | None = True
+        try:
+            async with lease.lease(self._store, work.name, key) as ours:
+                asked = await work.do(key, unusable) if ours else None
+        except Unasked:
+            asked = None
+            raise
+        finally:
+            if for_all and not asked:
+                lull.returned()
+        if asked:
+            lull.succeeded()
+        return asked
+
+    async def _stood_in(self, work: Work, key: Key) -> None:
+        async with lease.lease(self._store, work.name, key) as ours:
+            if ours:
+                await work.stand_in(key)
+
+
+async def _tolerated(work: Coroutine[Any, Any, None]) -> None:
+    # What cannot be read or written now is found when the store is looked through.
+    with contextlib.suppress(StoreError, Contended, *UNREADABLE):
+        await work

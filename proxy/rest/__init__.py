@@ -1,0 +1,99 @@
+"""What all paths under memory have in common: whose they are, how ids are read, what failures say."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from pydantic import AfterValidator, BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from proxy import body
+from proxy.era import Parts
+from proxy.errors import MemoryUnavailable, NotFound, RequestError
+from proxy.memory.store import StoreError
+from proxy.pipeline import Memory
+from proxy.place import identifier
+from proxy.rest.methods import Endpoint, Methods
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_OURS = "Value error, "
+"""What pydantic puts before a fault that a check of ours has found."""
+_ID = "a text of 1 to 256 characters without control characters"
+
+
+def answering(endpoints: Mapping[str, Endpoint]) -> Methods:
+    """A path's methods; where the store fails, the client gets MemoryUnavailable."""
+    return Methods({method: _reported(endpoint) for method, endpoint in endpoints.items()})
+
+
+def memory_of(request: Request) -> Memory:
+    """What is remembered with; raises NotFound where nothing is."""
+    parts: Parts = request.scope["parts"]
+    if parts.memory is None:
+        raise NotFound("Nothing is remembered here; set 'memory:' in the configuration.", code="memory_off")
+    return parts.memory
+
+
+def path_id(request: Request, name: str = "id") -> str:
+    """The id that stands in the path, decoded once; raises RequestError for what is none."""
+    try:
+        found = identifier(unquote_to_bytes(request.path_params[name]).decode("utf-8", "strict"))
+    except UnicodeDecodeError:
+        raise RequestError("The id in the path is not UTF-8.", param=name) from None
+    if found is None:
+        raise RequestError(f"'{name}' must be {_ID}.", param=name)
+    return found
+
+
+def at_most(most: int) -> AfterValidator:
+    """A number that counts as ``most`` where it is larger."""
+    return AfterValidator(lambda number: min(number, most))
+
+
+async def content(request: Request) -> bytes:
+    """The body, whatever its type is said to be: forms of other sites have been refused by then."""
+    parts: Parts = request.scope["parts"]
+    return await body.read(request.receive, request.headers, parts.max_body)
+
+
+def checked(model: type[Model], written: bytes) -> Model:
+    """The body as a value; raises RequestError, which names the field and never repeats what stood there."""
+    try:
+        return model.model_validate_json(written)
+    except ValidationError as error:
+        raise _refused(error) from None
+
+
+def checked_query(model: type[Model], request: Request) -> Model:
+    """The query's parameters as a value; raises RequestError."""
+    try:
+        return model.model_validate(dict(request.query_params))
+    except ValidationError as error:
+        raise _refused(error) from None
+
+
+def answer(found: Any, status: int = 200) -> Response:
+    """A value as JSON."""
+    return Response(msgspec.json.encode(found), status, media_type="application/json")
+
+
+def _refused(error: ValidationError) -> RequestError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = ".".join(map(str, first["loc"])) or None
+    about = f"'{param}': " if param else ""
+    return RequestError(f"{about}{first['msg'].removeprefix(_OURS)}.", param=param)
+
+
+def _reported(endpoint: Callable[[Request], Awaitable[Response]]) -> Endpoint:
+    @wraps(endpoint)
+    async def reporting(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except StoreError:
+            raise MemoryUnavailable("Memory does not answer now; try again later.") from None
+
+    return reporting

@@ -1,0 +1,1 @@
+"""Which upstream is asked, and what becomes of one that does not answer."""

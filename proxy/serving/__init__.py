@@ -1,0 +1,1 @@
+"""A port that is served: the processes, the sockets and the protocol."""

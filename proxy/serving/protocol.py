@@ -1,0 +1,193 @@
+"""HTTP/1 as uvicorn speaks it, and the edges at which callers would hear it fail."""
+
+import asyncio
+from typing import Final
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from proxy.errors import HeadTooLarge, RequestError, TooSlow, TurnkeeperError
+from proxy.reply import OUTLET
+from proxy.serving.chunked import Chunked
+from proxy.serving.refusal import refusal
+from proxy.serving.unframed import unframe
+
+LARGEST_HEAD: Final = 65_536
+HEAD_WITHIN: Final = 20.0
+BODY_WITHIN: Final = 60.0
+READ_WITHIN: Final = 60.0
+_LINGER: Final = 2.0
+_AHEAD: Final = 8
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
+_NO_BODY: Final = (b"content-length", b"0")
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection. What it refuses, it refuses in OpenAI's shape, and never inside another's answer."""
+
+    _running: RequestResponseCycle | None = None
+    _fault: TurnkeeperError | None = None
+    _due: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _size = 0
+    _in_head = _in_body = _declining = _deaf = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has come; it has its time to say something."""
+        super().connection_made(transport)
+        self._due = self.loop.call_later(HEAD_WITHIN, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has left, and all of its requests with it, the one in work first of all."""
+        self._cancel(self._due, self._unread)
+        super().connection_lost(exc)
+        for cycle in self._open():
+            _drop(cycle)
+
+    def data_received(self, data: bytes) -> None:
+        """Feeds the parser, and says what is wrong with what it cannot read."""
+        if self._deaf:
+            return
+        self._unset_keepalive_if_required()
+        continued = self._in_head
+        try:
+            self._feed(data)
+            if continued and self._in_head:
+                self._count(len(data))  # a header without an end is none yet
+        except httptools.HttpParserError:
+            self._refuse(self._fault or RequestError("This is no HTTP/1 request.", code="invalid_http"))
+        else:
+            self._watch_the_clock()
+
+    def pause_writing(self) -> None:
+        """The client does not read: that may last for a while, and not for ever."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(READ_WITHIN, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._cancel(self._unread)
+        super().resume_writing()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        if not self._declining:
+            super().on_message_begin()
+            self._size, self._in_head = 0, True
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request's target."""
+        if not self._declining:
+            self._count(len(url))
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        if not self._declining:
+            self._count(len(name) + len(value))
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is there: the request is answered, or waits for those before it."""
+        if self._declining:
+            return
+        super().on_headers_complete()
+        self._in_head, self._in_body = False, True
+        self._cancel(self._due)
+        self._due = None
+        if len(self.pipeline) < _AHEAD:
+            self.flow.resume_reading()  # or nobody sees a client leave that sends ahead
+
+    def on_message_complete(self) -> None:
+        """The request is there; a body is still to come that the parser took for another protocol's."""
+        if not (self.parser.should_upgrade() and self._framing()):
+            self._in_body = False
+            super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            unframe(cycle)
+        self._running = cycle
+        extensions: dict[str, object] = {OUTLET: Chunked(cycle)}
+        cycle.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # an extension of our own
+        super()._start_asgi_task(cycle, app)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline(data[upgrade.args[0] :])
+
+    def _decline(self, rest: bytes) -> None:
+        """Goes on in HTTP/1.1 with a client that offers another protocol, as Java's does with h2c."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        if framing := self._framing():
+            self._declining = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\nhost: x\r\n%s: %s\r\n\r\n" % framing)
+            self._declining = False
+        if rest:
+            self._feed(rest)
+
+    def _framing(self) -> tuple[bytes, bytes] | None:
+        """The header that tells the body's length, where there is a body."""
+        framing = (header for header in self.headers if header[0] in _FRAMING and header != _NO_BODY)
+        return next(framing, None)
+
+    def _count(self, more: int) -> None:
+        self._size += more
+        if self._size > LARGEST_HEAD:
+            self._fault = HeadTooLarge(f"The request's head has more than {LARGEST_HEAD} bytes.")
+            # Raised, the fault would hold this frame, and so the connection with all that it was sent.
+            raise httptools.HttpParserError
+
+    def _watch_the_clock(self) -> None:
+        """A request that is not there yet has its time: one for the head, another for the body."""
+        if not (self._in_head or self._in_body):
+            self._cancel(self._due)
+            self._due = None
+        elif self._due is None:
+            self._due = self.loop.call_later(HEAD_WITHIN if self._in_head else BODY_WITHIN, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._due = None
+        if self.flow.read_paused:  # it is we who do not listen
+            self._watch_the_clock()
+        elif self._in_head or self._in_body:
+            self._refuse(TooSlow("The request took too long to arrive."))
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: TurnkeeperError) -> None:
+        """Ends the connection: at once with an error, or behind what is still being answered."""
+        broken = self.cycle if self._in_body else None
+        before = [cycle for cycle in self._open() if cycle is not broken]
+        self._deaf = True
+        if before:
+            self.pipeline = type(self.pipeline)(each for each in self.pipeline if each[0] is not broken)
+            before[-1].keep_alive = False
+        elif broken is None or not broken.response_started:
+            self.transport.write(refusal(error))
+            self.transport.write_eof()
+            self.loop.call_later(_LINGER, self.transport.close)  # who still sends could not read it otherwise
+        else:
+            self.transport.close()
+        if broken is not None:
+            _drop(broken)
+
+    def _open(self) -> list[RequestResponseCycle]:
+        """What is not answered yet, in the order in which it came."""
+        queued = [cycle for cycle, _ in reversed(self.pipeline)]
+        running = [self._running] if self._running is not None else []
+        return [cycle for cycle in (*running, *queued) if not cycle.response_complete]
+
+    @staticmethod
+    def _cancel(*timers: asyncio.TimerHandle | None) -> None:
+        for timer in filter(None, timers):
+            timer.cancel()
+
+
+def _drop(cycle: RequestResponseCycle) -> None:
+    cycle.disconnected = True
+    cycle.message_event.set()

@@ -1,0 +1,1 @@
+"""What is told of turns: metrics, the log, spans, the feed."""

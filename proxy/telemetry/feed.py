@@ -1,0 +1,122 @@
+"""Turns as they go by, for whoever looks on: a broadcast that waits for nobody and keeps little."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from proxy.telemetry.account import Account, State
+
+_KEPT = 200
+_BEHIND = 500
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn, as an onlooker sees it: no word of what was said. ``at`` is in seconds since 1970."""
+
+    id: str
+    request: str
+    session: str | None
+    user: str | None
+    turn: int | None
+    model: str | None
+    pipeline: str
+    state: State
+    status: int
+    code: str | None
+    degraded: tuple[str, ...]
+    first_token_ms: float | None
+    duration_ms: float
+    at: float
+
+    @classmethod
+    def of(cls, account: Account) -> "Event":
+        """What an onlooker sees of an account."""
+        first = account.first_token
+        return cls(
+            id=account.id,
+            request=account.request,
+            session=account.session,
+            user=account.user,
+            turn=account.turn,
+            model=account.model,
+            pipeline=account.pipeline,
+            state=account.state,
+            status=account.status,
+            code=account.code,
+            degraded=account.degraded,
+            first_token_ms=None if first is None else round(first * 1000, 1),
+            duration_ms=round(account.duration * 1000, 1),
+            at=account.at,
+        )
+
+
+class Feed:
+    """The newest turns of each tenant's, and those to come.
+
+    It keeps the last 200 accounts of all tenants together. An onlooker who falls 500 events behind misses
+    the oldest; nobody waits for one.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[Account] = deque(maxlen=_KEPT)
+        self._onlookers: set[_Onlooker] = set()
+        self._closed = False
+
+    @property
+    def watched(self) -> bool:
+        """Whether anyone looks on."""
+        return bool(self._onlookers)
+
+    def publish(self, account: Account) -> None:
+        """Shows a turn to whoever looks on under its tenant."""
+        if account.outcome is not None:
+            self._recent.append(account)
+        for onlooker in self._onlookers:
+            onlooker.show(account)
+
+    async def turns(self, tenant: str) -> AsyncIterator[Event]:
+        """A tenant's newest turns, then what follows, until the feed is closed."""
+        onlooker = _Onlooker(tenant, gone=self._closed)
+        for account in self._recent:
+            onlooker.show(account)
+        self._onlookers.add(onlooker)
+        try:
+            while (shown := await onlooker.next()) is not None:
+                yield Event.of(shown)
+        finally:
+            self._onlookers.discard(onlooker)
+
+    def close(self) -> None:
+        """Everybody goes home."""
+        self._closed = True
+        for onlooker in self._onlookers:
+            onlooker.leave()
+
+
+class _Onlooker:
+    """One who looks on, and the turns not looked at yet."""
+
+    def __init__(self, tenant: str, *, gone: bool) -> None:
+        self._tenant = tenant
+        self._gone = gone
+        self._ahead: deque[Account] = deque(maxlen=_BEHIND)
+        self._news = asyncio.Event()
+
+    def show(self, account: Account) -> None:
+        if account.tenant == self._tenant:
+            self._ahead.append(account)
+            self._news.set()
+
+    def leave(self) -> None:
+        self._gone = True
+        self._news.set()
+
+    async def next(self) -> Account | None:
+        while not self._ahead:
+            if self._gone:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        return self._ahead.popleft()

@@ -1,0 +1,116 @@
+"""While what some work needs is away it is asked ever less, and it is found again when it is back."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from proxy.background.lull import Lull
+from tests.hurried_loop import run
+
+HOUR = 3600.0
+
+
+async def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def tries(lull: Lull, until: float, who: int) -> list[float]:
+    """When one who always fails may try."""
+    times: list[float] = []
+    while True:
+        await lull.over()
+        if await now() >= until:
+            return times
+        times.append(await now())
+        lull.failed(who, "no")
+        await lull.rest(1)
+
+
+def test_pauses_grow_to_five_minutes_however_many_wait() -> None:
+    async def work() -> list[float]:
+        lull, until = Lull(), await now() + HOUR
+        found = await asyncio.gather(*(tries(lull, until, who) for who in range(50)))
+        return sorted(time for times in found for time in times)
+
+    times = run(work())
+    pauses = [round(b - a) for a, b in itertools.pairwise(times)]
+    grown = [pause for pause in pauses if pause > 1]
+    assert grown[:5] == [5, 10, 20, 40, 80]
+    assert max(grown) == 300
+    assert grown[8:] == [300] * len(grown[8:])
+
+
+def test_one_who_fails_alone_keeps_nobody_else_waiting() -> None:
+    async def work() -> tuple[float, bool]:
+        lull, began = Lull(), await now()
+        for _ in range(2000):
+            lull.failed("one", "no")
+        await lull.over()
+        return await now() - began, lull.failing
+
+    waited, failing = run(work())
+    assert waited < 1
+    assert failing
+
+
+def test_thousands_of_failures_in_a_row_break_nothing() -> None:
+    async def work() -> float:
+        lull = Lull()
+        for number in range(5000):
+            lull.failed(number, "no")
+            await lull.over()
+        began = await now()
+        await lull.over()
+        return await now() - began
+
+    assert run(work()) == pytest.approx(300, abs=1)
+
+
+def test_with_the_first_success_all_who_wait_go_on() -> None:
+    async def work() -> list[float]:
+        lull, began = Lull(), await now()
+
+        async def waits(rests: float) -> float:
+            await lull.rest(rests)
+            await lull.over()
+            return await now() - began
+
+        for number in range(9):
+            lull.failed(number, "no")
+        waiting = [asyncio.create_task(waits(rests)) for rests in (0.0, 0.0, 3600.0)]
+        await asyncio.sleep(2)
+        lull.succeeded()
+        return list(await asyncio.gather(*waiting))
+
+    assert max(run(work())) < 3
+
+
+def test_who_finds_nothing_to_try_leaves_the_turn_to_the_next() -> None:
+    async def work() -> float:
+        lull = Lull()
+        for number in range(9):
+            lull.failed(number, "no")
+        await lull.over()
+        lull.returned()
+        began = await now()
+        await lull.over()
+        return await now() - began
+
+    assert run(work()) < 1
+
+
+def test_both_ends_of_it_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        lull = Lull("summaries")
+        for _ in range(2):
+            for number in range(20):
+                lull.failed(number, "The upstream answered 401.")
+            lull.succeeded()
+            lull.succeeded()
+
+    with caplog.at_level("INFO", "turnkeeper"):
+        run(work())
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
+    assert "summaries" in caplog.text
+    assert "The upstream answered 401." in caplog.text

@@ -1,0 +1,447 @@
+"""Work is found from the store, done by one process at a time, and again until it is done."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from proxy.background import setbacks, work
+from proxy.background.work import Worker
+from proxy.memory import codec, lease
+from proxy.memory.coded import CodedStore
+from proxy.memory.encryption import Encryption
+from proxy.memory.open import open_store
+from proxy.memory.session import Session, decode, encode
+from proxy.memory.store import Key, Store
+from proxy.memory.unasked import Unasked
+from proxy.memory.unusable import Unusable
+from proxy.memory.volatile import VolatileStore
+from tests import hurried_loop
+
+KEY = Key("default", "s1")
+
+
+def memory() -> Store:
+    return open_store("memory:", deadline=1, codec=codec.Identity())
+
+
+class Counting:
+    """Counts to three in a session's state, one step at a time."""
+
+    name = "counting"
+    after = 0.0
+    bridges = True
+
+    def __init__(self, store: Store, fails: int = 0) -> None:
+        self.store, self.fails = store, fails
+        self.tries: list[int] = []
+        self.stood_in: list[Key] = []
+        self.under_way = 0
+        self.most = 0
+
+    def due(self, session: Session) -> bool:
+        return session.state.get("n", 0) < 3
+
+    async def do(self, key: Key, unusable: int) -> bool:
+        self.tries.append(unusable)
+        held = await self.store.read(key)
+        session = decode(held.blob) if held else Session(state={"n": 3})
+        if not self.due(session):
+            return False
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.01)
+        self.under_way -= 1
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("not now")
+        state = {"n": session.state.get("n", 0) + 1}
+        assert held
+        return await self.store.write(key, encode(Session(state=state)), version=held.version, ttl=60)
+
+    async def stand_in(self, key: Key) -> None:
+        self.stood_in.append(key)
+
+
+async def count(store: Store, key: Key = KEY) -> Any:
+    held = await store.read(key)
+    return decode(held.blob).state.get("n", 0) if held else None
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(5):
+        while not await holds():  # noqa: ASYNC110 - the store tells nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setbacks, "_SHORTEST", 0.01)
+    monkeypatch.setattr(lease, "TTL", 0.1)
+
+
+def running(worker: Worker, every: float = 60) -> Any:
+    return asyncio.create_task(worker.run(every=every))
+
+
+def test_what_is_due_is_found_from_the_store_and_done_to_its_end() -> None:
+    async def run() -> Any:
+        store = memory()
+        for number in range(250):
+            await store.write(Key("default", f"s{number}"), encode(Session()), version=0, ttl=60)
+        await store.write(Key("other", "s1"), encode(Session()), version=0, ttl=60)
+        await store.write(Key("default", "broken"), b"no session", version=0, ttl=60)
+        task = running(Worker(store, [Counting(store)], ["default"]))
+
+        async def done() -> bool:
+            return all([await count(store, Key("default", f"s{n}")) == 3 for n in range(250)])
+
+        await until(done)
+        task.cancel()
+        return await count(store, Key("other", "s1"))
+
+    assert asyncio.run(run()) == 0
+
+
+def test_a_session_whose_key_is_lost_hides_none_behind_it() -> None:
+    async def run() -> Any:
+        bare = VolatileStore()
+        store = CodedStore(bare, Encryption([b"n" * 32]))
+        lost = CodedStore(bare, Encryption([b"o" * 32]))
+        await lost.write(Key("default", "a"), encode(Session()), version=0, ttl=60)
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        task = running(Worker(store, [Counting(store)], ["default"]))
+        await until(lambda: _is(store, KEY))
+        task.cancel()
+        return await count(store)
+
+    assert asyncio.run(run()) == 3
+
+
+def test_a_nudge_is_followed_at_once_and_one_before_the_start_is_not_lost() -> None:
+    async def run() -> tuple[Any, Any]:
+        store = memory()
+        worker = Worker(store, [Counting(store)], ["default"])
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        worker.nudge(KEY, Session())
+        before = await count(store)
+        task = running(worker)
+        await until(lambda: _is(store, KEY))
+        other = Key("default", "s2")
+        await store.write(other, encode(Session()), version=0, ttl=60)
+        worker.nudge(other, Session())
+        await until(lambda: _is(store, other))
+        task.cancel()
+        return before, await count(store, other)
+
+    assert asyncio.run(run()) == (0, 3)
+
+
+class Ending(Counting):
+    """Work whose last look is over when more becomes due."""
+
+    async def do(self, key: Key, unusable: int) -> bool:
+        done = await super().do(key, unusable)
+        if not done and len(self.tries) < 6:
+            held = await self.store.read(key)
+            assert held
+            await self.store.write(key, encode(Session()), version=held.version, ttl=60)
+            self.worker.nudge(key, Session())
+        return done
+
+    worker: Worker
+
+
+def test_a_nudge_while_work_ends_is_not_lost() -> None:
+    async def run() -> list[int]:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        ending = Ending(store)
+        ending.worker = Worker(store, [ending], ["default"])
+        task = running(ending.worker)
+        async with asyncio.timeout(5):
+            while len(ending.tries) < 8:  # noqa: ASYNC110 - the work tells nobody
+                await asyncio.sleep(0.01)
+        task.cancel()
+        return ending.tries
+
+    assert len(asyncio.run(run())) == 8
+
+
+async def _is(store: Store, key: Key) -> bool:
+    return await count(store, key) == 3
+
+
+def test_two_processes_never_do_one_piece_at_once() -> None:
+    async def run() -> tuple[int, int]:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        counting = Counting(store)
+        tasks = [running(Worker(store, [counting], ["default"]), every=0.01) for _ in range(3)]
+        await until(lambda: _is(store, KEY))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return counting.most, len(await store.list("~leases"))
+
+    assert asyncio.run(run()) == (1, 0)
+
+
+def test_what_fails_is_tried_again() -> None:
+    async def run() -> list[int]:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        counting = Counting(store, fails=3)
+        task = running(Worker(store, [counting], ["default"]))
+        await until(lambda: _is(store, KEY))
+        task.cancel()
+        return counting.tries[:5]
+
+    assert asyncio.run(run()) == [0, 0, 0, 0, 0]
+
+
+def test_a_kind_of_work_that_always_fails_is_left_alone_for_a_while() -> None:
+    async def run() -> int:
+        store = memory()
+        for number in range(100):
+            await store.write(Key("default", f"s{number}"), encode(Session()), version=0, ttl=60)
+        failing = Counting(store, fails=10_000)
+        task = running(Worker(store, [failing], ["default"]))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        return len(failing.tries)
+
+    assert 3 <= asyncio.run(run()) <= 12, "hundreds of sessions do not ask a model that is away"
+
+
+SESSIONS = [Key("default", f"s{number}") for number in range(60)]
+HOUR = 3600.0
+
+
+async def due_everywhere(store: Store) -> None:
+    for key in SESSIONS:
+        await store.write(key, encode(Session()), version=0, ttl=60)
+
+
+def test_a_model_that_refuses_for_good_is_asked_a_few_times_an_hour_over_all_sessions() -> None:
+    async def run() -> tuple[int, int, set[Key]]:
+        store = memory()
+        await due_everywhere(store)
+        failing = Counting(store, fails=1_000_000)
+        task = running(Worker(store, [failing], ["default"]))
+        await asyncio.sleep(HOUR)
+        first = len(failing.tries)
+        await asyncio.sleep(10 * HOUR)
+        task.cancel()
+        return first, len(failing.tries) - first, set(failing.stood_in)
+
+    first, later, stood_in = hurried_loop.run(run())
+    assert 5 <= first <= 30
+    assert 100 <= later <= 121, "every five minutes, and not less"
+    assert stood_in == set(SESSIONS)
+
+
+def test_when_it_answers_again_all_is_done_within_five_minutes() -> None:
+    async def run() -> bool:
+        store = memory()
+        await due_everywhere(store)
+        failing = Counting(store, fails=1_000_000)
+        task = running(Worker(store, [failing], ["default"]))
+        await asyncio.sleep(3 * HOUR)
+        failing.fails = 0
+        await asyncio.sleep(301 + 60)
+        task.cancel()
+        return all([await count(store, key) == 3 for key in SESSIONS])
+
+    assert hurried_loop.run(run())
+
+
+class Choosy(Counting):
+    """Fails for one session alone."""
+
+    async def do(self, key: Key, unusable: int) -> bool:
+        if key != KEY:
+            return await super().do(key, unusable)
+        self.tries.append(unusable)
+        raise RuntimeError
+
+
+def test_one_session_that_always_fails_holds_up_no_other() -> None:
+    async def run() -> tuple[Any, int]:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        choosy = Choosy(store)
+        worker = Worker(store, [choosy], ["default"])
+        task = running(worker)
+        await asyncio.sleep(2 * HOUR)
+        asked = len(choosy.tries)
+        other = Key("default", "other")
+        await store.write(other, encode(Session()), version=0, ttl=60)
+        worker.nudge(other, Session())
+        await asyncio.sleep(1)
+        task.cancel()
+        return await count(store, other), asked
+
+    done, asked = hurried_loop.run(run())
+    assert done == 3
+    assert asked <= 50
+
+
+def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        store = memory()
+        choosy = Choosy(store)
+        worker = Worker(store, [choosy], ["default"])
+        task = running(worker)
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        for number in range(600):
+            key = Key("default", f"s{number}")
+            await store.write(key, encode(Session()), version=0, ttl=60)
+            worker.nudge(key, Session())
+            worker.nudge(KEY, Session())
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    hurried_loop.run(run())
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "one session fails, others do not (RuntimeError)" in said
+
+
+def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    class Nameless(Counting):
+        async def do(self, key: Key, unusable: int) -> bool:
+            if key == KEY:
+                return await super().do(key, unusable)
+            raise Unasked
+
+    async def run() -> tuple[Any, bool]:
+        store, others = memory(), [key for key in SESSIONS if key != KEY]
+        for key in others:
+            await store.write(key, encode(Session()), version=0, ttl=60)
+        nameless = Nameless(store)
+        worker = Worker(store, [nameless], ["default"])
+        task = running(worker)
+        await asyncio.sleep(HOUR)
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        worker.nudge(KEY, Session())
+        await asyncio.sleep(1)
+        task.cancel()
+        return await count(store), set(nameless.stood_in) == set(others)
+
+    assert hurried_loop.run(run()) == (3, True)
+    assert not caplog.records
+
+
+def test_who_has_nobody_to_ask_leaves_the_turn_to_the_next() -> None:
+    class Half(Counting):
+        async def do(self, key: Key, unusable: int) -> bool:
+            if int(key.session[1:]) % 2:
+                raise Unasked
+            return await super().do(key, unusable)
+
+    async def run() -> bool:
+        store = memory()
+        await due_everywhere(store)
+        half = Half(store, fails=1_000_000)
+        task = running(Worker(store, [half], ["default"]))
+        await asyncio.sleep(3 * HOUR)
+        half.fails = 0
+        await asyncio.sleep(301 + 60)
+        task.cancel()
+        return all([await count(store, key) == 3 for key in SESSIONS[::2]])
+
+    assert hurried_loop.run(run())
+
+
+def test_answers_of_no_use_are_counted_apart_from_a_model_that_is_away() -> None:
+    class Babbling(Counting):
+        async def do(self, key: Key, unusable: int) -> bool:
+            self.tries.append(unusable)
+            if len(self.tries) > 9:
+                return False
+            raise Unusable if len(self.tries) > 4 else RuntimeError
+
+    async def run() -> list[int]:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        babbling = Babbling(store)
+        task = running(Worker(store, [babbling], ["default"]))
+        await asyncio.sleep(HOUR)
+        task.cancel()
+        return babbling.tries[:10]
+
+    assert hurried_loop.run(run()) == [0, 0, 0, 0, 0, 1, 2, 3, 4, 5]
+
+
+def test_what_becomes_due_while_a_model_is_away_is_stood_in_for_at_once() -> None:
+    async def run() -> int:
+        store = memory()
+        await due_everywhere(store)
+        failing = Counting(store, fails=1_000_000)
+        worker = Worker(store, [failing], ["default"])
+        task = running(worker)
+        await asyncio.sleep(HOUR)
+        before = len(failing.stood_in)
+        worker.nudge(SESSIONS[-1], Session())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        return len(failing.stood_in) - before
+
+    assert hurried_loop.run(run()) == 1
+
+
+class Later(Counting):
+    """Work that becomes due when nothing was written for a second."""
+
+    name = "later"
+    after = 1.0
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.began = time.monotonic()
+
+    def due(self, session: Session) -> bool:
+        return time.monotonic() - self.began > self.after and super().due(session)
+
+
+def test_what_becomes_due_long_after_the_last_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_CLOCKS", 0.1)
+
+    async def run() -> None:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        task = running(Worker(store, [Later(store)], ["default"]), every=0.05)
+        await until(lambda: _is(store, KEY))
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_lease_of_a_process_that_was_killed_ends_by_itself() -> None:
+    async def run() -> list[bool]:
+        store = memory()
+        killed = lease.lease(store, "counting", KEY, ttl=0.2)
+        first = await killed.__aenter__()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        async with lease.lease(store, "counting", KEY) as second:
+            pass
+        await asyncio.sleep(0.3)
+        async with lease.lease(store, "counting", KEY) as third:
+            pass
+        return [first, second, third]
+
+    assert asyncio.run(run()) == [True, False, True]
+
+
+def test_a_lease_is_kept_for_as_long_as_the_work_takes() -> None:
+    async def run() -> bool:
+        store = memory()
+        async with lease.lease(store, "counting", KEY, ttl=0.2):
+            await asyncio.sleep(0.5)
+            async with lease.lease(store, "counting", KEY) as other:
+                return other
+
+    assert asyncio.run(run()) is False
