@@ -54,9 +54,9 @@ class ProxyServer:
         """How many tasks the server has."""
         return len(asyncio.all_tasks(self._loop))
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Coroutine[Any, Any, Any], *, within: float = 10) -> Any:
         """What comes of some work on the server's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(within)
 
     def end_within(self, seconds: float) -> None:
         """The server ends, and lets calls last for so long."""

@@ -69,7 +69,7 @@ def settle(proxy: ProxyServer) -> None:
         if memory.archiving:
             await memory.archiving.archivist.idle()
 
-    proxy.run(idle())
+    proxy.run(idle(), within=60)
     time.sleep(0.1)
 
 
