@@ -42,7 +42,7 @@ class Upstream(Part):
     first_content: Duration | None = None
     """How long it may take to say more than reasoning, which is held back until then; off unless set."""
     total: Duration = 60.0
-    """How long a whole answer may take, with all tries; in seconds once loaded."""
+    """How long a whole answer may take, with all tries; upstreams share it where nothing is streamed."""
     retries: Annotated[Whole, Field(ge=0, le=10)] = 1
     """How often it is asked again in a turn when it fails before it has said anything."""
     max_connections: Annotated[Whole, Field(ge=1)] = 1000
