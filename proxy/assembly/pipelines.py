@@ -9,6 +9,7 @@ import msgspec
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
+from filters.inject_summaries import InjectSummaries
 from filters.recall import Recall
 from filters.zone import zone_named
 from proxy.assembly.targets import targets_of
@@ -53,6 +54,7 @@ def _pipeline(
         lately=_lately(settings.request),
         tools=settings.tools,
         tool_rounds=settings.tool_rounds,
+        injecting=any(isinstance(step, InjectSummaries) for step in settings.request),
         tells=max((step.limit for step in settings.request if isinstance(step, InjectFacts)), default=0),
         recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         zone=_zone(settings.request),

@@ -1,19 +1,24 @@
 """What a turn gets to know of its session: one read, and values that no longer change."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
 from proxy.memory.coverage import shown
 from proxy.memory.parting import parted, without
+from proxy.memory.recent import Recent
 from proxy.memory.reconcile import marked, missing
 from proxy.memory.replay import Replay, beside
 from proxy.memory.segment import START
 from proxy.memory.session import Session, decode
 from proxy.memory.speech import Speech, spoken
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Held, Key, Store
 from proxy.memory.telling import epoch
+
+# A task for whoever asks, one for the command, and the moment in which it is written to the socket.
+_ROUNDS: Final = 3
 
 
 class Reading(NamedTuple):
@@ -38,12 +43,6 @@ async def recall(store: Store, key: Key) -> Session:
     """What is held of a session; an empty one where nothing is. Raises StoreError."""
     held = await store.read(key)
     return decode(held.blob) if held else Session()
-
-
-async def reading(store: Store, key: Key, window: Sequence[Message]) -> Reading:
-    """What is held of a session, beside a window. Raises StoreError."""
-    held = await store.read(key)
-    return laid(decode(held.blob), window, held.version) if held else laid(Session(), window)
 
 
 def laid(session: Session, window: Sequence[Message], version: int = 0) -> Reading:
@@ -91,3 +90,40 @@ def known(read: Reading, window: Sequence[Message], *, injecting: bool = True) -
         shown(session, replay, window, heard) if summaries else heard,
         epoch(session, session.life + replay.anew, injecting=injecting),
     )
+
+
+async def recalled(
+    store: Recent, key: Key, window: Sequence[Message], *, injecting: bool = True
+) -> tuple[Reading, Known]:
+    """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
+
+    While a store is asked that has to be waited for, the window is laid beside what was written last: nearly
+    always that is what comes.
+    """
+    last = store.last(key) if store.waits else None
+    if last is None:
+        return _beside(store, key, await store.read(key), window, injecting=injecting)
+    asked = asyncio.create_task(store.read(key))
+    try:
+        await _sent()
+        guess = laid(last.session, window)
+        likely = known(guess, window, injecting=injecting)
+        held = await asked
+    finally:
+        asked.cancel()
+    if held is not None and held.blob == last.blob:
+        return guess._replace(version=held.version), likely
+    return _beside(store, key, held, window, injecting=injecting)
+
+
+def _beside(
+    store: Recent, key: Key, held: Held | None, window: Sequence[Message], *, injecting: bool
+) -> tuple[Reading, Known]:
+    read = laid(store.session(key, held), window, held.version) if held else laid(Session(), window)
+    return read, known(read, window, injecting=injecting)
+
+
+async def _sent() -> None:
+    """By now a question is on its way."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)
