@@ -20,6 +20,7 @@ from proxy.memory.knowledge import Knowledge
 from proxy.memory.mem0 import Mem0
 from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
+from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
 from proxy.memory.store import Key
 from proxy.memory.summaries import Summaries
@@ -127,8 +128,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """How much is recalled of a person for each turn; 0 where no step tells of it."""
     zone: tzinfo = UTC
     """Where the days begin that a person speaks of."""
-    injecting: bool = False
-    """Whether summaries are put in the place of the turns that they stand for."""
+    wanted: Wanted = Wanted()
+    """What its steps do with what is known of a session."""
     tells: int = 0
     """How many facts about a person a prompt begins with; 0 where no step tells of them."""
     model: str | None = None

@@ -142,7 +142,7 @@ async def _of_session(
 
 
 async def _read(call: Call, pipeline: Pipeline, store: Recent, key: Key) -> _Held:
-    read, known = await recall.recalled(store, key, call.messages, injecting=pipeline.injecting)
+    read, known = await recall.recalled(store, key, call.messages, pipeline.wanted)
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
     return _Held(call, known.snapshot, known.epoch, read.session.told, read)

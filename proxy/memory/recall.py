@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
 from proxy.memory.coverage import shown
+from proxy.memory.onesided import Onesided, onesided, rest
 from proxy.memory.parting import parted, without
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile import marked, missing
@@ -59,41 +60,61 @@ class Known(NamedTuple):
     epoch: bytes
 
 
-def known(read: Reading, window: Sequence[Message], *, injecting: bool = True) -> Known:
+class Wanted(NamedTuple):
+    """What a chain does with what is known.
+
+    It is ``injecting`` summaries in the place of turns, and ``restoring`` what a window does not show.
+    """
+
+    injecting: bool = True
+    restoring: bool = False
+
+
+TOLD: Final = Wanted()
+
+
+def known(read: Reading, window: Sequence[Message], wanted: Wanted = TOLD) -> Known:
     """What filters may know of a session while the client replays ``window``, and that window.
 
-    In the window, answers are marked that the caller did not hear to the end, and what summaries cover, where
-    the chain is ``injecting`` them: then they stand for all turns behind their reach.
+    In the window, answers are marked that the caller did not hear to the end, and what summaries cover. A
+    window that leaves out all answers gives way to what is brought back.
     """
     session, replay = read.session, read.replay
-    summaries = tuple(segment.text for segment in session.summaries) if injecting else ()
+    summaries = tuple(segment.text for segment in session.summaries) if wanted.injecting else ()
     if replay is None:
         carried = () if session.moved else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
-        return Known(snapshot, window, epoch(session, session.life, injecting=injecting))
+        return Known(snapshot, window, epoch(session, session.life, injecting=wanted.injecting))
     results = parted(replay)
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
-    behind = session.reach if summaries else START
-    snapshot = Snapshot(
-        dropped=(*missing(session, window, replay, behind=behind, also=results.held), *results.new),
+    silent = onesided(replay) if wanted.restoring else Onesided()
+    also, behind = (*results.held, *silent.places), session.reach if summaries else START
+    dropped = (*missing(session, window, replay, behind=behind, also=also), *results.new)
+    snapshot = _snapshot(session, replay, dropped, summaries)
+    if silent.lines:
+        window, replay = without(window, silent.lines), rest(replay, silent.lines)
+    heard = marked(session, window, replay)
+    seen = shown(session, replay, window, heard) if summaries else heard
+    return Known(snapshot, seen, epoch(session, session.life + replay.anew, injecting=wanted.injecting))
+
+
+def _snapshot(
+    session: Session, replay: Replay, dropped: tuple[Message, ...], summaries: tuple[str, ...]
+) -> Snapshot:
+    return Snapshot(
+        dropped=dropped,
         state=session.state,
         scale=session.scale or 1.0,
         summaries=summaries,
         began=epoch_seconds(session.began),
         speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),
     )
-    heard = marked(session, window, replay)
-    return Known(
-        snapshot,
-        shown(session, replay, window, heard) if summaries else heard,
-        epoch(session, session.life + replay.anew, injecting=injecting),
-    )
 
 
 async def recalled(
-    store: Recent, key: Key, window: Sequence[Message], *, injecting: bool = True
+    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = TOLD
 ) -> tuple[Reading, Known]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 
@@ -102,25 +123,25 @@ async def recalled(
     """
     last = store.last(key) if store.waits else None
     if last is None:
-        return _beside(store, key, await store.read(key), window, injecting=injecting)
+        return _beside(store, key, await store.read(key), window, wanted)
     asked = asyncio.create_task(store.read(key))
     try:
         await _sent()
         guess = laid(last.session, window)
-        likely = known(guess, window, injecting=injecting)
+        likely = known(guess, window, wanted)
         held = await asked
     finally:
         asked.cancel()
     if held is not None and held.blob == last.blob:
         return guess._replace(version=held.version), likely
-    return _beside(store, key, held, window, injecting=injecting)
+    return _beside(store, key, held, window, wanted)
 
 
 def _beside(
-    store: Recent, key: Key, held: Held | None, window: Sequence[Message], *, injecting: bool
+    store: Recent, key: Key, held: Held | None, window: Sequence[Message], wanted: Wanted
 ) -> tuple[Reading, Known]:
     read = laid(store.session(key, held), window, held.version) if held else laid(Session(), window)
-    return read, known(read, window, injecting=injecting)
+    return read, known(read, window, wanted)
 
 
 async def _sent() -> None:
