@@ -220,12 +220,12 @@ def test_an_empty_list_is_a_list(proxy: ProxyServer) -> None:
     assert proxy.client.get(ALL).json() == {"object": "list", "data": [], "has_more": False, "last_id": None}
 
 
-@pytest.mark.parametrize("limit", ["101", "1000", "0000000000101", "9" * 5000])
-def test_no_page_is_longer_than_the_longest(proxy: ProxyServer, limit: str) -> None:
+def test_no_page_is_longer_than_the_longest(proxy: ProxyServer) -> None:
     for i in range(101):
         proxy.client.post(ALL, json={"id": f"s{i}"})
-    page = proxy.client.get(ALL, params={"limit": limit}).json()
-    assert (len(page["data"]), page["has_more"]) == (100, True)
+    for limit in ["101", "1000", "0000000000101", "9" * 5000]:
+        page = proxy.client.get(ALL, params={"limit": limit}).json()
+        assert (len(page["data"]), page["has_more"]) == (100, True), limit
     assert len(proxy.client.get(ALL, params={"limit": "007"}).json()["data"]) == 7
 
 
