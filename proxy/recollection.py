@@ -11,6 +11,7 @@ import msgspec
 
 from filters.base import Snapshot
 from filters.remembered import Remembered
+from proxy import attempts
 from proxy.lately import lately
 from proxy.memory import recall
 from proxy.memory.archive.archive import Fact
@@ -131,7 +132,7 @@ async def _of_session(
 
 
 async def _read(call: Call, pipeline: Pipeline, store: Store, key: Key) -> _Held:
-    read = await recall.reading(store, key, call.messages)
+    read = await recall.reading(store, key, call.messages, attempts.of(call))
     known, heard, epoch = recall.known(read, call.messages, injecting=pipeline.injecting)
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
     return _Held(call, known, epoch, read.session.told, read)

@@ -230,7 +230,7 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
         return session
     session = knowing(session, said.user, said.window, said.told)
     speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(said.window), None)
-    known, turn = taken(session, speech, now=said.at, replay=replay)
+    known, turn = taken(session, speech, now=said.at, attempt=said.attempt, replay=replay)
     answer = Answer(
         turn=turn,
         text=told.text,
@@ -238,5 +238,6 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
         reasoning=told.reasoning if reasoning else None,
         finished=told.finished,
         reached=told.reached,
+        ended=said.ended,
     )
     return answered(known, answer, now=said.at)

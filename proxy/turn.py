@@ -10,7 +10,7 @@ import msgspec
 
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
-from proxy import chain, relay, session, toolbox, wire
+from proxy import attempts, chain, relay, session, toolbox, wire
 from proxy.flight import InFlight, Line
 from proxy.memory.store import Key
 from proxy.pipeline import Pipeline
@@ -124,6 +124,8 @@ def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
         room=notes.room,
         shown=question.messages,
         tools=bytes(question.fields.get("tools", b"")),
+        attempt=attempts.of(call),
+        ended=time.time(),
     )
 
 

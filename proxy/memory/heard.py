@@ -1,6 +1,5 @@
 """Entries as a window shows them: new ones, and held ones that it confirms, cuts or rewords."""
 
-from bisect import bisect_left
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ from filters.letters import bare
 from filters.message import LARGEST, Message
 from proxy.memory.line import number_of
 from proxy.memory.session import Entry
-from proxy.memory.wording import goes_on, jumbled, same
+from proxy.memory.wording import cut, goes_on, jumbled, same
 
 
 def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
@@ -124,13 +123,8 @@ def undotted(message: Message, generated: str) -> Message:
     words = text.rstrip(_DOTTED)
     if not goes_on(generated, words):
         return message
-    heard = words if generated.startswith(words) else _beginning(generated, len(bare(words)))
+    heard = words if generated.startswith(words) else generated[: cut(generated, len(bare(words)))]
     return msgspec.structs.replace(message, content=heard)
-
-
-def _beginning(text: str, letters: int) -> str:
-    """As much of a text as has so many letters."""
-    return text[: bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))]
 
 
 _UNGIVEN = (UNSET, None)

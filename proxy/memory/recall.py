@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
+from proxy.memory.attempt import UNTOLD, Asking, Attempt
 from proxy.memory.coverage import shown
 from proxy.memory.parting import parted, without
 from proxy.memory.reconcile import marked, missing
@@ -40,16 +41,18 @@ async def recall(store: Store, key: Key) -> Session:
     return decode(held.blob) if held else Session()
 
 
-async def reading(store: Store, key: Key, window: Sequence[Message]) -> Reading:
-    """What is held of a session, beside a window. Raises StoreError."""
+async def reading(store: Store, key: Key, window: Sequence[Message], attempt: Attempt = UNTOLD) -> Reading:
+    """What is held of a session, beside the window of a request. Raises StoreError."""
     held = await store.read(key)
-    return laid(decode(held.blob), window, held.version) if held else laid(Session(), window)
+    session, version = (decode(held.blob), held.version) if held else (Session(), 0)
+    return laid(session, window, version, attempt)
 
 
-def laid(session: Session, window: Sequence[Message], version: int = 0) -> Reading:
+def laid(session: Session, window: Sequence[Message], version: int = 0, attempt: Attempt = UNTOLD) -> Reading:
     """A session with a window laid beside it."""
     said = spoken(window)
-    return Reading(session, version, said, beside(session, said) if session.entries else None)
+    replay = beside(session, said, Asking(attempt)) if session.entries else None
+    return Reading(session, version, said, replay)
 
 
 class Known(NamedTuple):

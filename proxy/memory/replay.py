@@ -6,8 +6,9 @@ from typing import Any, cast
 import msgspec
 
 from filters.message import Message
-from proxy.memory import life, numbering
+from proxy.memory import life, lone, numbering
 from proxy.memory.alignment import align
+from proxy.memory.attempt import NOW, Asking
 from proxy.memory.line import NEW, Line, kinship, number_of
 from proxy.memory.newest import Newest
 from proxy.memory.session import Entry, Session
@@ -21,7 +22,8 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
 
     ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
     ``places`` are positions in ``held``, ``NEW`` or ``AGAIN``. ``end`` is the position from which on entries
-    are newer than the window. ``answering`` is whether the window tells what the assistant said.
+    are newer than the window. ``answering`` is whether the window tells what the assistant said. ``follows``
+    is whether it is words alone that came once the newest held words had been answered.
     """
 
     held: Sequence[Entry]
@@ -30,6 +32,7 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     end: int
     anew: bool
     answering: bool
+    follows: bool = False
 
     @property
     def matched(self) -> list[int]:
@@ -54,7 +57,7 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     def stale(self) -> bool:
         """Whether the newest words are an early form of words that are held, over an equal history."""
         asked, last = self.asked, last_user(self.held)
-        if asked is None or last is None or self.places[asked] not in {NEW, last}:
+        if self.follows or asked is None or last is None or self.places[asked] not in {NEW, last}:
             return False
         others = [h for i, h in enumerate(self.places) if i != asked]
         if NEW in others or any(h >= last for h in others):
@@ -68,13 +71,16 @@ def read(held: Session, window: Sequence[Message]) -> Replay:
     return beside(held, spoken_in(window))
 
 
-def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
+def beside(held: Session, speech: Speech, asking: Asking = NOW, *, overtaken: bool = False) -> Replay:
     """A window's speech, laid beside what is held.
 
     One that a newer request has overtaken begins no life, and may show older lines alone.
     """
     entries, spoken = of_life(held), _by_number(speech.lines)
     answering, moved = speech.answering, held.moved > 0
+    if entries and lone.is_lone(spoken) and (asking.attempt.request or not overtaken):
+        replay = Replay(entries, spoken, [NEW], len(entries), anew=False, answering=answering)
+        return _alone(replay, held.newest, asking)
     run = _straight(entries, spoken, moved=moved)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
@@ -191,10 +197,6 @@ def _beginning(
     moved: bool,
 ) -> Replay:
     """An unnumbered window that perhaps has no history, or begins another talk."""
-    if len(spoken) == 1 and spoken[0].role == "user":
-        return Replay(
-            entries, spoken, _alone(entries, spoken[0]), len(entries), anew=False, answering=answering
-        )
     replay = _aligned(entries, spoken, answering=answering, moved=moved)
     if _former_calls(replay):
         places = [NEW] * len(spoken)
@@ -217,10 +219,10 @@ def _aligned(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: 
     return Replay(entries, spoken, places, len(held), anew=False, answering=answering)
 
 
-def _alone(entries: Sequence[Entry], words: Message) -> list[int]:
+def _alone(replay: Replay, newest: Newest | None, asking: Asking) -> Replay:
     """Words without any history are the newest that are held, once more, or new: they take nothing back."""
-    last = last_user(entries)
-    return [NEW if last is None or Line(entries[last]).key != Line(words).key else last]
+    place = lone.place(replay.held, replay.spoken[0], asking, newest)
+    return msgspec.structs.replace(replay, places=[place], follows=lone.follows(newest, asking.at))
 
 
 def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:

@@ -1,12 +1,16 @@
 """Whether two texts are the same words, as far as engines keep words the same."""
 
+import re
+from bisect import bisect_left
 from collections import Counter
 
-from filters.letters import WORD, bare
+from filters.letters import UNSPACED, WORD, bare
 
 # Of fewer words than this nobody can tell whether they are another text's, out of order.
 _TELLING = 3
 _SHARE = 0.6
+_LETTER = f"[^\\W_{UNSPACED}]"
+_WITHIN = re.compile(_LETTER + "{2}")
 
 
 def same(one: str, other: str) -> bool:
@@ -21,6 +25,19 @@ def goes_on(text: str, start: str) -> bool:
     """Whether ``text`` says what ``start`` says and then more; a word may be cut."""
     opening, whole = bare(start), bare(text)
     return bool(opening) and len(whole) > len(opening) and whole.startswith(opening)
+
+
+def takes_up(text: str, start: str) -> bool:
+    """Whether ``text`` says what ``start`` says and more words then; none is cut, where they are apart."""
+    if not goes_on(text, start):
+        return False
+    end = cut(text, len(bare(start)))
+    return not _WITHIN.match(text[max(0, end - 1) : end + 1])
+
+
+def cut(text: str, letters: int) -> int:
+    """Where a text has so many letters."""
+    return bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))
 
 
 def alike(one: str, other: str) -> bool:
