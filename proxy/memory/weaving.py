@@ -13,7 +13,7 @@ from proxy.memory.newest import Newest
 from proxy.memory.question import question_before, turn_of
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session, calls, remembering
-from proxy.memory.wording import goes_on
+from proxy.memory.wording import takes_up
 
 
 def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: bytes) -> Session:
@@ -25,7 +25,7 @@ def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: by
         loom.take(position)
     loom.pass_to(len(replay.held))
     before = len(held.entries) - len(replay.held)
-    entries = (*held.entries[:before], *_unglued(loom.entries))
+    entries = (*held.entries[:before], *_unglued(loom))
     session = msgspec.structs.replace(
         held,
         entries=entries,
@@ -110,6 +110,10 @@ class _Loom:
         if following or last or not self._moved:
             self._add(message, last=last)
             self.shown[position] = self.entries[-1]
+
+    def says(self, position: int | None) -> bool:
+        """Whether a line of the window says what is not held yet."""
+        return position is not None and self.replay.places[position] in {NEW, self._revised}
 
     def pass_to(self, end: int) -> None:
         """Lays down what is held before ``end``."""
@@ -203,13 +207,21 @@ def _turn_end(replay: Replay, place: int) -> int:
     return max(h for h in replay.matched if replay.held[h].turn == turn)
 
 
-def _unglued(entries: list[Entry]) -> list[Entry]:
-    """Unanswered words that the next words repeat and go on from count once, under the newer turn."""
-    glued = {i for i, (entry, after) in enumerate(pairwise(entries)) if _goes_on(after, entry)}
-    return [entry for i, entry in enumerate(entries) if i not in glued] if glued else entries
+def _unglued(loom: _Loom) -> list[Entry]:
+    """Unanswered words that new words repeat and go on from count once, under the newer turn.
+
+    What the window shows as a line of its own was said by itself.
+    """
+    entries, shown = loom.entries, {id(entry): position for position, entry in loom.shown.items()}
+    glued = {
+        id(entry)
+        for entry, after in pairwise(entries)
+        if id(entry) not in shown and loom.says(shown.get(id(after))) and _takes_up(after, entry)
+    }
+    return [entry for entry in entries if id(entry) not in glued] if glued else entries
 
 
-def _goes_on(later: Entry, earlier: Entry) -> bool:
+def _takes_up(later: Entry, earlier: Entry) -> bool:
     if earlier.role != "user" or later.role != "user" or (earlier.user and later.user != earlier.user):
         return False
-    return goes_on(later.text, earlier.text)
+    return takes_up(later.text, earlier.text)

@@ -187,10 +187,24 @@ def test_agora_glues_under_the_newer_turn_number():
     assert call.held.entries[1].engine_turn == 2
 
 
-def test_words_that_are_shown_alone_and_glued_count_once():
+@pytest.mark.parametrize(
+    ("first", "then"), [("I want", "I want a table."), ("No", "Nothing else today"), ("5", "50 euros")]
+)
+def test_words_that_the_window_shows_by_themselves_were_said_by_themselves(first: str, then: str):
     call = Call()
-    call.ask("a:Hello!", "u:I want", "u:I want a table.", answer="For when?")
-    assert call.memory == ["a:Hello!", "u:I want a table.", "a?:For when?"]
+    call.ask(f"u:{first}", answer="What?")
+    call.ask(f"u:{first}", f"u:{then}", answer="For when?")
+    call.ask(f"u:{first}", f"u:{then}", "a:For when?", "u:Today.")
+    assert [line for line in call.memory if line[0] == "u"] == [f"u:{first}", f"u:{then}", "u:Today."]
+
+
+@pytest.mark.parametrize("source", ["llm_failure", "silence", "command"])
+def test_words_before_a_line_of_the_engines_own_are_not_glued(source: str):
+    call = Call()
+    call.ask("1u:Hello", answer="Hi.")
+    own = message("1a:Are you there?", metadata={"source": source})
+    call.ask("1u:Hello", own, "2u:Hello, can you hear me?", answer="Yes.")
+    assert [line for line in call.memory if line[0] == "u"] == ["u:Hello", "u:Hello, can you hear me?"]
 
 
 def test_of_overlapping_requests_the_later_supersedes():
