@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from filters.message import Message
 from proxy.memory.attempt import Asking
 from proxy.memory.line import NEW, Line, number_of
-from proxy.memory.newest import Newest
+from proxy.memory.newest import Newest, seal
 from proxy.memory.session import Entry
+from proxy.memory.speech import Speech
 
 # Whoever takes a request back for another sends that within less than this; a caller who interrupts an
 # answer has to speak first.
@@ -46,6 +47,24 @@ def another(newest: Newest, asking: Asking) -> bool:
         return attempt.request != newest.request
     lone = newest.lines == 1 and not newest.whole
     return attempt.again is False and lone and newest.finished and newest.ended < at
+
+
+def slides(newest: Newest, asking: Asking) -> bool:
+    """Whether a request with the newest one's window is another turn, since that had slid to where it stood.
+
+    A caller may be told the same, and say the same again, in a window of few lines.
+    """
+    named = asking.attempt.request and newest.request and asking.attempt.request != newest.request
+    if not named or asking.attempt.again or newest.whole:
+        return False
+    return newest.lines > 1 and newest.finished and newest.ended < asking.at
+
+
+def again(newest: Newest, said: Speech, asking: Asking) -> bool:
+    """Whether a window is the newest one once more, as far as anybody can tell."""
+    if newest.lines != len(said.lines) or slides(newest, asking):
+        return False
+    return newest.seal == seal(said, asking.attempt)
 
 
 def follows(newest: Newest | None, at: float) -> bool:

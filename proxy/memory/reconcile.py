@@ -31,7 +31,9 @@ class _Request(NamedTuple):
         """Whether it has been taken in already."""
         if self.sealed != newest.seal:
             return newest.knows(self.sealed)
-        return not (lone.is_lone(self.said.lines) and lone.another(newest, self.asking))
+        if lone.is_lone(self.said.lines):
+            return not lone.another(newest, self.asking)
+        return not lone.slides(newest, self.asking)
 
 
 def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Session:
