@@ -9,7 +9,7 @@ from filters.letters import bare
 from filters.message import LARGEST, Message
 from proxy.memory.line import number_of
 from proxy.memory.session import Entry
-from proxy.memory.wording import cut, goes_on, jumbled, same
+from proxy.memory.wording import cut, ends_as, goes_on, jumbled, same
 
 
 def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
@@ -110,7 +110,8 @@ def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
         return {}
     if generated != entry.text and (same(text, generated) or jumbled(text, generated)):
         return {"content": generated, **_WHOLE}
-    cut = goes_on(generated, text) or len(text.split()) < len(generated.split())
+    fewer = len(text.split()) < len(generated.split())
+    cut = goes_on(generated, text) or (fewer and not ends_as(text, generated))
     marks = {"interrupted": True, "original": generated} if cut else _WHOLE
     return {"content": _given(undotted(message, generated).content), **marks}
 

@@ -3,12 +3,15 @@
 import re
 from bisect import bisect_left
 from collections import Counter
+from itertools import takewhile
 
 from filters.letters import UNSPACED, WORD, bare
 
 # Of fewer words than this nobody can tell whether they are another text's, out of order.
 _TELLING = 3
 _SHARE = 0.6
+# With fewer letters, other words end alike by chance.
+_ENDING = 6
 _LETTER = f"[^\\W_{UNSPACED}]"
 _WITHIN = re.compile(_LETTER + "{2}")
 
@@ -33,6 +36,15 @@ def takes_up(text: str, start: str) -> bool:
         return False
     end = cut(text, len(bare(start)))
     return not _WITHIN.match(text[max(0, end - 1) : end + 1])
+
+
+def ends_as(text: str, other: str) -> bool:
+    """Whether both end with the same words: so many letters that ``other`` has them nowhere else."""
+    letters, whole = bare(text), bare(other)
+    pairs = zip(reversed(letters), reversed(whole), strict=False)
+    count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    shared = whole[len(whole) - count :]
+    return count >= _ENDING and whole.find(shared) == len(whole) - count
 
 
 def cut(text: str, letters: int) -> int:

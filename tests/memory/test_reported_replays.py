@@ -82,6 +82,42 @@ def test_vapi_replays_the_transcript_with_other_punctuation():
     ]
 
 
+@pytest.mark.parametrize(
+    ("generated", "replayed"),
+    [
+        ("Your code is one two three four. Anything else?", "Your code is 1234. Anything else?"),
+        ("Options:\n\n1. Red\n2. Green\n3. Blue\n\nWhich one?", "Options: Red, Green, Blue. Which one?"),
+        ('<speak>Hi <break time="1s"/> there</speak> my friend', "Hi there my friend"),
+        ("Let me see... It is ten euros. Anything else?", "It is ten euros. Anything else?"),
+    ],
+)
+def test_an_answer_that_is_spelt_with_fewer_words_is_held_whole(generated: str, replayed: str):
+    call = Call()
+    call.ask("u:Well?", answer=generated)
+    window = ["u:Well?", f"a:{replayed}", "u:No."]
+    assert marked(call.held, messages(*window)) == messages(*window)
+    call.ask(*window, answer="Fine.")
+    assert call.memory == ["u:Well?", f"a:{replayed}", "u:No.", "a?:Fine."]
+
+
+@pytest.mark.parametrize(
+    ("generated", "replayed"),
+    [
+        (
+            "You owe me one two three euros. Is that right? And the rest? Is that right?",
+            "You owe me 123 euros. Is that right?",
+        ),
+        ("I say yes to one and two. Then I say no.", "I say 1 no."),
+        ("Take bus twenty five to the market, then walk on to the station.", "Take bus 25 to the market"),
+    ],
+)
+def test_an_answer_that_ends_as_it_went_on_before_is_held_as_cut(generated: str, replayed: str):
+    call = Call()
+    call.ask("u:Well?", answer=generated)
+    call.ask("u:Well?", f"a:{replayed}", "u:Stop.")
+    assert call.memory[1] == f"a:{replayed}|{generated}"
+
+
 def test_an_answer_of_which_more_is_heard_later_is_held_whole():
     call = Call()
     call.ask("u:A joke!", answer=JOKE)
