@@ -106,7 +106,12 @@ def test_a_watched_filter_is_taken_over_when_it_changes(start: Start, upstream: 
     assert until(lambda: asked() == "two")
 
 
-@pytest.mark.parametrize("text", ["pipelines: [", "", "upstreams: {main: {base_url: 'practice:', modle: x}}"])
+NOWHERE = "upstreams: {main: {base_url: 'http://a..b/v1'}}\npipelines: {default: {upstreams: [main]}}\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["pipelines: [", "", "upstreams: {main: {base_url: 'practice:', modle: x}}", NOWHERE]
+)
 def test_a_bad_edit_changes_nothing_and_is_reported(start: Start, text: str) -> None:
     serving = start()
     serving.write(text or " ")
