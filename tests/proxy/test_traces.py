@@ -256,3 +256,14 @@ def test_whatever_the_clock_does_what_came_since_it_was_last_set_back_is_shown(r
         assert sum(minute.turns for minute in hour.minutes(readings[-1], "t")) >= shown
     starts = [minute.start for minute in hour._minutes["t"]]
     assert starts == sorted(set(starts)) and starts[-1] <= readings[-1]
+
+
+@pytest.mark.parametrize("step", [-1800.0, 0.0, 1800.0])
+def test_whoever_is_forgotten_after_the_clock_was_set_is_forgotten(monkeypatch: Any, step: float):
+    traces, real = traces_of(), time.time
+    end(traces, session="s", user="ann")
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    end(traces, session="s", user="bob")
+    assert traces.oldest()["t"] <= time.time()
+    traces.let_go_buried("t", Buried(persons={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
+    assert [trace.account.user for trace in traces.newest("t")] == ["bob"]
