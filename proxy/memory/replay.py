@@ -68,10 +68,11 @@ def read(held: Session, window: Sequence[Message]) -> Replay:
     return beside(held, spoken_in(window))
 
 
-def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
+def beside(held: Session, speech: Speech, *, overtaken: bool = False, known: bool = False) -> Replay:
     """A window's speech, laid beside what is held.
 
-    One that a newer request has overtaken begins no life, and may show older lines alone.
+    One that a newer request has overtaken begins no life, and may show older lines alone; so does one that is
+    ``known`` to be of the life that goes on, whatever it says.
     """
     entries, spoken = of_life(held), _by_number(speech.lines)
     answering, moved = speech.answering, held.moved > 0
@@ -80,10 +81,10 @@ def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
     if entries and not any(number_of(message) is not None for message in spoken):
-        if overtaken:
+        if overtaken or known:
             return _aligned(entries, spoken, answering=answering, moved=moved)
         return _beginning(entries, spoken, held.newest, answering=answering, moved=moved)
-    anew = life.contradicts if overtaken else life.begins_anew
+    anew = life.never if known else life.contradicts if overtaken else life.begins_anew
     return _compared(entries, spoken, anew, answering=answering, moved=moved)
 
 
