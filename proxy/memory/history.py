@@ -7,33 +7,30 @@ import msgspec
 from msgspec import UNSET
 
 from filters.message import Message
-from proxy.memory.line import number_of
+from proxy.memory.line import CUT, Line, kinship, number_of
 from proxy.memory.reconcile import taken
 from proxy.memory.replay import Replay, beside
-from proxy.memory.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.speech import Speech, spoken
 
 
 def retold(held: Session, history: Sequence[Message], *, now: float) -> Session:
     """The session once the talk of its life that goes on was told; never does that begin another one.
 
-    A history that shows nothing of what is held is of some other talk, and changes nothing.
+    A history that surely shows nothing of what is held is of some other talk, and changes nothing.
     """
-    said, replay = _laid(held, spoken(history))
-    if replay.held and not replay.matched:
-        return held
-    return taken(held, said, now=now, replay=replay)[0]
-
-
-def _laid(held: Session, said: Speech) -> tuple[Speech, Replay]:
-    """The history beside what is held: by its turns' numbers as the life counts them, else by words alone."""
+    said = spoken(history)
     by_words = _renumbered(said, None)
     replay = beside(held, by_words, known=True)
-    ahead = _ahead(said, replay)
-    if replay.held and ahead is None:
-        return by_words, msgspec.structs.replace(replay, end=_end(replay))
-    numbered = _renumbered(said, ahead or 0)
-    return numbered, beside(held, numbered, known=True)
+    same = _same(said, replay)
+    if replay.held and not same:
+        return held
+    ahead = _ahead(same)
+    if ahead is None:
+        replay = msgspec.structs.replace(replay, end=_end(replay))
+        return taken(held, by_words, now=now, replay=replay)[0]
+    numbered = _renumbered(said, ahead)
+    return taken(held, numbered, now=now, replay=beside(held, numbered, known=True))[0]
 
 
 def _end(replay: Replay) -> int:
@@ -50,18 +47,21 @@ def _end(replay: Replay) -> int:
     return behind[more] if more < len(behind) else replay.end
 
 
-def _ahead(said: Speech, replay: Replay) -> int | None:
+def _same(said: Speech, replay: Replay) -> list[tuple[Message, Entry]]:
+    """The lines that are surely held, and what they are held as."""
+    pairs = zip(said.lines, replay.places, strict=True)
+    found = [(line, replay.held[place]) for line, place in pairs if place >= 0]
+    return [(line, entry) for line, entry in found if kinship(Line(line), Line(entry)) >= CUT]
+
+
+def _ahead(same: Sequence[tuple[Message, Entry]]) -> int | None:
     """How far the life's own numbers are ahead of the history's: engines count one from 0, the other from 1.
 
     ``None`` where most of the lines that say the same do not agree on it.
     """
-    pairs = (
-        (number_of(line), replay.held[place].engine_turn)
-        for line, place in zip(said.lines, replay.places, strict=True)
-        if place >= 0
-    )
+    pairs = ((number_of(line), entry.engine_turn) for line, entry in same)
     found = Counter(own - told for told, own in pairs if told is not None and own is not None)
-    ((ahead, count),) = found.most_common(1) or [(0, 0)]
+    ((ahead, count),) = found.most_common(1) or [(0, not same)]
     return ahead if 2 * count > found.total() else None
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.agents import Agents
 from proxy.memory.lives import Agent, messages, told
-from proxy.memory.reconcile import missing
+from proxy.memory.reconcile import missing, reconcile
 from proxy.memory.session import Entry, Session
 
 T = 1_790_000_000.0
@@ -25,12 +25,13 @@ def entry(number: int, role: str, text: str, *, counted: int | None, life: int =
 
 
 def talk(turns: int, *, counted: int | None, life: int = 0, what: str = "apples") -> tuple[Entry, ...]:
-    lines = [
-        (n, role, f"{word} {n} about {what}")
-        for n in range(turns)
-        for role, word in (("user", "question"), ("assistant", "answer"))
-    ]
+    lines = [(n, role, said(role, n, what)) for n in range(turns) for role in ("user", "assistant")]
     return tuple(entry(n, role, text, counted=counted, life=life) for n, role, text in lines)
+
+
+def said(role: str, number: int, what: str) -> str:
+    """Words that no other line has."""
+    return " ".join(f"{what}{word}{number}{role[0]}" for word in "klmn")
 
 
 def session(*talks: tuple[Entry, ...]) -> Session:
@@ -79,8 +80,8 @@ def notices(draw: st.DrawFn) -> tuple[Session, list[dict[str, Any]]]:
     contents = telling(own, counted=draw(counts))
     start = draw(st.integers(0, len(contents) - 1))
     contents = contents[start : draw(st.integers(start + 1, len(contents)))]
-    for change in draw(st.lists(st.tuples(st.sampled_from(["drop", "reword", "add"]), st.integers(0, 9)))):
-        contents = changed(contents, *change)
+    for how in draw(st.lists(st.sampled_from(["drop", "reword", "add"]), max_size=3)):
+        contents = changed(contents, how, draw(st.integers(0, 9)))
     return session(own, *later), contents
 
 
@@ -163,3 +164,12 @@ def test_a_history_of_greeting_and_first_words_comes_back_to_no_later_agent() ->
     assert words(found) == words(held)
     window = [Message(role=e.role, content=e.text) for e in of(held, 1)]
     assert missing(found, [*window, Message(role="user", content="And now?")]) == ()
+
+
+def test_a_line_that_was_told_without_a_number_is_known_once_it_has_one() -> None:
+    held = session((*talk(2, counted=1), entry(1, "assistant", "One moment, please.", counted=None)))
+    lines = [(e, e.engine_turn or 2) for e in held.entries]
+    window = [Message(role=e.role, content=e.text, turn_id=number) for e, number in lines]
+    window = [*window[:-1], msgspec.structs.replace(window[-1], turn_id=3)]
+    found = reconcile(held, [*window, Message(role="user", content="Well?", turn_id=4)], now=T + 50)
+    assert [e.text for e in found.entries] == [*(e.text for e in held.entries), "Well?"]
