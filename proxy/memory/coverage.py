@@ -33,14 +33,14 @@ def _of_spoken(session: Session, replay: Replay) -> list[bool]:
     behind = [entry.place <= session.reach for entry in replay.held]
     verdicts = [False] * len(replay.spoken)
     following: int | None = None
-    last, answers = _last_number(replay.held, behind), _Answers(replay)
+    last = _last_number(replay.held, behind)
+    answers = _Answers(replay) if AGAIN in replay.places else None
     for i in range(len(verdicts) - 1, -1, -1):
         place = replay.places[i]
         if place >= 0:
             verdicts[i], following = behind[place], place
-        elif place == AGAIN:
-            place = answers.beside(i)
-            verdicts[i] = place is not None and behind[place]
+        elif place == AGAIN and answers:
+            verdicts[i] = answers.are_behind(i, behind)
         else:
             verdicts[i] = _is_before(behind, following) or _is_numbered(replay.spoken[i], last)
     return verdicts
@@ -72,12 +72,12 @@ class _Answers:
         self._held = {i: place for i, (m, place) in pairs if m.role == "assistant" and place >= 0}
         self._positions = [*self._held]
 
-    def beside(self, position: int) -> int | None:
-        """Where the one is held that stands nearest to a line of the window."""
+    def are_behind(self, position: int, behind: Sequence[bool]) -> bool:
+        """Whether the one nearest to a line of the window, which says it again, is covered."""
         at = bisect_left(self._positions, position)
         near = self._positions[max(at - 1, 0) : at + 1]
         nearest = min(near, key=lambda i: abs(i - position), default=None)
-        return None if nearest is None else self._held[nearest]
+        return nearest is not None and behind[self._held[nearest]]
 
 
 def _of_window(window: Sequence[Message], replay: Replay, spoken: Sequence[bool]) -> list[bool]:

@@ -21,12 +21,9 @@ ROLES = ("user", "assistant")
 
 
 def talk(*, numbered: bool) -> Session:
+    lines = [(n, role, f"{role} {n} on pears, you know") for n in range(20) for role in ROLES]
     entries = [
-        Entry(
-            role=role, turn=n, engine_turn=n if numbered else None, content=f"{role} {n} on pears, you know"
-        )
-        for n in range(20)
-        for role in ROLES
+        Entry(role=role, turn=n, engine_turn=n if numbered else None, content=text) for n, role, text in lines
     ]
     told = Segment(text="Notes.", life=0, turn=5)
     return Session(entries=tuple(entries), turns=20, created=NOW, updated=NOW, summaries=(told,))
