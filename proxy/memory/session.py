@@ -14,6 +14,7 @@ from proxy.memory.order import going_back, risen
 from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.store import Unreadable
 from proxy.memory.told import Told
+from proxy.memory.wording import imprint
 
 T = TypeVar("T")
 
@@ -54,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     broken: bool = False
     reasoning: str | None = None
     """What the model thought before it answered, where that is kept."""
+    replaced: str | None = None
+    """The imprint of the words that somebody put these in the place of: an engine may replay those yet."""
     recorded: float = 0.0
     """When it was first recorded, in seconds since 1970."""
 
@@ -71,6 +74,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     def text(self) -> str:
         """What was said: the content, or its text parts joined by a line break."""
         return self.content if isinstance(self.content, str) else Message(role="", content=self.content).text
+
+    def replaces(self, text: str) -> bool:
+        """Whether these words were put in the place of a text."""
+        return self.replaced is not None and self.replaced == imprint(text)
 
     @property
     def generated(self) -> str:

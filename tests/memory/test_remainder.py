@@ -43,6 +43,7 @@ entries = st.builds(
     pending=st.booleans(),
     broken=st.booleans(),
     reasoning=st.none() | texts,
+    replaced=st.none() | texts,
     recorded=st.floats(0, 2e9),
 )
 sessions = st.builds(
