@@ -1,5 +1,6 @@
 """Turns on their way into the archive: what is there already stays, what was corrected is corrected."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from proxy.memory.archive.words import (
 )
 from proxy.memory.session import Entry, Session
 from proxy.memory.sql.statement import shown, stored, whose
-from proxy.memory.store import Key
+from proxy.memory.store import APART, Key
 
 _SPOKEN = ("user", "assistant")
 
@@ -57,6 +58,8 @@ def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]
     if session.entries and not any(entries):
         return session.moved
     talk = yield from _talk(key, session, mark)
+    if talk is None:
+        return session.moved
     hot = {"talk": talk.id, **_hot(session)}
     rows: Rows = yield from asked(KEPT, hot)
     kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
@@ -74,7 +77,8 @@ def keep_moved(
     entries = yield from _welcome(key, session, moved)
     if any(entries):
         talk = yield from _talk(key, session, session.updated)
-        yield from _put(shelf, talk, entries, start, {})
+        if talk is not None:
+            yield from _put(shelf, talk, entries, start, {})
 
 
 def marks(tenant: str) -> Steps[dict[str, float]]:
@@ -115,8 +119,12 @@ def _turn(shelf: Shelf, tenant: str, row: Sequence[object]) -> Turn:
     return Turn(session=name, began=created, at=at, entry=entry)  # type: ignore[arg-type]
 
 
-def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk]:
-    id_ = yield from first(TALK, {**whose(key), "created": session.created, "mark": mark})
+def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
+    """The talk; ``None`` where a newer state of the session was kept."""
+    times = {"created": session.created, "updated": session.updated, "mark": mark}
+    id_ = yield from first(TALK, {**whose(key), **times, "ahead": time.time() + APART})
+    if id_ is None:
+        return None
     owner = None
     if session.user:
         owner = yield from owner_for(Scope(key.tenant, session.user))
