@@ -535,6 +535,36 @@ async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive:
     assert await kept(archive) == ["Hello again."]
 
 
+async def test_what_was_forgotten_under_a_clock_that_ran_ahead_orders_nothing_that_comes(archive: Archive):
+    ahead = NOW + 86_400
+    for person in (ANN, BOB):
+        await archive.forget(person, at=ahead)
+    for forget in (archive.forget_session, archive.forget_strangers):
+        await forget(KEY, at=ahead)
+    later = session("My dog is Rex.")
+    bobs = msgspec.structs.replace(entries("My dog is Max.", first=1)[0], user="bob")
+    await archive.keep(KEY, msgspec.structs.replace(later, entries=(*later.entries, bobs)), mark=NOW)
+    await archive.keep(KEY, session("Hello.", user=None, created=NOW - 50), mark=NOW)
+    assert await kept(archive) == ["My dog is Rex.", "My dog is Max.", "Hello."]
+    await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW))
+    assert [fact.id for fact in await archive.facts(ANN, now=NOW)] == ["f1"]
+
+
+async def test_what_was_said_under_that_clock_before_it_was_forgotten_stays_away(archive: Archive):
+    ahead = NOW + 86_400
+    await archive.forget(ANN, at=ahead)
+    await archive.keep(KEY, session("My dog is Rex.", created=ahead - 10), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=ahead - 10))
+    assert await kept(archive) == [] == await archive.facts(ANN, now=NOW)
+
+
+async def test_a_forgetting_that_orders_nothing_hides_no_other(archive: Archive):
+    await archive.forget(ANN, at=NOW)
+    await archive.forget_session(KEY, at=NOW + 86_400)
+    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    assert await kept(archive) == []
+
+
 async def test_who_was_forgotten_is_told(archive: Archive):
     await archive.forget(ANN, at=NOW)
     await archive.forget(BOB, at=NOW - 10)

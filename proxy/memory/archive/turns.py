@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from proxy.memory.archive.archive import Turn
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.oblivion import buried_at, refuses
 from proxy.memory.archive.shelf import Line, Shelf, spoken_at
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.words import (
@@ -22,7 +23,6 @@ from proxy.memory.archive.words import (
     SESSION,
     STRANGERS,
     TALK,
-    TOMBSTONE,
     TURN,
     TURNS,
     TURNS_OF,
@@ -194,22 +194,18 @@ def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list
     names = {entry.user for entry in entries if entry.user} | ({session.user} if session.user else set())
     buried = {}
     for name in sorted(names):
-        buried[name] = yield from _buried(key.tenant, PERSON, name)
-    whole = yield from _buried(key.tenant, SESSION, key.session)
+        buried[name] = yield from buried_at(key.tenant, PERSON, name)
+    whole = yield from buried_at(key.tenant, SESSION, key.session)
     if session.user:
-        whole = max(whole, buried[session.user])
+        owners = buried[session.user]
     else:
-        whole = max(whole, (yield from _buried(key.tenant, STRANGERS, key.session)))
+        owners = yield from buried_at(key.tenant, STRANGERS, key.session)
     return [
-        None if _is_refused(entry, max(whole, buried.get(entry.user or "", 0.0))) else entry
+        None if _is_refused(entry, whole, owners, buried.get(entry.user or "", 0.0)) else entry
         for entry in entries
     ]
 
 
-def _buried(tenant: str, kind: int, name: str) -> Steps[float]:
-    at = yield from first(TOMBSTONE, {"tenant": stored(tenant), "kind": kind, "name": stored(name)})
-    return 0.0 if at is None else float(at)
-
-
-def _is_refused(entry: Entry, buried: float) -> bool:
-    return buried > 0 and min(entry.recorded, spoken_at(entry)) <= buried
+def _is_refused(entry: Entry, *forgotten: float) -> bool:
+    said = min(entry.recorded, spoken_at(entry))
+    return any(refuses(at, said=said, recorded=entry.recorded) for at in forgotten if at)
