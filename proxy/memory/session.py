@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from filters.group import call_id
-from filters.message import Content, Message
+from filters.message import Content, Message, epoch_seconds
 from proxy.memory.agents import Agents
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
@@ -23,6 +23,9 @@ REASONING: Final = "reasoning_content"
 COMMAND: Final = "command"
 """The source of what a program put in through the engine's interface."""
 _ASIDE = 4
+# Before 2001 no voice engine spoke: a smaller number counts from something else than 1970.
+_CLOCKS_FROM: Final = 1e9
+_DAY: Final = 86_400.0
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -54,6 +57,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """What the model thought before it answered, where that is kept."""
     recorded: float = 0.0
     """When it was first recorded, in seconds since 1970."""
+
+    @property
+    def at(self) -> float:
+        """When it was said, in seconds since 1970: as the engine says where that can be, else as recorded."""
+        told = epoch_seconds(self.timestamp)
+        can_be = told is not None and _CLOCKS_FROM <= told <= self.recorded + _DAY
+        return told if told is not None and can_be else self.recorded
 
     @property
     def place(self) -> Reach:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from proxy.memory.archive.archive import Turn
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.oblivion import buried_at, refuses
-from proxy.memory.archive.shelf import Line, Shelf, spoken_at
+from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.words import (
     END,
@@ -166,7 +166,7 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
     mark = shelf.digest(ordinal, talk.owner, speaker, entry)
     if mark == known:
         return
-    at = spoken_at(entry)
+    at = entry.at
     row = place._asdict() | {
         "talk": talk.id,
         "place": ordinal,
@@ -207,5 +207,5 @@ def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list
 
 
 def _is_refused(entry: Entry, *forgotten: float) -> bool:
-    said = min(entry.recorded, spoken_at(entry))
+    said = min(entry.recorded, entry.at)
     return any(refuses(at, said=said, recorded=entry.recorded) for at in forgotten if at)
