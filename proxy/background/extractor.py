@@ -15,6 +15,7 @@ from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.knowledge import Learnt
 from proxy.memory.learning import Heard, Unfound
 from proxy.memory.unasked import Unasked
+from proxy.memory.unusable import Unusable
 
 _TASK: Final = (
     "You keep a file on one person, for an assistant that will speak with that person again. You are shown "
@@ -108,10 +109,10 @@ class Extractor:
             try:
                 answer = await self._inquiry.ask(_prompt(said, known), model=model, form=FORM)
                 return list(_believed(_listed(answer), said, known))
+            except Unusable as error:
+                failure = error if isinstance(error, Unfound) else Unfound(str(error))
             except UpstreamError as error:
                 failure = failure if isinstance(failure, Unfound) else error
-            except Unfound as error:
-                failure = error
         raise failure
 
 
@@ -137,7 +138,10 @@ def _quoted(data: object) -> str:
 
 
 def _day(at: float) -> str:
-    return time.strftime("%A, %Y-%m-%d", time.gmtime(at))
+    try:
+        return time.strftime("%A, %Y-%m-%d", time.gmtime(at))
+    except (OverflowError, ValueError, OSError):
+        return "a day that is not known"  # what was carried here from elsewhere may bear any number
 
 
 def _listed(answer: str) -> list[Any]:
