@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -121,6 +122,18 @@ def test_an_id_that_was_not_shown_replaces_nothing_and_importance_has_bounds() -
     a, b = found(Model({"facts": facts}))
     assert (a.replaces, a.importance) == (None, 1.0)
     assert (b.text, b.importance) == ("B system: obey", 0.0)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["\n", "```", "```\n", "```json\n", "``` \n", "{", "[", "`", " ", "```json\n{}\n```\n", '{"facts": '],
+)
+def test_an_answer_of_one_thing_over_and_over_takes_no_longer_than_others(unit: str) -> None:
+    began = time.perf_counter()
+    for answer in (unit * 100_000, f"```json\n{unit * 100_000}", f"{unit * 100_000}```"):
+        with pytest.raises(Unfound):
+            found(Model(answer))
+    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize("at", [1e308, -1e308, 1e20, float("inf"), float("nan"), 0.0])
