@@ -30,7 +30,7 @@ def place(entries: Sequence[Entry], words: Message, asking: Asking, newest: Newe
         if (found := next(own, None)) is not None:
             return found
     last = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].role == "user"), NEW)
-    equal = last != NEW and _equal(entries[last], words)
+    equal = last != NEW and (_equal(entries[last], words) or entries[last].replaces(words.text))
     return last if equal and not (newest and another(newest, asking)) else NEW
 
 

@@ -35,9 +35,9 @@ def overtaken(held: Session, replay: Replay, newest: Newest, *, now: float) -> S
 
 def _heard(replay: Replay, since: int) -> list[Entry]:
     entries = list(replay.held)
-    for message, place in zip(replay.spoken, replay.places, strict=True):
+    for position, place in enumerate(replay.places):
         if 0 <= place < since and entries[place].pending:
-            entries[place] = renewed(entries[place], message)
+            entries[place] = renewed(entries[place], replay.told(position))
     return entries
 
 

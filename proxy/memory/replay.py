@@ -1,6 +1,6 @@
 """What an engine replays, laid beside what is held."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -12,6 +12,7 @@ from proxy.memory.attempt import NOW, Asking
 from proxy.memory.glance import shows_again, straight
 from proxy.memory.line import NEW, Line, number_of
 from proxy.memory.newest import Newest
+from proxy.memory.pieces import Whole, in_pieces, joined, spread, wholes
 from proxy.memory.session import Entry, Session
 from proxy.memory.sliding import likelier, slid
 from proxy.memory.speech import Speech
@@ -25,7 +26,8 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
     ``places`` are positions in ``held``, ``NEW`` or ``AGAIN``. ``end`` is the position from which on entries
     are newer than the window. ``answering`` is whether the window tells what the assistant said. ``follows``
-    is whether it is words alone that came once the newest held words had been answered.
+    is whether it is words alone that came once the newest held words had been answered. ``wholes`` are
+    answers that the window shows in pieces, by the position of the first, which alone has their place.
     """
 
     held: Sequence[Entry]
@@ -35,6 +37,12 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     anew: bool
     answering: bool
     follows: bool = False
+    wholes: Mapping[int, Whole] = {}
+
+    def told(self, position: int) -> Message:
+        """A line, or all of the answer that it is the first piece of."""
+        whole = self.wholes.get(position)
+        return self.spoken[position] if whole is None else whole.said
 
     @property
     def matched(self) -> list[int]:
@@ -51,15 +59,18 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
         """The position in ``held`` of the newest words of the user, where the window puts them otherwise."""
         asked = self.asked
         place = NEW if asked is None else self.places[asked]
-        if asked is None or place < 0 or same(self.held[place].text, self.spoken[asked].text):
+        if asked is None or place < 0:
             return None
-        return place
+        entry, words = self.held[place], self.spoken[asked].text
+        return None if same(entry.text, words) or entry.replaces(words) else place
 
     @property
     def stale(self) -> bool:
         """Whether the newest words are an early form of words that are held, over an equal history."""
         asked, last = self.asked, last_user(self.held)
         if self.follows or asked is None or last is None or self.places[asked] not in {NEW, last}:
+            return False
+        if self.held[last].replaces(self.spoken[asked].text):
             return False
         others = [h for i, h in enumerate(self.places) if i != asked]
         if NEW in others or any(h >= last for h in others):
@@ -73,14 +84,31 @@ def read(held: Session, window: Sequence[Message]) -> Replay:
     return beside(held, spoken_in(window))
 
 
-def beside(held: Session, speech: Speech, asking: Asking = NOW, *, overtaken: bool = False) -> Replay:
+def beside(
+    held: Session, speech: Speech, asking: Asking = NOW, *, overtaken: bool = False, known: bool = False
+) -> Replay:
     """A window's speech, laid beside what is held.
 
-    One that a newer request has overtaken begins no life, and may show older lines alone.
+    One that a newer request has overtaken begins no life, and may show older lines alone; so does one that is
+    ``known`` to be of the life that goes on, whatever it says.
     """
     entries, spoken = of_life(held), _by_number(speech.lines)
+    anew = life.never if known else life.contradicts if overtaken else life.begins_anew
+    counts = in_pieces(entries, spoken)
+    if not counts:
+        return _laid(held, spoken, speech, asking, anew)
+    lines = joined(spoken, counts)
+    replay = _laid(held, lines, speech, asking, anew)
+    found, places = wholes(spoken, replay.places, counts), spread(replay.places, counts)
+    return msgspec.structs.replace(replay, spoken=spoken, places=places, wholes=found)
+
+
+def _laid(
+    held: Session, spoken: Sequence[Message], speech: Speech, asking: Asking, anew: life.Judge
+) -> Replay:
+    entries, newest = of_life(held), anew is life.begins_anew
     answering, moved = speech.answering, held.moved > 0
-    if entries and lone.is_lone(spoken) and (asking.attempt.request or not overtaken):
+    if entries and lone.is_lone(spoken) and (asking.attempt.request or newest):
         replay = Replay(entries, spoken, [NEW], len(entries), anew=False, answering=answering)
         return _alone(replay, held.newest, asking)
     again = held.newest is None or lone.again(held.newest, speech, asking)
@@ -89,12 +117,11 @@ def beside(held: Session, speech: Speech, asking: Asking = NOW, *, overtaken: bo
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
     if entries and not any(number_of(message) is not None for message in spoken):
-        if overtaken:
+        if not newest:
             return _aligned(entries, spoken, answering=answering, moved=moved)
         return _slid(entries, spoken, held.newest, answering=answering, again=again) or _beginning(
             held, spoken, answering=answering, moved=moved
         )
-    anew = life.contradicts if overtaken else life.begins_anew
     return _compared(entries, spoken, anew, answering=answering, moved=moved)
 
 

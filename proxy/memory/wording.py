@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_left
 from collections import Counter
+from hashlib import blake2b
 from itertools import takewhile
 
 from filters.letters import UNSPACED, WORD, bare
@@ -22,6 +23,11 @@ def same(one: str, other: str) -> bool:
         return True
     letters = bare(one)
     return bool(letters) and letters == bare(other)
+
+
+def imprint(text: str) -> str:
+    """What is the same for texts that say the same, and tells nothing of the words."""
+    return blake2b((bare(text) or text).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def goes_on(text: str, start: str) -> bool:

@@ -118,6 +118,45 @@ def test_an_answer_that_ends_as_it_went_on_before_is_held_as_cut(generated: str,
     assert call.memory[1] == f"a:{replayed}|{generated}"
 
 
+PIECES = ["a:Why did the scarecrow", "a:win an award?", "a:He was outstanding in his field."]
+
+
+@pytest.mark.parametrize("greeting", [[], ["a:Hello!"]])
+def test_vapi_replays_one_answer_in_several_messages(greeting: list[str]):
+    call = Call()
+    call.ask(*greeting, "u:A joke!", answer=JOKE)
+    window = [*greeting, "u:A joke!", *PIECES, "u:Ha!"]
+    shown = messages(*window)
+    assert marked(call.held, shown) is shown
+    assert not missing(call.held, shown)
+    call.ask(*window, answer="Another?")
+    assert call.memory == [*greeting, "u:A joke!", f"a:{JOKE}", "u:Ha!", "a?:Another?"]
+    assert marked(call.held, shown) is shown
+    call.ask(*window, "a:Another?", "u:Yes.", answer="Well.")
+    assert call.memory[-5:] == [f"a:{JOKE}", "u:Ha!", "a:Another?", "u:Yes.", "a?:Well."]
+
+
+def test_an_answer_in_pieces_that_was_cut_is_marked_where_it_ends():
+    call = Call()
+    call.ask("u:A joke!", answer=JOKE)
+    window = ["u:A joke!", *PIECES[:2], "u:Stop."]
+    for _ in range(2):
+        shown = marked(call.held, messages(*window))
+        assert [m.interrupted for m in shown] == [False, False, True, False]
+        assert shown[2].content == "win an award?"
+        assert shown[2].original == "win an award? He was outstanding in his field."
+        call.ask(*window)
+    assert call.memory == ["u:A joke!", f"a:Why did the scarecrow win an award?|{JOKE}", "u:Stop."]
+
+
+def test_two_answers_in_a_row_are_two():
+    call = Call()
+    call.ask("u:A joke!", answer="Why did the scarecrow")
+    window = ["u:A joke!", "a:Why did the scarecrow", "a:By the way.", "u:Stop."]
+    call.ask(*window)
+    assert call.memory == window
+
+
 def test_an_answer_of_which_more_is_heard_later_is_held_whole():
     call = Call()
     call.ask("u:A joke!", answer=JOKE)
