@@ -22,8 +22,10 @@ def straight(
     if not spoken or not entries or spoken[-1].role != "user":
         return None
     # Where the talk repeats itself, either may fit: a window that is longer than what is held says more.
-    same_, more = size - count - 1, size - count + 1
-    starts = (size - count, same_, more) if again and count <= size else (size - count, more, same_)
+    once, more = size - count - 1, size - count + 1
+    starts = [size - count, once, more] if count <= size else [size - count, more, once]
+    if not again:
+        starts.remove(once)
     for start in (*starts, size - count + _ahead(entries, spoken)):
         first, older = max(start, 0), max(-start, 0)
         shown = min(count - older, size - first)

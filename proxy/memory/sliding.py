@@ -51,22 +51,25 @@ def _after_failures(held: Sequence[Line], window: Sequence[Line], *, least: int)
 
 def _behind(held: Sequence[Line], window: Sequence[Line], new: int) -> list[int] | None:
     """The places, where all but the last lines are the end of what is held, or of what was heard of it."""
-    shown = window[: len(window) - new]
-    for end in _ends(held) if shown else ():
-        start = end - len(shown)
-        least = KIN if new == 1 else CUT
-        if start >= 0 and all(kinship(*pair) >= least for pair in zip(shown, held[start:end], strict=True)):
-            return [*range(start, end), *[NEW] * new]
+    shown, least = window[: len(window) - new], KIN if new == 1 else CUT
+    for heard in _heard(held, confirmed=new == 1) if shown else ():
+        end = heard[-len(shown) :]
+        pairs = zip(shown, end, strict=False)
+        if len(end) == len(shown) and all(kinship(line, held[h]) >= least for line, h in pairs):
+            return [*end, *[NEW] * new]
     return None
 
 
-def _ends(held: Sequence[Line]) -> Iterator[int]:
+def _heard(held: Sequence[Line], *, confirmed: bool) -> Iterator[Sequence[int]]:
+    """Which lines may have been heard: all, all but the last answers, or those that were ``confirmed``."""
     end = len(held)
-    yield end
+    yield range(end)
     while end and held[end - 1].pending:
         end -= 1
     if end < len(held):
-        yield end
+        yield range(end)
+    if confirmed and any(line.pending for line in held[:end]):
+        yield [h for h, line in enumerate(held) if not line.pending]
 
 
 def _doubtful(held: Sequence[Line], places: Sequence[int], since: int) -> bool:
