@@ -144,6 +144,7 @@ class HeldSessions:
         while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
             for line in page:
                 yield Key(tenant, line.session)
+                await asyncio.sleep(0)  # a store in this process would hold up all calls
             after = page[-1].session
 
     async def _told(self, key: Key, person: Scope) -> Sequence[dict[str, Any]]:
