@@ -128,7 +128,7 @@ def test_twice_as_long_a_window_takes_twice_the_work(made: Made, numbered: bool,
 
 
 def numbered_calls(n: int) -> list[Message]:
-    *calls, last = calls_with_results(n)
+    calls = calls_with_results(n)[:-1]
     return [*(msgspec.structs.replace(line, turn_id=1) for line in calls), message("2u:Well?")]
 
 
