@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from filters.message import Content, Message
+from filters.message import Content, Message, epoch_seconds
 from proxy.memory.agents import Agents
 from proxy.memory.newest import Newest
 from proxy.memory.order import going_back, risen
@@ -25,6 +25,9 @@ COMMAND: Final = "command"
 """The source of what a program put in through the engine's interface."""
 _ASIDE = 4
 _FIRST: Final = Reach(0, 0)
+# Before 2001 no voice engine spoke: a smaller number counts from something else than 1970.
+_CLOCKS_FROM: Final = 1e9
+_DAY: Final = 86_400.0
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -58,6 +61,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """The imprint of the words that somebody put these in the place of: an engine may replay those yet."""
     recorded: float = 0.0
     """When it was first recorded, in seconds since 1970."""
+
+    @property
+    def at(self) -> float:
+        """When it was said, in seconds since 1970: as the engine says where that can be, else as recorded."""
+        told = epoch_seconds(self.timestamp)
+        can_be = told is not None and _CLOCKS_FROM <= told <= self.recorded + _DAY
+        return told if told is not None and can_be else self.recorded
 
     @property
     def place(self) -> Reach:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from filters.message import epoch_seconds
 from filters.unheard import unheard
 from proxy.memory.compaction import corrected
 from proxy.memory.segment import Segment
@@ -100,7 +99,7 @@ def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> Line
         role=entry.role,
         speaker=entry.user or entry.name,
         source=entry.source,
-        at=epoch_seconds(entry.timestamp) or entry.recorded,
+        at=entry.at,
         turn=entry.turn if entry.engine_turn is None else entry.engine_turn,
         text=entry.text,
         lost=_lost(entry),
