@@ -6,7 +6,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from filters.group import call_id
 from filters.message import Content, Message, epoch_seconds
 from proxy.memory.agents import Agents
 from proxy.memory.newest import Newest
@@ -143,11 +142,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 def anew(session: Session, former: Session) -> bool:
     """Whether a session was made anew under its name since it was ``former``."""
     return former.created > 0 and session.created != former.created
-
-
-def calls(entry: Entry, wanted: object) -> bool:
-    """Whether an entry makes the call with this id."""
-    return any(call_id(call) == wanted for call in entry.tool_calls or ())
 
 
 def message_of(entry: Entry) -> Message:
