@@ -3,24 +3,31 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from filters.base import AnswerFilter, Context, Delta
+from proxy.errors import UpstreamBroken
 from proxy.framing import data_of, events, lines_beside_data
+from proxy.payload import Unreadable, payload, written
 from proxy.stages import Stages, joined
 
 Chunk = dict[str, Any]
+_SPEECHLESS = (b"null", b"true", b"false")
+_OPENS = (b"{", b"[", b'"')
 
 
 class Rewriting:
-    """One answer's filters: stages for each of its choices, opened with its first delta."""
+    """One answer's filters: stages for each of its choices, opened with its first delta.
+
+    What they cannot read does not pass them: ``unread`` says so, and nothing follows it.
+    """
 
     def __init__(self, filters: Iterable[AnswerFilter], context: Context) -> None:
         self._filters = tuple(filters)
         self._context = context
         self._choices = {0: Stages(self._filters, context)}
         self._last: Chunk = {}
+        self._over = False
         self.begun = False
+        self.unread: UpstreamBroken | None = None
 
     @property
     def filtered(self) -> bool:
@@ -34,12 +41,17 @@ class Rewriting:
         return b"".join(event_of(chunk) for chunk in stated if chunk is not None)
 
     def feed(self, whole: bytes) -> bytes:
-        """Whole events as they go on."""
-        return b"".join(map(self._event, events(whole))) if self._choices[0] else whole
-
-    def end(self, rest: bytes) -> bytes:
-        """What follows the last whole event, and what choices without a finish still hold back."""
-        return self.feed(rest) + self.close()
+        """Whole events as they go on, up to one that cannot be read."""
+        if not self._choices[0]:
+            return whole
+        passed: list[bytes] = []
+        try:
+            for event in () if self.unread else events(whole):
+                passed.append(self._event(event))  # noqa: PERF401 - what came before a fault is kept
+        except Unreadable:
+            if not self._over:  # what comes behind the end says nothing
+                self.unread = _unread("an event")
+        return b"".join(passed)
 
     def close(self) -> bytes:
         """Ends every choice that has not ended; what they held back, as events."""
@@ -47,21 +59,26 @@ class Rewriting:
         return b"".join(event_of(self._alone(index, delta)) for index, delta in held.items() if delta)
 
     def whole(self, body: bytes) -> bytes:
-        """A whole answer, each choice's message as one large delta."""
-        answer = _decoded(body) if self._choices[0] else None
-        if answer is None:
+        """A whole answer, each message as one large delta; raises UpstreamBroken for what is none."""
+        if not self._choices[0]:
             return body
+        try:
+            answer = _chunk(body)
+        except Unreadable:
+            raise _unread("an answer") from None
         changed = [self._message(choice) for choice in _choices(answer)]
-        return msgspec.json.encode(answer) if any(changed) else body
+        return written(answer) if any(changed) else body
 
     def _event(self, event: bytes) -> bytes:
         data = data_of(event)
         if data == b"[DONE]":
+            self._over = True
             return self.close() + event
-        chunk = _decoded(data) if data else None
-        if chunk is None:
+        if not data or data in _SPEECHLESS:
             return event
-        self._last = chunk
+        if data.lstrip()[:1] not in _OPENS:
+            return b""  # words that no client of this protocol reads may still be words
+        self._last = chunk = _chunk(data)
         passed = [self._choice(choice) for choice in _choices(chunk)]
         before = b"".join(held for held, _ in passed)
         changed = any(change for _, change in passed)
@@ -105,15 +122,19 @@ class Rewriting:
 
 def event_of(chunk: Mapping[str, Any], beside: bytes = b"") -> bytes:
     """A chunk as an event, with the lines that stood beside its data."""
-    return beside + b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+    return beside + b"data: " + written(chunk) + b"\n\n"
 
 
-def _decoded(data: bytes) -> Chunk | None:
-    try:
-        chunk = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return chunk if isinstance(chunk, dict) else None
+def _chunk(data: bytes) -> Chunk:
+    """A JSON object; raises Unreadable for all else."""
+    chunk = payload(data)
+    if not isinstance(chunk, dict):
+        raise Unreadable
+    return chunk
+
+
+def _unread(what: str) -> UpstreamBroken:
+    return UpstreamBroken(f"The upstream sent {what} that cannot be read; nothing unread passes the filters.")
 
 
 def _choices(chunk: Chunk) -> list[dict[str, Any]]:

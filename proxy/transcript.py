@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from proxy.framing import data_of, events
+from proxy.payload import Unreadable, payload
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
@@ -109,8 +110,8 @@ def _of_whole(sent: bytes) -> Transcript:
 
 def _decoded(data: bytes) -> dict[str, Any] | None:
     try:
-        chunk = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunk = payload(data)
+    except Unreadable:
         return None
     return chunk if isinstance(chunk, dict) else None
 

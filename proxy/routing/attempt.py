@@ -14,6 +14,7 @@ from proxy.pipeline import Target
 from proxy.question import Request
 from proxy.routing.opening import Opening, refusal
 from proxy.routing.remedy import remedy
+from proxy.routing.unlabelled import labelled
 from proxy.upstream import Headers, Response, is_stream, read_all
 
 _PATH: Final = "/chat/completions"
@@ -94,14 +95,18 @@ async def attempt(
 
 
 async def opened(target: Target, request: Request, due: float) -> Response:
-    """The response whose head is there by ``due``; raises UpstreamError where it is no answer."""
+    """The response whose head is there by ``due``; raises UpstreamError where it is no answer.
+
+    A stream is called one, whatever its upstream calls it.
+    """
     response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=due)
-    if response.status >= _REDIRECTION:
-        try:
+    try:
+        if response.status >= _REDIRECTION:
             await _refuse(response)
-        finally:
-            response.close()
-    return response
+        return await labelled(response)
+    except BaseException:
+        response.close()
+        raise
 
 
 async def _refuse(response: Response) -> NoReturn:
