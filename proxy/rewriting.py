@@ -105,7 +105,7 @@ class Rewriting:
         stages = self._stages(choice)
         passed = joined(stages.feed(message), stages.close())
         choice["message"] = passed
-        return passed is not message
+        return passed != message
 
     def _stages(self, choice: Mapping[str, Any]) -> Stages:
         index = _index(choice)

@@ -123,11 +123,26 @@ def _first(chunk: dict[str, Any]) -> list[dict[str, Any]]:
     return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
 
 
+def words_of(said: Mapping[str, Any]) -> str:
+    """The words of a delta or a message, in one text or in parts; a thought is none."""
+    content = said.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    return "".join(_words_in(part) for part in parts if isinstance(part, dict))
+
+
+def _words_in(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    words = part.get(kind) if kind in ("text", "refusal") else None
+    return words if isinstance(words, str) else ""
+
+
 def _text(said: Iterable[dict[str, Any]]) -> str:
     spoken = []
     for delta in said:
         audio = delta.get("audio")
-        words = delta.get("content") or delta.get("refusal")
+        words = words_of(delta) or delta.get("refusal")
         if not words and isinstance(audio, dict):
             words = audio.get("transcript")
         if isinstance(words, str):
@@ -136,9 +151,17 @@ def _text(said: Iterable[dict[str, Any]]) -> str:
 
 
 def _reasoning(said: Iterable[dict[str, Any]]) -> str | None:
-    """What the model thought, under either of the names that servers give it."""
-    thoughts = (delta.get("reasoning_content") or delta.get("reasoning") for delta in said)
-    return "".join(thought for thought in thoughts if isinstance(thought, str)) or None
+    """What the model thought, under any of the names that servers give it."""
+    return "".join(map(_thought, said)) or None
+
+
+def _thought(delta: Mapping[str, Any]) -> str:
+    thought = delta.get("reasoning_content") or delta.get("reasoning")
+    if isinstance(thought, str):
+        return thought
+    content = delta.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else ()
+    return "".join(words_of({"content": part.get("thinking")}) for part in parts)
 
 
 def _calls(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:

@@ -120,8 +120,15 @@ def _said(choice: _Choice) -> bool | None:
     said = None
     for name, value in (choice.delta or {}).items():
         if value and name != "role":
-            said = said or not name.startswith(_REASONING)
+            said = said or not (name.startswith(_REASONING) or _are_thoughts(value))
     return said
+
+
+def _are_thoughts(value: Any) -> bool:
+    """Whether content that comes in parts has nothing but reasoning in them."""
+    parts = value if isinstance(value, list) else ()
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in parts]
+    return bool(kinds) and all(isinstance(kind, str) and kind.startswith(_REASONING) for kind in kinds)
 
 
 def refusal(body: bytes, error: Any) -> UpstreamRefused:

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from filters.message import Message
 from proxy.transcript import index_of, is_another
 
 Chunk = dict[str, Any]
@@ -32,15 +31,6 @@ def object_in(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A member that is an object, empty where it is none."""
     value = parent.get(name)
     return value if isinstance(value, dict) else {}
-
-
-def words_of(said: Mapping[str, Any]) -> str:
-    """What a message or a delta says, in one text or in the texts of its parts."""
-    content = said.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else ()
-    return Message(role="assistant", content=[part for part in parts if isinstance(part, dict)]).text
 
 
 def name_of(call: Mapping[str, Any]) -> str:

@@ -91,6 +91,12 @@ def test_reasoning_of_a_whole_answer_is_read() -> None:
     assert transcript(json.dumps(whole).encode()).reasoning == "She asks."
 
 
+def test_thoughts_in_parts_are_reasoning() -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "She asks."}]}]
+    told = transcript(ROLE + delta(content=parts) + delta(content=[{"type": "text", "text": "Yes"}]))
+    assert (told.reasoning, told.text) == ("She asks.", "Yes")
+
+
 _WORDS = st.none() | st.text(max_size=5)
 _CALLS = st.none() | st.just([]) | st.just([{"index": 0, "id": "c", "function": {"name": "f"}}])
 _DELTAS = st.none() | st.fixed_dictionaries(
