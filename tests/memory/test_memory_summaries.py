@@ -12,7 +12,7 @@ from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.open import open_store
 from proxy.memory.plan import Window
-from proxy.memory.recall import known, laid
+from proxy.memory.recall import Wanted, known, laid
 from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Store
@@ -361,7 +361,7 @@ def test_numbers_behind_the_reach_give_way_wherever_they_stand() -> None:
 
 def test_where_nothing_is_injected_nothing_gives_way() -> None:
     window = [*replayed(HALF), NEWEST]
-    snapshot, heard, _ = known(laid(HALF, window), window, injecting=False)
+    snapshot, heard, _ = known(laid(HALF, window), window, Wanted(injecting=False))
     assert heard is window
     assert snapshot.summaries == ()
 

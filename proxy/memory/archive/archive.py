@@ -193,6 +193,10 @@ class Archive(Protocol):
         """What is known of a person and has not expired, the oldest first."""
         ...
 
+    def facts_at_once(self, person: Scope, *, now: float) -> list[Fact] | None:
+        """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
+        ...
+
     async def remove_fact(self, person: Scope, fact: str) -> bool:
         """Removes a fact; whether there was one."""
         ...

@@ -7,7 +7,7 @@ import msgspec
 from proxy.memory.archive.archive import Chunk, Fact
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Line, Shelf
-from proxy.memory.archive.steps import Steps, asked, first, owner_for, owner_of
+from proxy.memory.archive.steps import Steps, asked, first, owner_for, owner_of, who
 from proxy.memory.archive.words import (
     DOCUMENT,
     DOCUMENTS,
@@ -53,10 +53,7 @@ def _supersede(owner: int, fact: Fact) -> Steps[None]:
 
 def facts(shelf: Shelf, person: Scope, *, now: float, superseded: bool) -> Steps[list[Fact]]:
     """As the archive's ``facts``."""
-    owner = yield from owner_of(person)
-    if owner is None:
-        return []
-    rows = yield from asked(FACTS_EVER if superseded else FACTS, {"owner": owner, "now": now})
+    rows = yield from asked(FACTS_EVER if superseded else FACTS, who(person) | {"now": now})
     # When it was superseded is told by the row: nobody opens a sealed fact to put it there.
     return [
         msgspec.structs.replace(shelf.opened(_key(person), row[6], Fact), superseded=row[4]) for row in rows

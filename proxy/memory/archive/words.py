@@ -168,7 +168,7 @@ SUPERSEDE: Final = Statement(
     " WHERE owner = :owner AND name = :replaces AND superseded IS NULL RETURNING id"
 )
 _FACT: Final = "name, category, created, expires, superseded, importance, blob FROM turnkeeper_facts"
-_LASTING: Final = "owner = :owner AND (expires IS NULL OR expires > :now)"
+_LASTING: Final = f"owner = ({PERSON_ID.named}) AND (expires IS NULL OR expires > :now)"
 FACTS: Final = Statement(f"SELECT {_FACT} WHERE {_LASTING} AND superseded IS NULL ORDER BY created, id")
 FACTS_EVER: Final = Statement(f"SELECT {_FACT} WHERE {_LASTING} ORDER BY created, id")
 NO_FACT: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner AND name = :name RETURNING id")

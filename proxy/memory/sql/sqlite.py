@@ -82,7 +82,7 @@ class SqliteStore:
         if pending is not None:
             return pending.held if pending.expires > now else None
         reader, due = await self._opened(LEISURE if leisure else self._deadline)
-        row = await reader.row(READ, {**whose(key), "now": now}, due=due)
+        row = await reader.row(READ, whose(key) | {"now": now}, due=due)
         return None if row is None else Held(*cast("tuple[bytes, int]", row))
 
     async def write(  # noqa: PLR0913 - as the protocol has it
