@@ -16,13 +16,13 @@ from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
-from proxy.memory.session import Entry, Session, encode
+from proxy.memory.session import Entry, Session, encode, settled
 from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
-from proxy.memory.store import APART, Deleted, Key, StoreError
+from proxy.memory.store import Deleted, Key, StoreError
 from proxy.said import Said, alone
 from proxy.telemetry.usage import usage_of
-from proxy.transcript import transcript
+from proxy.transcript import Transcript, transcript
 
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
@@ -167,8 +167,12 @@ class Recorder:
         raise fault
 
     async def _attempt(self, said: Said, read: Reading | None) -> bool:
+        told = transcript(said.answer)
+        if not told.reached:
+            return True  # a failed turn leaves memory as it was, be it without this session
+
         def change(held: Session) -> Session:
-            known = after(settled(held, time.time()), said, reasoning=self._reasoning)
+            known = after(settled(held, time.time()), said, told, reasoning=self._reasoning)
             return self._asking(known, said)
 
         return await self._changed(said.key, change, at=said.at, read=read)
@@ -218,20 +222,15 @@ class Recorder:
             told(key, session)
 
 
-def settled(session: Session, now: float) -> Session:
-    """The same, unless its newest request lies ahead: after a clock was set back, whatever comes is newer."""
-    newest = session.newest
-    if newest is None or newest.at <= now + APART:
-        return session
-    return msgspec.structs.replace(session, newest=msgspec.structs.replace(newest, at=0.0))
-
-
-def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
+def after(
+    session: Session, said: Said, told: Transcript | None = None, *, reasoning: bool = False
+) -> Session:
     """What is held after a turn; the same turn again changes nothing, and a failed one neither.
 
-    ``reasoning`` says whether the model's reasoning is kept beside the answer.
+    ``told`` is what was said in it, where that has been read. ``reasoning`` says whether the model's
+    reasoning is kept beside the answer.
     """
-    told = transcript(said.answer)
+    told = told or transcript(said.answer)
     if not told.reached:
         return session
     session = knowing(session, said.user, said.window, said.told)

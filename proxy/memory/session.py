@@ -11,7 +11,7 @@ from filters.message import Content, Message
 from proxy.memory.agents import Agents
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
-from proxy.memory.store import Unreadable
+from proxy.memory.store import APART, Unreadable
 from proxy.memory.told import Told
 
 T = TypeVar("T")
@@ -165,6 +165,14 @@ def remembering(held: Session, unheard: Iterable[Entry]) -> Session:
     known = {entry.generated for entry in held.unheard}
     answers = [e for e in unheard if e.role == "assistant" and e.text.strip() and e.generated not in known]
     return msgspec.structs.replace(held, unheard=(*held.unheard, *answers)[-_ASIDE:]) if answers else held
+
+
+def settled(session: Session, now: float) -> Session:
+    """The same, unless its newest request lies ahead: after a clock was set back, whatever comes is newer."""
+    newest = session.newest
+    if newest is None or newest.at <= now + APART:
+        return session
+    return msgspec.structs.replace(session, newest=msgspec.structs.replace(newest, at=0.0))
 
 
 def encode(session: Session) -> bytes:
