@@ -24,6 +24,8 @@ class Rewriting:
         self._filters = tuple(filters)
         self._context = context
         self._choices = {0: Stages(self._filters, context)}
+        self._filtering = bool(self._choices[0])
+        self._name: Mapping[str, Any] = {}
         self._last: Chunk = {}
         self._over = False
         self.begun = False
@@ -31,8 +33,12 @@ class Rewriting:
 
     @property
     def filtered(self) -> bool:
-        """Whether any filter looks at what passes."""
-        return bool(self._choices[0])
+        """Whether anything looks at what passes."""
+        return self._filtering or bool(self._name)
+
+    def under(self, name: Mapping[str, Any]) -> None:
+        """From now on all bear this id and time: something has been said under them, and by whom."""
+        self._name = name
 
     def first(self) -> bytes:
         """Events to stand before the stream's own; none when it is called again."""
@@ -42,7 +48,7 @@ class Rewriting:
 
     def feed(self, whole: bytes) -> bytes:
         """Whole events as they go on, up to one that cannot be read."""
-        if not self._choices[0]:
+        if not self.filtered:
             return whole
         passed: list[bytes] = []
         try:
@@ -55,12 +61,13 @@ class Rewriting:
 
     def close(self) -> bytes:
         """Ends every choice that has not ended; what they held back, as events."""
-        held = {index: stages.close() for index, stages in self._choices.items()}
+        choices, self._choices = self._choices, {}  # whatever is said behind an end has stages of its own
+        held = {index: stages.close() for index, stages in choices.items()}
         return b"".join(event_of(self._alone(index, delta)) for index, delta in held.items() if delta)
 
     def whole(self, body: bytes) -> bytes:
         """A whole answer, each message as one large delta; raises UpstreamBroken for what is none."""
-        if not self._choices[0]:
+        if not self._filtering:
             return body
         try:
             answer = _chunk(body)
@@ -76,12 +83,15 @@ class Rewriting:
             return self.close() + event
         if not data or data in _SPEECHLESS:
             return event
+        if not self._filtering:
+            return self._renamed(event, data)
         if data.lstrip()[:1] not in _OPENS:
             return b""  # words that no client of this protocol reads may still be words
         self._last = chunk = _chunk(data)
+        renamed = self._rename(chunk)
         passed = [self._choice(choice) for choice in _choices(chunk)]
         before = b"".join(held for held, _ in passed)
-        changed = any(change for _, change in passed)
+        changed = renamed or any(change for _, change in passed)
         return before + (event_of(chunk, lines_beside_data(event)) if changed else event)
 
     def _choice(self, choice: dict[str, Any]) -> tuple[bytes, bool]:
@@ -90,13 +100,34 @@ class Rewriting:
         delta: Delta = given if isinstance(given, dict) else {}
         stages = self._stages(choice)
         fed = stages.feed(delta) if delta else delta
-        held = stages.close() if choice.get("finish_reason") else {}
+        held = self._ended(choice) if choice.get("finish_reason") else {}
         if held:
             choice["delta"] = {}
             return event_of(self._alone(_index(choice), joined(fed, held))), True
         if fed is not delta:
             choice["delta"] = fed
         return b"", fed is not delta
+
+    def _ended(self, choice: Mapping[str, Any]) -> Delta:
+        return self._choices.pop(_index(choice)).close()
+
+    def _renamed(self, event: bytes, data: bytes) -> bytes:
+        try:
+            chunk = _chunk(data)
+        except Unreadable:
+            return event
+        return event_of(chunk, lines_beside_data(event)) if self._rename(chunk) else event
+
+    def _rename(self, chunk: Chunk) -> bool:
+        """Puts a chunk under the name that was used already; that the assistant speaks was said with it."""
+        if not (self._name and "id" in chunk):
+            return False
+        chunk.update(self._name)
+        for choice in _choices(chunk):
+            delta = choice.get("delta")
+            if isinstance(delta, dict) and not _index(choice):
+                choice["delta"] = {name: value for name, value in delta.items() if name != "role"}
+        return True
 
     def _message(self, choice: dict[str, Any]) -> bool:
         message = choice.get("message")
