@@ -6,12 +6,15 @@ from typing import Any
 
 import msgspec
 
+from proxy.memory.functions import held
+
 # What a function and a custom tool are given comes in pieces; all else of a call is said at once.
 _PIECEMEAL = frozenset({"arguments", "input"})
 
 
 def put_together(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
     """The calls of an answer, from the pieces in its deltas; ``None`` where there are none."""
+    said = list(said)
     calls: list[tuple[int, dict[str, Any]]] = []
     newest: dict[int, dict[str, Any]] = {}
     for delta in said:
@@ -23,7 +26,16 @@ def put_together(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
                     newest[index] = {}
                     calls.append((index, newest[index]))
                 _add(newest[index], piece)
-    return [call for _, call in sorted(calls, key=itemgetter(0))] or None
+    return [call for _, call in sorted(calls, key=itemgetter(0))] or _function(said)
+
+
+def _function(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The one call of the form that came before tools."""
+    function: dict[str, Any] = {}
+    for delta in said:
+        if isinstance(piece := delta.get("function_call"), dict):
+            _add(function, piece)
+    return [held(function)] if function else None
 
 
 def index_of(piece: Mapping[str, Any], place: int) -> int:

@@ -54,13 +54,15 @@ class _Delta(msgspec.Struct, gc=False):
     refusal: Any = None
     audio: Any = None
     tool_calls: Any = None
+    function_call: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
 
     @property
     def is_plain(self) -> bool:
         """Whether it carries words and nothing else."""
-        return not (self.refusal or self.audio or self.tool_calls or self.reasoning or self.reasoning_content)
+        called = self.tool_calls or self.function_call
+        return not (called or self.refusal or self.audio or self.reasoning or self.reasoning_content)
 
 
 class _Choice(msgspec.Struct, gc=False):
