@@ -10,13 +10,14 @@ import msgspec
 
 from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted
+from proxy.memory.overtaken import settled
 from proxy.memory.plan import Window
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
-from proxy.memory.session import Entry, Session, encode, settled
+from proxy.memory.session import Entry, Session, encode
 from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
 from proxy.memory.store import Deleted, Key, StoreError
