@@ -73,7 +73,7 @@ class Rewriting:
             answer = _chunk(body)
         except Unreadable:
             raise _unread("an answer") from None
-        changed = [self._message(choice) for choice in _choices(answer)]
+        changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
         return written(answer) if any(changed) else body
 
     def _event(self, event: bytes) -> bytes:
@@ -88,7 +88,9 @@ class Rewriting:
         if data.lstrip()[:1] not in _OPENS:
             return b""  # words that no client of this protocol reads may still be words
         self._last = chunk = _chunk(data)
-        renamed = self._rename(chunk)
+        # Some say all of it once more in their last chunk, as a message beside the delta.
+        again = [self._message(choice, self._anew()) for choice in _choices(chunk) if "message" in choice]
+        renamed = self._rename(chunk) or any(again)
         passed = [self._choice(choice) for choice in _choices(chunk)]
         before = b"".join(held for held, _ in passed)
         changed = renamed or any(change for _, change in passed)
@@ -129,19 +131,24 @@ class Rewriting:
                 choice["delta"] = {name: value for name, value in delta.items() if name != "role"}
         return True
 
-    def _message(self, choice: dict[str, Any]) -> bool:
+    def _message(self, choice: dict[str, Any], stages: Stages) -> bool:
+        """Passes a whole message on; whether it has changed."""
         message = choice.get("message")
         if not isinstance(message, dict):
             return False
-        stages = self._stages(choice)
-        passed = joined(stages.feed(message), stages.close())
-        choice["message"] = passed
+        try:
+            choice["message"] = passed = joined(stages.feed(message), stages.close())
+        finally:
+            stages.close()
         return passed != message
+
+    def _anew(self) -> Stages:
+        return Stages(self._filters, self._context)
 
     def _stages(self, choice: Mapping[str, Any]) -> Stages:
         index = _index(choice)
         if index not in self._choices:
-            self._choices[index] = Stages(self._filters, self._context)
+            self._choices[index] = self._anew()
         return self._choices[index]
 
     def _alone(self, index: int, delta: Delta) -> Chunk:

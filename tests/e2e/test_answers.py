@@ -19,6 +19,7 @@ from tests.fake_upstream import (
     chunk,
     completion,
     delta,
+    event,
     sse,
     stream_of,
 )
@@ -33,9 +34,12 @@ pipelines:
 """
 
 
+def chunks(stream: bytes) -> list[Any]:
+    return [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
+
+
 def words(stream: bytes) -> str:
-    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
-    deltas = [choice["delta"] for each in chunks for choice in each.get("choices", ())]
+    deltas = [choice["delta"] for each in chunks(stream) for choice in each.get("choices", ())]
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
@@ -71,6 +75,18 @@ def test_one_choice_that_is_over_leaves_the_other_filtered(serve: Serve, upstrea
     got = serve(CONFIG % "redact").chat(stream=True, n=2)
     assert b"ple.org" not in got.content
     assert words(got.content).count("[email]") == 2
+
+
+def test_a_message_beside_the_deltas_is_filtered(serve: Serve, upstream: FakeUpstream) -> None:
+    """As some vendors say all of it once more in their last chunk."""
+    whole = {"role": "assistant", "content": "Mail ann@example.org"}
+    last = event(choices=[{"index": 0, "delta": {}, "message": whole, "finish_reason": "stop"}])
+    upstream.says(*sse(ROLE + delta(content="Mail ann@") + delta(content="example.org") + last + DONE))
+    got = serve(CONFIG % "redact").chat(stream=True)
+    assert b"ple.org" not in got.content
+    assert words(got.content) == "Mail [email]"
+    said = [choice.get("message") for each in chunks(got.content) for choice in each["choices"]]
+    assert [each["content"] for each in said if each] == ["Mail [email]"]
 
 
 def test_words_behind_the_finish_are_filtered(serve: Serve, upstream: FakeUpstream) -> None:
