@@ -6,6 +6,7 @@ import msgspec
 
 from filters.group import call_id, call_ids
 from filters.message import Message
+from proxy.memory.functions import former
 from proxy.memory.line import NEW
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry
@@ -25,7 +26,8 @@ class Parted(msgspec.Struct, frozen=True, gc=False):
     @property
     def new(self) -> list[Message]:
         """Those that are not held yet: what a client sends that sends the newest alone."""
-        return [line for line, place in zip(self.lines, self.places, strict=True) if place == NEW]
+        pairs = zip(self.lines, self.places, strict=True)
+        return [former(line) for line, place in pairs if place == NEW]
 
 
 def parted(replay: Replay) -> Parted:
@@ -62,5 +64,5 @@ def _is_parted(result: Message, place: int, held: Mapping[object, int], called: 
 
 def without(window: Sequence[Message], lines: Sequence[Message]) -> list[Message]:
     """The window less some lines of its speech."""
-    lost = {id(line) for line in lines}
-    return [message for message in window if id(message) not in lost]
+    lost = {id(line.others) for line in lines}  # what is held in another form has the very same others
+    return [message for message in window if id(message.others) not in lost]

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from filters.message import Content, Message, epoch_seconds
 from proxy.memory.agents import Agents
+from proxy.memory.functions import former
 from proxy.memory.newest import Newest
 from proxy.memory.order import going_back, risen
 from proxy.memory.segment import START, Reach, Segment
@@ -147,7 +148,7 @@ def anew(session: Session, former: Session) -> bool:
 def message_of(entry: Entry) -> Message:
     """An entry in Agora's own shape, as an engine would replay it."""
     # Spelt out, because a turn may bring back all that an engine has dropped: no loop over names is as fast.
-    return Message(
+    message = Message(
         role=entry.role,
         content=entry.content,
         name=UNSET if entry.name is None else entry.name,
@@ -158,6 +159,7 @@ def message_of(entry: Entry) -> Message:
         metadata=_metadata(entry) or UNSET,
         others={} if entry.reasoning is None else {REASONING: entry.reasoning},
     )
+    return former(message) if entry.tool_calls or entry.tool_call_id else message
 
 
 def _metadata(entry: Entry) -> dict[str, Any]:
