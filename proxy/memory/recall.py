@@ -47,7 +47,7 @@ async def recall(store: Store, key: Key) -> Session:
     return decode(held.blob) if held else Session()
 
 
-def laid(session: Session, window: Sequence[Message], attempt: Attempt = UNTOLD, version: int = 0) -> Reading:
+def laid(session: Session, window: Sequence[Message], version: int = 0, attempt: Attempt = UNTOLD) -> Reading:
     """A session with a window laid beside it."""
     said = spoken(window)
     replay = beside(session, said, Asking(attempt)) if session.entries else None
@@ -130,7 +130,7 @@ async def recalled(
     asked = asyncio.create_task(store.read(key))
     try:
         await _sent()
-        guess = laid(last.session, window, attempt)
+        guess = laid(last.session, window, 0, attempt)
         likely = known(guess, window, wanted)
         held = await asked
     finally:
@@ -143,8 +143,8 @@ async def recalled(
 
 def _read(store: Recent, key: Key, held: Held | None, window: Sequence[Message], attempt: Attempt) -> Reading:
     if held is None:
-        return laid(Session(), window, attempt)
-    return laid(store.session(key, held), window, attempt, held.version)
+        return laid(Session(), window)
+    return laid(store.session(key, held), window, held.version, attempt)
 
 
 async def _sent() -> None:

@@ -61,7 +61,7 @@ def _behind(held: Sequence[Line], window: Sequence[Line], new: int) -> list[int]
 
 
 def _heard(held: Sequence[Line], *, confirmed: bool) -> Iterator[Sequence[int]]:
-    """Which lines may have been heard: all, all but the last answers, or those that were ``confirmed``."""
+    """Which lines may have been heard: all or the ``confirmed`` ones, with the last answers or without."""
     end = len(held)
     yield range(end)
     while end and held[end - 1].pending:
@@ -69,7 +69,8 @@ def _heard(held: Sequence[Line], *, confirmed: bool) -> Iterator[Sequence[int]]:
     if end < len(held):
         yield range(end)
     if confirmed and any(line.pending for line in held[:end]):
-        yield [h for h, line in enumerate(held) if not line.pending]
+        before = [h for h, line in enumerate(held[:end]) if not line.pending]
+        yield from ([*before, *range(end, len(held))], before)
 
 
 def _doubtful(held: Sequence[Line], places: Sequence[int], since: int) -> bool:
