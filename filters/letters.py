@@ -19,6 +19,12 @@ _UNHEARD: Final = re.compile(f"[^\\w{_SIGNS}]+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
 _PLAIN: Final = {code: chr(code).lower() if chr(code).isalnum() else None for code in range(128)}
 
+UNSPACED: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\u0f00-\u0fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
+)
+"""Thai and Lao, Burmese, Khmer, kana, Chinese characters, Tibetan: no spaces tell words apart."""
+
 WORD: Final = re.compile(f"[\\w{_SIGNS}]+")
 """A word, where words are told apart by anything."""
 

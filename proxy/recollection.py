@@ -11,6 +11,7 @@ import msgspec
 
 from filters.base import Snapshot
 from filters.remembered import Remembered
+from proxy import attempts
 from proxy.lately import lately
 from proxy.memory import recall
 from proxy.memory.archive.archive import Fact
@@ -142,7 +143,7 @@ async def _of_session(
 
 
 async def _read(call: Call, pipeline: Pipeline, store: Recent, key: Key) -> _Held:
-    read, known = await recall.recalled(store, key, call.messages, pipeline.wanted)
+    read, known = await recall.recalled(store, key, call.messages, pipeline.wanted, attempts.of(call))
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
     return _Held(call, known.snapshot, known.epoch, read.session.told, read)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from filters.message import Message
+from proxy.memory.attempt import UNTOLD, Attempt
 from proxy.memory.recall import Reading
 from proxy.memory.store import Key
 from proxy.memory.told import Told
@@ -17,7 +18,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     so, and ``model`` what was asked. ``room`` is how many messages of the user it could be shown, where some
     had to be left out: ``shown`` are the messages, ``tools`` their tools as JSON, and ``told`` the facts at
     their head. ``again`` is whether the model was asked again within it: it has counted more than was shown.
-    ``read`` is what the turn read of the session, where it could.
+    ``read`` is what the turn read of the session, where it could; ``attempt`` is what the request says of
+    itself, and ``ended`` when the answer did.
     """
 
     key: Key
@@ -32,6 +34,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shown: Sequence[Message] = ()
     tools: bytes = b""
     again: bool = False
+    attempt: Attempt = UNTOLD
+    ended: float = 0.0
 
 
 def alone(said: Said) -> Said:

@@ -10,7 +10,7 @@ import msgspec
 
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
-from proxy import chain, relay, session, toolbox, wire
+from proxy import attempts, chain, relay, session, toolbox, wire
 from proxy.flight import InFlight, Line
 from proxy.memory.store import Key
 from proxy.pipeline import Pipeline
@@ -90,9 +90,9 @@ async def _pass_on(  # noqa: PLR0913, PLR0917
     tape: list[bytes],
 ) -> None:
     answer = Rewriting(pipeline.answer, context)
-    silence = Silence(pipeline, context, answer, reply, tape) if question.streaming else nullcontext()
+    speaking = Silence(pipeline, context, answer, reply, tape, fallback.model)
     try:
-        async with silence:
+        async with speaking if question.streaming else nullcontext():
             with await fallback.begin() as begun:
                 await relay.pass_on(begun, answer, reply)
     finally:
@@ -124,6 +124,8 @@ def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
         room=notes.room,
         shown=question.messages,
         tools=bytes(question.fields.get("tools", b"")),
+        attempt=attempts.of(call),
+        ended=time.time(),
     )
 
 

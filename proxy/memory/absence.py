@@ -3,7 +3,7 @@
 from proxy.memory.line import number_of
 from proxy.memory.replay import Replay, last_user
 from proxy.memory.session import Entry
-from proxy.memory.wording import goes_on
+from proxy.memory.wording import goes_on, takes_up
 
 
 def gone(replay: Replay) -> set[int]:
@@ -65,7 +65,9 @@ def _superseded(replay: Replay) -> set[int]:
     """The last turn, where the window shows nothing that is held but goes on from that turn's words.
 
     An answer that was finished may have been heard, and the engine keep no history; only a first turn was
-    surely not answered aloud, because a window that has not slid would show it.
+    surely not answered aloud, because a window that has not slid would show it. Once an answer had ended,
+    even that is not sure; and words are only guessed at while they are being said: nobody goes on in the
+    middle of one later.
     """
     asked, last = replay.asked, last_user(replay.held)
     if asked is None or last is None:
@@ -74,6 +76,10 @@ def _superseded(replay: Replay) -> set[int]:
     unheard = all(entry.pending and entry.broken for entry in answers)
     first = last_user(replay.held[:last]) is None and all(entry.pending for entry in answers)
     words, earlier = replay.spoken[asked].text, replay.held[last].text
-    if (unheard or first) and goes_on(words, earlier):
+    if replay.follows:
+        superseded = unheard and takes_up(words, earlier)
+    else:
+        superseded = (unheard or first) and goes_on(words, earlier)
+    if superseded:
         return set(range(last, len(replay.held)))
     return set()

@@ -19,7 +19,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An answer as it left the answer filters.
 
     ``turn`` is the turn that it answers, as ``asked`` tells; ``finished`` is false where the stream broke off
-    or the client hung up; ``reached`` is whether anything with content reached the client.
+    or the client hung up; ``reached`` is whether anything with content reached the client. ``ended`` is when
+    it ended, in seconds since 1970, 0 where nobody knows.
     """
 
     turn: Turn | None
@@ -28,6 +29,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasoning: str | None = None
     finished: bool = True
     reached: bool = True
+    ended: float = 0.0
 
 
 def answered(held: Session, answer: Answer, *, now: float) -> Session:
@@ -42,7 +44,18 @@ def answered(held: Session, answer: Answer, *, now: float) -> Session:
     if question is None:
         return held
     said = _said(answer, held.entries[question], now)
-    return _overtaken(held, said, question) if _late(held, question, now) else _put(held, said, question)
+    if _late(held, question, now):
+        return _overtaken(held, said, question)
+    return _ended(_put(held, said, question), held, answer)
+
+
+def _ended(session: Session, held: Session, answer: Answer) -> Session:
+    """The session with the end of the answer to the newest request, where that is what was put to it."""
+    newest = session.newest
+    if session is held or newest is None or newest.asked != answer.turn or not answer.ended:
+        return session
+    newest = msgspec.structs.replace(newest, ended=answer.ended, finished=answer.finished)
+    return msgspec.structs.replace(session, newest=newest)
 
 
 def _late(held: Session, question: int, now: float) -> bool:
@@ -123,8 +136,10 @@ def _with(held: Session, entries: tuple[Entry, ...], replaced: Sequence[Entry], 
 def _shifted(held: Session, entries: Sequence[Entry]) -> Newest | None:
     """The newest window begins further on, where something was put before it."""
     newest, more = held.newest, len(entries) - len(held.entries)
-    since = 0 if newest is None else newest.since - held.moved
-    if newest is None or not more or since >= len(held.entries) or entries[since] is held.entries[since]:
+    since = -1 if newest is None else newest.since - held.moved
+    if newest is None or not more or not 0 <= since < len(held.entries):
+        return newest
+    if entries[since] is held.entries[since]:
         return newest
     return msgspec.structs.replace(newest, since=newest.since + more)
 

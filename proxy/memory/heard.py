@@ -1,6 +1,5 @@
 """Entries as a window shows them: new ones, and held ones that it confirms, cuts or rewords."""
 
-from bisect import bisect_left
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ from filters.letters import bare
 from filters.message import LARGEST, Message
 from proxy.memory.line import number_of
 from proxy.memory.session import Entry
-from proxy.memory.wording import goes_on, jumbled, same
+from proxy.memory.wording import cut, ends_as, goes_on, jumbled, same
 
 
 def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
@@ -39,8 +38,8 @@ def renewed(entry: Entry, message: Message) -> Entry:
     changes = _learned(message)
     if entry.role == "assistant":
         changes |= _answer(entry, message)
-    elif entry.role != "user" or not same(entry.text, message.text):
-        changes |= {"content": _given(message.content)}
+    elif not entry.replaces(message.text) and (entry.role != "user" or not same(entry.text, message.text)):
+        changes |= {"content": _given(message.content), "replaced": None}
     changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
     return msgspec.structs.replace(entry, **changed) if changed else entry
 
@@ -88,6 +87,8 @@ def _answer(entry: Entry, message: Message) -> dict[str, Any]:
         confirmed["tool_calls"] = message.tool_calls
         if not message.text.strip():
             return confirmed
+    if entry.replaced is not None:  # what was edited is what was heard, however much of the former words was
+        return confirmed
     return confirmed | (_cut_by_engine(message, entry.generated) or _cut_by_comparison(entry, message))
 
 
@@ -111,7 +112,8 @@ def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
         return {}
     if generated != entry.text and (same(text, generated) or jumbled(text, generated)):
         return {"content": generated, **_WHOLE}
-    cut = goes_on(generated, text) or len(text.split()) < len(generated.split())
+    fewer = len(text.split()) < len(generated.split())
+    cut = goes_on(generated, text) or (fewer and not ends_as(text, generated))
     marks = {"interrupted": True, "original": generated} if cut else _WHOLE
     return {"content": _given(undotted(message, generated).content), **marks}
 
@@ -124,13 +126,8 @@ def undotted(message: Message, generated: str) -> Message:
     words = text.rstrip(_DOTTED)
     if not goes_on(generated, words):
         return message
-    heard = words if generated.startswith(words) else _beginning(generated, len(bare(words)))
+    heard = words if generated.startswith(words) else generated[: cut(generated, len(bare(words)))]
     return msgspec.structs.replace(message, content=heard)
-
-
-def _beginning(text: str, letters: int) -> str:
-    """As much of a text as has so many letters."""
-    return text[: bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))]
 
 
 _UNGIVEN = (UNSET, None)

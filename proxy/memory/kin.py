@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from proxy.memory.line import Key, Line, kinship
+from proxy.memory.wording import imprint
 
 _WORD: Final = re.compile(r"\w+")
 _START: Final = 4
@@ -34,8 +35,10 @@ class _Kinship:
     def __init__(self, held: Sequence[Line]) -> None:
         self._held = held
         self._known: dict[Key, Kin] = {}
+        self._calls: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
         self._any: dict[str, list[int]] = defaultdict(list)
         self._said: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._replaced: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._words: dict[tuple[str, ...], list[int]] = defaultdict(list)
         self._generated: list[tuple[str, int]] = []
         self._lengths: dict[str, set[int]] = defaultdict(set)
@@ -53,9 +56,14 @@ class _Kinship:
         return found
 
     def _learn(self, place: int, line: Line) -> None:
+        if line.lane == "call":
+            self._calls[line.ids].append(place)
+            return
         if line.lane not in {"user", "assistant"}:
             self._any[line.lane].append(place)
             return
+        if line.replaced is not None:
+            self._replaced[line.lane, line.replaced].append(place)
         for text in {line.text, line.generated, line.letters(line.text)}:
             self._said[line.lane, text].append(place)
         if line.lane == "assistant":
@@ -70,8 +78,13 @@ class _Kinship:
         self._lengths[letters[:_START]].add(len(letters))
 
     def _near(self, line: Line) -> Iterator[int]:
+        if line.lane == "call":
+            yield from self._calls.get(line.ids, ())
+            return
         yield from self._any.get(line.lane, ())
         letters = line.letters(line.text)
+        if self._replaced:
+            yield from self._replaced.get((line.lane, imprint(line.text)), ())
         for text in {line.text, letters}:
             yield from self._said.get((line.lane, text), ())
         if line.lane == "assistant":

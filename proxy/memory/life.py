@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from filters.message import Message, epoch_seconds
-from proxy.memory.line import Line
+from proxy.memory.line import Line, is_replaced
 from proxy.memory.newest import Newest
 from proxy.memory.session import Entry
 from proxy.memory.wording import goes_on, same
@@ -12,6 +12,7 @@ Judge = Callable[[Sequence[Line], Sequence[Line]], bool]
 """Tells of held lines and a window's whether they belong to two lives."""
 
 _AGREEING = (0, 2, 1)
+_TELLING = 8
 
 
 def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
@@ -26,6 +27,11 @@ def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
     if newest < last:
         return _goes_back(held, window, newest)
     return contradicts(held, window)
+
+
+def never(held: Sequence[Line], window: Sequence[Line]) -> bool:  # noqa: ARG001 - as a Judge is asked
+    """No: it is known whose window this is."""
+    return False
 
 
 def contradicts(held: Sequence[Line], window: Sequence[Line]) -> bool:
@@ -79,13 +85,18 @@ def _evidence(held: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, i
     for lane, lines in _by_turn(window).items():
         pairs = [
             (a, b)
-            for a in lines
-            for b in known.get(lane, ())
+            for a in _ends(lines)
+            for b in _ends(known.get(lane, ()))
             if None in {a.source, b.source} or a.source == b.source
         ]
         if pairs:
             found[min((_verdict(*pair) for pair in pairs), key=_AGREEING.index)] += 1
     return found[0], found[1], found[2]
+
+
+def _ends(lines: Sequence[Line]) -> Sequence[Line]:
+    """The first and the last of many lines: no turn has so many but one of a program, or of ill will."""
+    return lines if len(lines) <= 2 * _TELLING else [*lines[:_TELLING], *lines[-_TELLING:]]
 
 
 def _by_turn(lines: Sequence[Line]) -> dict[tuple[int, str], list[Line]]:
@@ -104,6 +115,8 @@ def _verdict(replayed: Line, held: Line) -> int:
         same(replayed.text, held.generated)
         or goes_on(held.generated, replayed.text)
         or goes_on(replayed.text, held.generated)
+        or (held.lane == "assistant" and held.replaced is not None)
+        or is_replaced(replayed.text, held)
     )
     if not agrees:
         return 1

@@ -11,7 +11,8 @@ from msgspec import UNSET
 
 from filters.message import LARGEST, Message, epoch_seconds
 from proxy.memory.agents import Agents
-from proxy.memory.reconcile import reconcile
+from proxy.memory.functions import modern
+from proxy.memory.history import retold
 from proxy.memory.session import COMMAND, Entry, Session
 from proxy.memory.speech import is_speech
 
@@ -79,7 +80,7 @@ def told(
     life has begun, and the agent's own is not held, nothing changes. An agent that has stopped says no more:
     that life is over.
     """
-    spoken = [message for message in contents if is_speech(message)]
+    spoken = [modern(message) for message in contents if is_speech(message)]
     life = _life_of(session, agent, spoken)
     if life is None and not _went_on(session, agent):
         session = _begun(session)
@@ -113,14 +114,14 @@ def _went_on(session: Session, agent: Agent) -> bool:
 
 def _merged(session: Session, life: int, spoken: Sequence[Message], now: float) -> Session:
     if life == session.life:
-        return reconcile(session, spoken, now=now)
+        return retold(session, spoken, now=now)
     own = [entry for entry in session.entries if entry.life == life]
     if not own:  # all of it has moved to the cold part, which only grows
         return session
     first = session.entries.index(own[0])
     moved = session.moved if first == 0 else 0
     alone = Session(entries=tuple(own), life=life, turns=1 + max(e.turn for e in own), moved=moved)
-    known = reconcile(alone, spoken, now=now).entries
+    known = retold(alone, spoken, now=now).entries
     return _with(session, first, len(own), known)
 
 

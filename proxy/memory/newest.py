@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from filters.message import Message
+from proxy.memory.attempt import UNTOLD, Attempt
 from proxy.memory.speech import Speech
 
 _BYTES = 8
@@ -32,7 +33,9 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     ``lines`` lines. ``since`` is where the window begins, counted from the session's first entry, moved ones
     too; ``whole`` is whether its life does not begin before. ``answering`` is whether it tells what the
     assistant said. ``asked`` are the words to be answered. ``overtaken`` are requests that arrived before it
-    and were recorded after it: their seals, and what they asked.
+    and were recorded after it: their seals, and what they asked. ``request`` stands for its name, where the
+    client gave it one. ``ended`` is when its answer ended, 0 where that is not known, and ``finished``
+    whether that was its end.
     """
 
     at: float
@@ -43,6 +46,9 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     whole: bool
     asked: Turn | None = None
     overtaken: tuple[tuple[bytes, Turn | None], ...] = ()
+    request: bytes = b""
+    ended: float = 0.0
+    finished: bool = False
 
     def knows(self, sealed: bytes) -> bool:
         """Whether the request with this seal has been taken in."""
@@ -58,10 +64,14 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
         return msgspec.structs.replace(self, overtaken=overtaken)
 
 
-def seal(speech: Speech) -> bytes:
-    """Eight bytes that are the same for the same speech, and hardly for other speech."""
+def seal(speech: Speech, attempt: Attempt = UNTOLD) -> bytes:
+    """Eight bytes that are the same for the same speech, and hardly for other speech.
+
+    Where that is a line alone, a request's name counts as well.
+    """
     lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in speech.lines]
-    return blake2b(_written(lines), digest_size=_BYTES, key=_KEYS[speech.answering]).digest()
+    name = attempt.request if len(lines) == 1 else b""
+    return blake2b(_written(lines) + name, digest_size=_BYTES, key=_KEYS[speech.answering]).digest()
 
 
 def _written(lines: Sequence[Message]) -> bytes:

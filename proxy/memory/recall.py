@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
+from proxy.memory.attempt import UNTOLD, Asking, Attempt
 from proxy.memory.coverage import shown
 from proxy.memory.onesided import Onesided, onesided, rest
 from proxy.memory.parting import parted, without
@@ -46,10 +47,11 @@ async def recall(store: Store, key: Key) -> Session:
     return decode(held.blob) if held else Session()
 
 
-def laid(session: Session, window: Sequence[Message], version: int = 0) -> Reading:
+def laid(session: Session, window: Sequence[Message], version: int = 0, attempt: Attempt = UNTOLD) -> Reading:
     """A session with a window laid beside it."""
     said = spoken(window)
-    return Reading(session, version, said, beside(session, said) if session.entries else None)
+    replay = beside(session, said, Asking(attempt)) if session.entries else None
+    return Reading(session, version, said, replay)
 
 
 class Known(NamedTuple):
@@ -114,34 +116,35 @@ def _snapshot(
 
 
 async def recalled(
-    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = TOLD
+    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = TOLD, attempt: Attempt = UNTOLD
 ) -> tuple[Reading, Known]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 
-    While a store is asked that has to be waited for, the window is laid beside what was written last: nearly
-    always that is what comes.
+    ``attempt`` is what the request says of itself. While a store is asked that has to be waited for, the
+    window is laid beside what was written last: nearly always that is what comes.
     """
     last = store.last(key) if store.waits else None
     if last is None:
-        return _beside(store, key, await store.read(key), window, wanted)
+        read = _read(store, key, await store.read(key), window, attempt)
+        return read, known(read, window, wanted)
     asked = asyncio.create_task(store.read(key))
     try:
         await _sent()
-        guess = laid(last.session, window)
+        guess = laid(last.session, window, 0, attempt)
         likely = known(guess, window, wanted)
         held = await asked
     finally:
         asked.cancel()
     if held is not None and held.blob == last.blob:
         return guess._replace(version=held.version), likely
-    return _beside(store, key, held, window, wanted)
-
-
-def _beside(
-    store: Recent, key: Key, held: Held | None, window: Sequence[Message], wanted: Wanted
-) -> tuple[Reading, Known]:
-    read = laid(store.session(key, held), window, held.version) if held else laid(Session(), window)
+    read = _read(store, key, held, window, attempt)
     return read, known(read, window, wanted)
+
+
+def _read(store: Recent, key: Key, held: Held | None, window: Sequence[Message], attempt: Attempt) -> Reading:
+    if held is None:
+        return laid(Session(), window)
+    return laid(store.session(key, held), window, held.version, attempt)
 
 
 async def _sent() -> None:

@@ -1,13 +1,16 @@
 """What an engine replays and what is held, brought together: memory holds what the caller heard."""
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from filters.message import Message
+from proxy.memory import lone
 from proxy.memory.absence import gone
+from proxy.memory.attempt import NOW, UNTOLD, Asking, Attempt
 from proxy.memory.heard import renewed, undotted
-from proxy.memory.newest import Turn, seal
+from proxy.memory.newest import Newest, Turn, seal
 from proxy.memory.overtaken import overtaken
 from proxy.memory.question import question_before, turn_of
 from proxy.memory.replay import Replay, beside, last_user, read
@@ -17,6 +20,22 @@ from proxy.memory.speech import Speech, spoken
 from proxy.memory.weaving import woven
 
 
+class _Request(NamedTuple):
+    """What a request says, what it says of itself, and what it is known by."""
+
+    said: Speech
+    asking: Asking
+    sealed: bytes
+
+    def known(self, newest: Newest) -> bool:
+        """Whether it has been taken in already."""
+        if self.sealed != newest.seal:
+            return newest.knows(self.sealed)
+        if lone.is_lone(self.said.lines):
+            return not lone.another(newest, self.asking)
+        return not lone.slides(newest, self.asking)
+
+
 def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Session:
     """What is held after a request that replays ``window``; the same request again changes nothing.
 
@@ -24,37 +43,38 @@ def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Sessio
     nothing back. System messages, silence prompts and the like are passed over.
     """
     said = spoken(window)
-    return _reconciled(held, said, seal(said), now)
+    return _reconciled(held, _Request(said, Asking(at=now), seal(said)))
 
 
 def taken(
-    held: Session, said: Speech, *, now: float, replay: Replay | None = None
+    held: Session, said: Speech, *, now: float, attempt: Attempt = UNTOLD, replay: Replay | None = None
 ) -> tuple[Session, Turn | None]:
     """What ``reconcile`` makes of a request's speech, and what ``asked`` tells of it then.
 
-    ``replay`` is that speech beside what is held, where it has been read already.
+    ``attempt`` is what the request says of itself. ``replay`` is its speech beside what is held, where that
+    has been read already.
     """
-    sealed = seal(said)
-    session = _reconciled(held, said, sealed, now, replay)
-    return session, _asked_by(session, said, sealed)
+    request = _Request(said, Asking(attempt, now), seal(said, attempt))
+    session = _reconciled(held, request, replay)
+    return session, _asked_by(session, request)
 
 
-def _reconciled(
-    held: Session, said: Speech, sealed: bytes, now: float, replay: Replay | None = None
-) -> Session:
-    newest = held.newest
-    if newest and newest.knows(sealed):
+def _reconciled(held: Session, request: _Request, replay: Replay | None = None) -> Session:
+    newest, (attempt, now) = held.newest, request.asking
+    if newest and request.known(newest):
         return held
     late = newest is not None and now < newest.at
     if late or replay is None:
-        replay = beside(held, said, overtaken=late)
+        replay = beside(held, request.said, request.asking, overtaken=late)
     if not replay.spoken or replay.stale:
         return held
     if newest and late:
-        return _overtaken(overtaken(held, replay, newest, now=now), said, sealed)
-    session = woven(held, replay, gone(replay), now=now, seal=sealed)
+        return _overtaken(overtaken(held, replay, newest, now=now), request)
+    session = woven(held, replay, gone(replay), now=now, seal=request.sealed)
+    newest = session.newest and msgspec.structs.replace(session.newest, request=attempt.request)
     return msgspec.structs.replace(
         session,
+        newest=newest,
         user=held.user or next((m.user for m in replay.spoken if m.role == "user" and m.user), None),
         began=_began(session) if replay.anew or held.began is None else held.began,
         created=held.created or now,
@@ -62,8 +82,8 @@ def _reconciled(
     )
 
 
-def _overtaken(session: Session, said: Speech, sealed: bytes) -> Session:
-    newest = session.newest and session.newest.overtaking(sealed, _asked(session, said))
+def _overtaken(session: Session, request: _Request) -> Session:
+    newest = session.newest and session.newest.overtaking(request.sealed, _asked(session, request))
     return msgspec.structs.replace(session, newest=newest)
 
 
@@ -75,17 +95,17 @@ def _began(session: Session) -> int | float | None:
 def asked(held: Session, window: Sequence[Message]) -> Turn | None:
     """The words that ``window`` asks to be answered, once it is held; ``None`` when they are superseded."""
     said = spoken(window)
-    return _asked_by(held, said, seal(said))
+    return _asked_by(held, _Request(said, NOW, seal(said)))
 
 
-def _asked_by(held: Session, said: Speech, sealed: bytes) -> Turn | None:
-    if held.newest and held.newest.knows(sealed):
-        return held.newest.asked_by(sealed)
-    return _asked(held, said)
+def _asked_by(held: Session, request: _Request) -> Turn | None:
+    if held.newest and held.newest.knows(request.sealed):
+        return held.newest.asked_by(request.sealed)
+    return _asked(held, request)
 
 
-def _asked(held: Session, said: Speech) -> Turn | None:
-    replay = beside(held, said, overtaken=True)
+def _asked(held: Session, request: _Request) -> Turn | None:
+    replay = beside(held, request.said, request.asking, overtaken=True)
     if replay.anew or replay.stale or replay.revised is not None:
         return None
     if replay.asked is None:
@@ -103,11 +123,14 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
     """
     replay = replay or read(held, window)
     entries, cut = replay.held, {}
-    for message, place in zip(replay.spoken, replay.places, strict=True):
+    for position, place in enumerate(replay.places):
+        message = replay.told(position)
         if place >= 0 and message.role == "assistant":
             entry = entries[place]
             # An answer that stands as it was given, most of them, is told at a glance.
             if (entry.interrupted or entry.content != message.content) and (of := _unmarked(entry, message)):
+                whole = replay.wholes.get(position)
+                message, of = whole.last(of) if whole else (message, of)
                 cut[id(message)] = of
     return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 

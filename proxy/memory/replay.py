@@ -1,16 +1,20 @@
 """What an engine replays, laid beside what is held."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
 from filters.message import Message
-from proxy.memory import life, numbering
+from proxy.memory import life, lone, numbering
 from proxy.memory.alignment import align
-from proxy.memory.line import NEW, Line, kinship, number_of
+from proxy.memory.attempt import NOW, Asking
+from proxy.memory.glance import shows_again, straight
+from proxy.memory.line import NEW, Line, number_of
 from proxy.memory.newest import Newest
+from proxy.memory.pieces import Whole, in_pieces, joined, spread, wholes
 from proxy.memory.session import Entry, Session
+from proxy.memory.sliding import likelier, slid
 from proxy.memory.speech import Speech
 from proxy.memory.speech import spoken as spoken_in
 from proxy.memory.wording import goes_on, same
@@ -21,7 +25,9 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
 
     ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
     ``places`` are positions in ``held``, ``NEW`` or ``AGAIN``. ``end`` is the position from which on entries
-    are newer than the window. ``answering`` is whether the window tells what the assistant said.
+    are newer than the window. ``answering`` is whether the window tells what the assistant said. ``follows``
+    is whether it is words alone that came once the newest held words had been answered. ``wholes`` are
+    answers that the window shows in pieces, by the position of the first, which alone has their place.
     """
 
     held: Sequence[Entry]
@@ -30,6 +36,13 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     end: int
     anew: bool
     answering: bool
+    follows: bool = False
+    wholes: Mapping[int, Whole] = {}
+
+    def told(self, position: int) -> Message:
+        """A line, or all of the answer that it is the first piece of."""
+        whole = self.wholes.get(position)
+        return self.spoken[position] if whole is None else whole.said
 
     @property
     def matched(self) -> list[int]:
@@ -46,15 +59,18 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
         """The position in ``held`` of the newest words of the user, where the window puts them otherwise."""
         asked = self.asked
         place = NEW if asked is None else self.places[asked]
-        if asked is None or place < 0 or same(self.held[place].text, self.spoken[asked].text):
+        if asked is None or place < 0:
             return None
-        return place
+        entry, words = self.held[place], self.spoken[asked].text
+        return None if same(entry.text, words) or entry.replaces(words) else place
 
     @property
     def stale(self) -> bool:
         """Whether the newest words are an early form of words that are held, over an equal history."""
         asked, last = self.asked, last_user(self.held)
-        if asked is None or last is None or self.places[asked] not in {NEW, last}:
+        if self.follows or asked is None or last is None or self.places[asked] not in {NEW, last}:
+            return False
+        if self.held[last].replaces(self.spoken[asked].text):
             return False
         others = [h for i, h in enumerate(self.places) if i != asked]
         if NEW in others or any(h >= last for h in others):
@@ -68,22 +84,44 @@ def read(held: Session, window: Sequence[Message]) -> Replay:
     return beside(held, spoken_in(window))
 
 
-def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
+def beside(
+    held: Session, speech: Speech, asking: Asking = NOW, *, overtaken: bool = False, known: bool = False
+) -> Replay:
     """A window's speech, laid beside what is held.
 
-    One that a newer request has overtaken begins no life, and may show older lines alone.
+    One that a newer request has overtaken begins no life, and may show older lines alone; so does one that is
+    ``known`` to be of the life that goes on, whatever it says.
     """
     entries, spoken = of_life(held), _by_number(speech.lines)
+    anew = life.never if known else life.contradicts if overtaken else life.begins_anew
+    counts = in_pieces(entries, spoken)
+    if not counts:
+        return _laid(held, spoken, speech, asking, anew)
+    lines = joined(spoken, counts)
+    replay = _laid(held, lines, speech, asking, anew)
+    found, places = wholes(spoken, replay.places, counts), spread(replay.places, counts)
+    return msgspec.structs.replace(replay, spoken=spoken, places=places, wholes=found)
+
+
+def _laid(
+    held: Session, spoken: Sequence[Message], speech: Speech, asking: Asking, anew: life.Judge
+) -> Replay:
+    entries, newest = of_life(held), anew is life.begins_anew
     answering, moved = speech.answering, held.moved > 0
-    run = _straight(entries, spoken, moved=moved)
+    if entries and lone.is_lone(spoken) and (asking.attempt.request or newest):
+        replay = Replay(entries, spoken, [NEW], len(entries), anew=False, answering=answering)
+        return _alone(replay, held.newest, asking)
+    again = held.newest is None or lone.again(held.newest, speech, asking)
+    run = straight(entries, spoken, moved=moved, again=again)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
     if entries and not any(number_of(message) is not None for message in spoken):
-        if overtaken:
+        if not newest:
             return _aligned(entries, spoken, answering=answering, moved=moved)
-        return _beginning(entries, spoken, held.newest, answering=answering, moved=moved)
-    anew = life.contradicts if overtaken else life.begins_anew
+        return _slid(entries, spoken, held.newest, answering=answering, again=again) or _beginning(
+            held, spoken, answering=answering, moved=moved
+        )
     return _compared(entries, spoken, anew, answering=answering, moved=moved)
 
 
@@ -99,69 +137,6 @@ def last_user(entries: Sequence[Entry], before: int | None = None) -> int | None
     """Where the newest words of the user are held, of all or of those ``before`` a position."""
     end = len(entries) if before is None else before
     return next((i for i in range(end - 1, -1, -1) if entries[i].role == "user"), None)
-
-
-def _straight(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool) -> list[int] | None:
-    """The places of a window that shows, line by line, the newest that is held, and perhaps one line more.
-
-    It may show whole turns more, where turns are numbered: those of calls that are yet to be recorded.
-    Answers may be spelt otherwise, and the last that is held may be one of which less was heard. What the
-    window shows before all of it is older, where the oldest has ``moved`` to the cold part.
-    """
-    count, size = len(spoken), len(entries)
-    if not spoken or not entries or spoken[-1].role != "user":
-        return None
-    # Where the talk repeats itself, either may fit: a window that is longer than what is held says more.
-    again, more = size - count - 1, size - count + 1
-    starts = (size - count, more, again) if count > size else (size - count, again, more)
-    for start in (*starts, size - count + _ahead(entries, spoken)):
-        first, older = max(start, 0), max(-start, 0)
-        shown = min(count - older, size - first)
-        if (older and not moved) or shown <= 0:
-            continue
-        if _runs(entries[first : first + shown], spoken[older:] if older else spoken):
-            return [*[NEW] * older, *range(first, first + shown), *[NEW] * (count - older - shown)]
-    return None
-
-
-def _ahead(entries: Sequence[Entry], spoken: Sequence[Message]) -> int:
-    """How many of the window's last lines are of turns behind all that is held."""
-    newest = entries[-1].engine_turn
-    if newest is None:
-        return 0
-    known = (i for i, message in enumerate(reversed(spoken)) if (number_of(message) or 0) <= newest)
-    return next(known, 0)
-
-
-def _runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
-    last = len(entries) - 1
-    for i, entry in enumerate(entries):
-        message = spoken[i]
-        if entry.role != message.role:
-            return False
-        if entry.engine_turn != message.turn_id and entry.engine_turn != number_of(message):
-            return False
-        if entry.content != message.content or entry.tool_calls or message.tool_calls or entry.tool_call_id:
-            if i == last:
-                return last > 0 and _answers_as(message, entry)
-            if not _respelt(message, entry):
-                return False
-    return True
-
-
-def _respelt(message: Message, entry: Entry) -> bool:
-    """Whether the replayed line is the held answer to the letter, where turns are not numbered."""
-    if entry.role != "assistant" or entry.engine_turn is not None or entry.tool_calls or message.tool_calls:
-        return False
-    return same(message.text, entry.text)
-
-
-def _answers_as(message: Message, entry: Entry) -> bool:
-    """Whether the replayed line is the held answer; where turns are numbered, in whatever words."""
-    spoken = not (entry.tool_calls or message.tool_calls)
-    if entry.role == "assistant" and entry.engine_turn is not None and spoken:
-        return message.source in {entry.source, None}
-    return kinship(Line(message), Line(entry)) > 0
 
 
 def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> int:
@@ -182,26 +157,40 @@ def _compared(
     return Replay(entries, spoken, places, _newer(held, window), anew=False, answering=answering)
 
 
-def _beginning(
+def _beginning(session: Session, spoken: Sequence[Message], *, answering: bool, moved: bool) -> Replay:
+    """An unnumbered window that perhaps has no history, or begins another talk."""
+    entries, newest = of_life(session), session.newest
+    replay = _aligned(entries, spoken, answering=answering, moved=moved)
+    if _former_calls(replay):
+        places = [NEW] * len(spoken)
+        return msgspec.structs.replace(replay, places=places)
+    if newest:
+        since = newest.since - session.moved - len(session.entries) + len(entries)
+        places = likelier([*map(Line, entries)], [*map(Line, spoken)], [*replay.places], since=since)
+        replay = msgspec.structs.replace(replay, places=places)
+    if not life.starts_over(entries, spoken, replay.places, newest):
+        return replay
+    return Replay((), spoken, align((), [*map(Line, spoken)]), 0, anew=True, answering=answering)
+
+
+def _slid(
     entries: Sequence[Entry],
     spoken: Sequence[Message],
     newest: Newest | None,
     *,
     answering: bool,
-    moved: bool,
-) -> Replay:
-    """An unnumbered window that perhaps has no history, or begins another talk."""
-    if len(spoken) == 1 and spoken[0].role == "user":
-        return Replay(
-            entries, spoken, _alone(entries, spoken[0]), len(entries), anew=False, answering=answering
-        )
-    replay = _aligned(entries, spoken, answering=answering, moved=moved)
-    if _former_calls(replay):
-        places = [NEW] * len(spoken)
-        return msgspec.structs.replace(replay, places=places)
-    if not life.starts_over(entries, spoken, replay.places, newest):
-        return replay
-    return Replay((), spoken, align((), [*map(Line, spoken)]), 0, anew=True, answering=answering)
+    again: bool,
+) -> Replay | None:
+    """A window that shows the end of what is held and new words, unless it may be the newest one ``again``.
+
+    It tells what the assistant said where the one before did and was no longer.
+    """
+    places = slid([*map(Line, entries)], [*map(Line, spoken)])
+    if places is None or (again and shows_again(entries, spoken)):
+        return None
+    whole = newest is not None and not newest.whole and newest.lines <= len(spoken)
+    answering = answering or (newest is not None and newest.answering and whole)
+    return Replay(entries, spoken, places, len(entries), anew=False, answering=answering)
 
 
 def _former_calls(replay: Replay) -> bool:
@@ -217,10 +206,10 @@ def _aligned(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: 
     return Replay(entries, spoken, places, len(held), anew=False, answering=answering)
 
 
-def _alone(entries: Sequence[Entry], words: Message) -> list[int]:
+def _alone(replay: Replay, newest: Newest | None, asking: Asking) -> Replay:
     """Words without any history are the newest that are held, once more, or new: they take nothing back."""
-    last = last_user(entries)
-    return [NEW if last is None or Line(entries[last]).key != Line(words).key else last]
+    place = lone.place(replay.held, replay.spoken[0], asking, newest)
+    return msgspec.structs.replace(replay, places=[place], follows=lone.follows(newest, asking.at))
 
 
 def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from filters.group import RESULTS, is_call
 from filters.message import Message
+from proxy.memory.functions import modern
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPTS = frozenset({"silence", "llm_failure"})
@@ -33,9 +35,12 @@ def spoken(window: Sequence[Message]) -> Speech:
 
 
 def speech(window: Sequence[Message]) -> list[Message]:
-    """The messages that were spoken, typed, called or returned by a tool, without expression tails."""
+    """The messages that were spoken, typed, called or returned by a tool, without expression tails.
+
+    Functions, which came before tools, are called as these are.
+    """
     return [
-        _without_tail(message) if message.role == "user" else message
+        _without_tail(message) if message.role == "user" else modern(message)
         for message in window
         if is_speech(message)
     ]
@@ -55,7 +60,7 @@ def is_speech(message: Message) -> bool:
     role = message.role
     if role not in _ROLES:
         return False
-    if role == "tool" or message.tool_calls:
+    if role in RESULTS or is_call(message):
         return True
     if role == "assistant" and message.metadata and message.source in PROMPTS:
         return False

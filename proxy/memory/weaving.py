@@ -1,10 +1,11 @@
 """A session woven anew from what is held and what a window shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 
+from filters.group import call_id
 from filters.message import Message
 from proxy.memory.alignment import AGAIN
 from proxy.memory.heard import entry_of, renewed
@@ -12,8 +13,8 @@ from proxy.memory.line import CUT, NEW, Line, kinship
 from proxy.memory.newest import Newest
 from proxy.memory.question import question_before, turn_of
 from proxy.memory.replay import Replay
-from proxy.memory.session import Entry, Session, calls, remembering
-from proxy.memory.wording import goes_on
+from proxy.memory.session import Entry, Session, remembering
+from proxy.memory.wording import takes_up
 
 
 def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: bytes) -> Session:
@@ -25,7 +26,7 @@ def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: by
         loom.take(position)
     loom.pass_to(len(replay.held))
     before = len(held.entries) - len(replay.held)
-    entries = (*held.entries[:before], *_unglued(loom.entries))
+    entries = (*held.entries[:before], *_unglued(loom))
     session = msgspec.structs.replace(
         held,
         entries=entries,
@@ -39,15 +40,13 @@ def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: by
 
 def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
     replay = loom.replay
-    found = (_place(entries, entry) for entry in loom.shown.values())
-    first = next((place for place in found if place is not None), len(entries))
+    places = {id(entry): i for i, entry in enumerate(entries)}
+    found = [place for entry in loom.shown.values() if (place := places.get(id(entry))) is not None]
+    first = found[0] if found else len(entries)
     if replay.asked is None:
-        shown = {id(entry) for entry in loom.shown.values()}
-        last = next((i for i in range(len(entries) - 1, -1, -1) if id(entries[i]) in shown), -1)
-        asked = question_before(entries, last)
+        asked = question_before(entries, max(found, default=-1))
     else:
-        asked = _place(entries[::-1], loom.shown.get(replay.asked))
-        asked = None if asked is None else len(entries) - 1 - asked
+        asked = places.get(id(loom.shown.get(replay.asked)))
     return Newest(
         at=loom.now,
         seal=seal,
@@ -57,11 +56,6 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
         whole=first <= len(loom.held.entries) - len(replay.held),
         asked=None if asked is None else turn_of(entries, asked),
     )
-
-
-def _place(entries: Sequence[Entry], entry: Entry | None) -> int | None:
-    """Where this very entry stands."""
-    return next((i for i, other in enumerate(entries) if other is entry), None)
 
 
 class _Loom:
@@ -81,6 +75,8 @@ class _Loom:
         self._run = _run(replay)
         self.order = _order(replay, self._run)
         self._following = _following(replay, self.order)
+        self._callers: dict[str | None, int] = {}
+        self._known = 0
 
     def take_run(self) -> None:
         """Lays down the window's first lines, as far as they are held in one row."""
@@ -88,7 +84,7 @@ class _Loom:
             return
         first, end = self.replay.places[0], self.replay.places[0] + self._run
         self.pass_to(first)
-        row = zip(self.replay.held[first:end], self.replay.spoken, strict=False)
+        row = zip(self.replay.held[first:end], map(self.replay.told, range(self._run)), strict=True)
         shown = [renewed(entry, message) for entry, message in row]
         self.shown |= enumerate(shown)
         self.entries += shown
@@ -97,7 +93,7 @@ class _Loom:
     def take(self, position: int) -> None:
         """Lays down a line of the window, and before it what is held before it."""
         place = self.replay.places[position]
-        message = self.replay.spoken[position]
+        message = self.replay.told(position)
         if place >= 0:
             self.pass_to(place)
             self._renew(place, message)
@@ -110,6 +106,10 @@ class _Loom:
         if following or last or not self._moved:
             self._add(message, last=last)
             self.shown[position] = self.entries[-1]
+
+    def says(self, position: int | None) -> bool:
+        """Whether a line of the window says what is not held yet."""
+        return position is not None and self.replay.places[position] in {NEW, self._revised}
 
     def pass_to(self, end: int) -> None:
         """Lays down what is held before ``end``."""
@@ -135,8 +135,10 @@ class _Loom:
 
     def _confirm(self, answered: str) -> None:
         """A call that a result came back for was carried out, though no window may show it."""
-        calling = (i for i in range(len(self.entries) - 1, -1, -1) if calls(self.entries[i], answered))
-        place = next(calling, None)
+        for i in range(self._known, len(self.entries)):
+            self._callers |= dict.fromkeys(map(call_id, self.entries[i].tool_calls or ()), i)
+        self._known = len(self.entries)
+        place = self._callers.get(answered)
         if place is not None and self.entries[place].pending:
             self.entries[place] = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
 
@@ -184,32 +186,40 @@ def _order(replay: Replay, start: int) -> list[int]:
     Words of the user that stand between a question and its answer were said when the answer was.
     """
     keys: dict[int, tuple[int, bool]] = {}
+    ends = {replay.held[h].turn: h for h in sorted(replay.matched)}
     before = replay.places[start - 1] if start else -1
     for position in range(start, len(replay.places)):
         place = replay.places[position]
         if place >= 0:
             before = max(before, place)
         elif replay.spoken[position].role == "user":
-            before = _turn_end(replay, before)
+            before = _turn_end(replay, before, ends)
         keys[position] = (before, True) if place < 0 else (place, False)
     return sorted((i for i in keys if replay.places[i] != AGAIN), key=keys.__getitem__)
 
 
-def _turn_end(replay: Replay, place: int) -> int:
-    """The last line that the window shows of a held turn that a user began."""
+def _turn_end(replay: Replay, place: int, ends: Mapping[int, int]) -> int:
+    """The last line that the window shows of a held turn that a user began, of all turns' last lines."""
     if place < 0 or replay.held[place].role != "user":
         return place
-    turn = replay.held[place].turn
-    return max(h for h in replay.matched if replay.held[h].turn == turn)
+    return ends[replay.held[place].turn]
 
 
-def _unglued(entries: list[Entry]) -> list[Entry]:
-    """Unanswered words that the next words repeat and go on from count once, under the newer turn."""
-    glued = {i for i, (entry, after) in enumerate(pairwise(entries)) if _goes_on(after, entry)}
-    return [entry for i, entry in enumerate(entries) if i not in glued] if glued else entries
+def _unglued(loom: _Loom) -> list[Entry]:
+    """Unanswered words that new words repeat and go on from count once, under the newer turn.
+
+    What the window shows as a line of its own was said by itself.
+    """
+    entries, shown = loom.entries, {id(entry): position for position, entry in loom.shown.items()}
+    glued = {
+        id(entry)
+        for entry, after in pairwise(entries)
+        if id(entry) not in shown and loom.says(shown.get(id(after))) and _takes_up(after, entry)
+    }
+    return [entry for entry in entries if id(entry) not in glued] if glued else entries
 
 
-def _goes_on(later: Entry, earlier: Entry) -> bool:
+def _takes_up(later: Entry, earlier: Entry) -> bool:
     if earlier.role != "user" or later.role != "user" or (earlier.user and later.user != earlier.user):
         return False
-    return goes_on(later.text, earlier.text)
+    return takes_up(later.text, earlier.text)

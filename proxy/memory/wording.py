@@ -1,12 +1,20 @@
 """Whether two texts are the same words, as far as engines keep words the same."""
 
+import re
+from bisect import bisect_left
 from collections import Counter
+from hashlib import blake2b
+from itertools import takewhile
 
-from filters.letters import WORD, bare
+from filters.letters import UNSPACED, WORD, bare
 
 # Of fewer words than this nobody can tell whether they are another text's, out of order.
 _TELLING = 3
 _SHARE = 0.6
+# With fewer letters, other words end alike by chance.
+_ENDING = 6
+_LETTER = f"[^\\W_{UNSPACED}]"
+_WITHIN = re.compile(_LETTER + "{2}")
 
 
 def same(one: str, other: str) -> bool:
@@ -17,10 +25,37 @@ def same(one: str, other: str) -> bool:
     return bool(letters) and letters == bare(other)
 
 
+def imprint(text: str) -> str:
+    """What is the same for texts that say the same, and tells nothing of the words."""
+    return blake2b((bare(text) or text).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
 def goes_on(text: str, start: str) -> bool:
     """Whether ``text`` says what ``start`` says and then more; a word may be cut."""
     opening, whole = bare(start), bare(text)
     return bool(opening) and len(whole) > len(opening) and whole.startswith(opening)
+
+
+def takes_up(text: str, start: str) -> bool:
+    """Whether ``text`` says what ``start`` says and more words then; none is cut, where they are apart."""
+    if not goes_on(text, start):
+        return False
+    end = cut(text, len(bare(start)))
+    return not _WITHIN.match(text[max(0, end - 1) : end + 1])
+
+
+def ends_as(text: str, other: str) -> bool:
+    """Whether both end with the same words: so many letters that ``other`` has them nowhere else."""
+    letters, whole = bare(text), bare(other)
+    pairs = zip(reversed(letters), reversed(whole), strict=False)
+    count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    shared = whole[len(whole) - count :]
+    return count >= _ENDING and whole.find(shared) == len(whole) - count
+
+
+def cut(text: str, letters: int) -> int:
+    """Where a text has so many letters."""
+    return bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))
 
 
 def alike(one: str, other: str) -> bool:

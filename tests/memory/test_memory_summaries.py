@@ -85,6 +85,34 @@ def test_a_turn_that_is_corrected_while_the_model_writes_is_summarised_as_correc
     assert asked == 2
 
 
+@pytest.mark.parametrize("way", ["do", "stand_in", "summarize", "clear"])
+def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
+    async def run() -> tuple[int, Any]:
+        store = open_store("memory:", deadline=1, codec=codec.Identity())
+        digested = Session(entries=entries(4))
+        if way == "clear":
+            told = Segment(text="x", life=0, turn=0, messages=2, fingerprint="", made=1.0)
+            digested = msgspec.structs.replace(digested, summaries=(told,))
+        await store.write(KEY, encode(digested), version=0, ttl=0.5)
+        await getattr(Summaries(store, WINDOW, Writer()), way)(KEY, *([0] if way == "do" else []))
+        count = len(await texts(store))
+        await asyncio.sleep(0.6)
+        return count, await store.read(KEY)
+
+    assert asyncio.run(run()) == (0 if way == "clear" else 1, None)
+
+
+def test_a_summary_of_messages_that_are_sent_along_renews_the_session() -> None:
+    async def run() -> Any:
+        store = open_store("memory:", deadline=1, codec=codec.Identity())
+        await store.write(KEY, encode(Session(entries=entries(1))), version=0, ttl=0.5)
+        await Summaries(store, WINDOW, Writer()).summarize(KEY, [Message(role="user", content="Hello.")])
+        await asyncio.sleep(0.6)
+        return await store.read(KEY)
+
+    assert asyncio.run(run()) is not None
+
+
 def test_turns_that_are_said_while_the_model_writes_stay() -> None:
     def grown(session: Session) -> Session:
         return msgspec.structs.replace(session, entries=(*session.entries, *entries(1, 4)), turns=5)
@@ -210,6 +238,27 @@ def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(dig
 
     told = asyncio.run(run())
     assert "The hotel by the lake is full." in told[0]
+
+
+def test_what_was_added_grows_no_summary_for_ever() -> None:
+    async def run() -> list[Segment]:
+        store = await stored(Session(entries=entries(20), turns=20))
+        summaries = Summaries(store, WINDOW, Writer())
+        for number in range(40):
+            long = " ".join(f"Hotel {number} has {room} free rooms." for room in range(30))
+            await summaries.summarize(KEY, [Message(role="user", content=long)])
+            while await summaries.do(KEY, 0):
+                pass
+        # It was corrected what was said.
+        await change(store, lambda s: msgspec.structs.replace(s, summaries=tuple(map(_stale, s.summaries))))
+        while await summaries.do(KEY, 0):
+            pass
+        return list(await summaries.get_summaries(KEY))
+
+    merged = asyncio.run(run())[0]
+    assert "notes: " in merged.added
+    assert len(merged.added) < 2500
+    assert merged.text.startswith(merged.added)
 
 
 def _longer(session: Session) -> Session:

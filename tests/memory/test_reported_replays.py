@@ -82,6 +82,81 @@ def test_vapi_replays_the_transcript_with_other_punctuation():
     ]
 
 
+@pytest.mark.parametrize(
+    ("generated", "replayed"),
+    [
+        ("Your code is one two three four. Anything else?", "Your code is 1234. Anything else?"),
+        ("Options:\n\n1. Red\n2. Green\n3. Blue\n\nWhich one?", "Options: Red, Green, Blue. Which one?"),
+        ('<speak>Hi <break time="1s"/> there</speak> my friend', "Hi there my friend"),
+        ("Let me see... It is ten euros. Anything else?", "It is ten euros. Anything else?"),
+    ],
+)
+def test_an_answer_that_is_spelt_with_fewer_words_is_held_whole(generated: str, replayed: str):
+    call = Call()
+    call.ask("u:Well?", answer=generated)
+    window = ["u:Well?", f"a:{replayed}", "u:No."]
+    assert marked(call.held, messages(*window)) == messages(*window)
+    call.ask(*window, answer="Fine.")
+    assert call.memory == ["u:Well?", f"a:{replayed}", "u:No.", "a?:Fine."]
+
+
+@pytest.mark.parametrize(
+    ("generated", "replayed"),
+    [
+        (
+            "You owe me one two three euros. Is that right? And the rest? Is that right?",
+            "You owe me 123 euros. Is that right?",
+        ),
+        ("I say yes to one and two. Then I say no.", "I say 1 no."),
+        ("Take bus twenty five to the market, then walk on to the station.", "Take bus 25 to the market"),
+    ],
+)
+def test_an_answer_that_ends_as_it_went_on_before_is_held_as_cut(generated: str, replayed: str):
+    call = Call()
+    call.ask("u:Well?", answer=generated)
+    call.ask("u:Well?", f"a:{replayed}", "u:Stop.")
+    assert call.memory[1] == f"a:{replayed}|{generated}"
+
+
+PIECES = ["a:Why did the scarecrow", "a:win an award?", "a:He was outstanding in his field."]
+
+
+@pytest.mark.parametrize("greeting", [[], ["a:Hello!"]])
+def test_vapi_replays_one_answer_in_several_messages(greeting: list[str]):
+    call = Call()
+    call.ask(*greeting, "u:A joke!", answer=JOKE)
+    window = [*greeting, "u:A joke!", *PIECES, "u:Ha!"]
+    shown = messages(*window)
+    assert marked(call.held, shown) is shown
+    assert not missing(call.held, shown)
+    call.ask(*window, answer="Another?")
+    assert call.memory == [*greeting, "u:A joke!", f"a:{JOKE}", "u:Ha!", "a?:Another?"]
+    assert marked(call.held, shown) is shown
+    call.ask(*window, "a:Another?", "u:Yes.", answer="Well.")
+    assert call.memory[-5:] == [f"a:{JOKE}", "u:Ha!", "a:Another?", "u:Yes.", "a?:Well."]
+
+
+def test_an_answer_in_pieces_that_was_cut_is_marked_where_it_ends():
+    call = Call()
+    call.ask("u:A joke!", answer=JOKE)
+    window = ["u:A joke!", *PIECES[:2], "u:Stop."]
+    for _ in range(2):
+        shown = marked(call.held, messages(*window))
+        assert [m.interrupted for m in shown] == [False, False, True, False]
+        assert shown[2].content == "win an award?"
+        assert shown[2].original == "win an award? He was outstanding in his field."
+        call.ask(*window)
+    assert call.memory == ["u:A joke!", f"a:Why did the scarecrow win an award?|{JOKE}", "u:Stop."]
+
+
+def test_two_answers_in_a_row_are_two():
+    call = Call()
+    call.ask("u:A joke!", answer="Why did the scarecrow")
+    window = ["u:A joke!", "a:Why did the scarecrow", "a:By the way.", "u:Stop."]
+    call.ask(*window)
+    assert call.memory == window
+
+
 def test_an_answer_of_which_more_is_heard_later_is_held_whole():
     call = Call()
     call.ask("u:A joke!", answer=JOKE)
@@ -187,10 +262,24 @@ def test_agora_glues_under_the_newer_turn_number():
     assert call.held.entries[1].engine_turn == 2
 
 
-def test_words_that_are_shown_alone_and_glued_count_once():
+@pytest.mark.parametrize(
+    ("first", "then"), [("I want", "I want a table."), ("No", "Nothing else today"), ("5", "50 euros")]
+)
+def test_words_that_the_window_shows_by_themselves_were_said_by_themselves(first: str, then: str):
     call = Call()
-    call.ask("a:Hello!", "u:I want", "u:I want a table.", answer="For when?")
-    assert call.memory == ["a:Hello!", "u:I want a table.", "a?:For when?"]
+    call.ask(f"u:{first}", answer="What?")
+    call.ask(f"u:{first}", f"u:{then}", answer="For when?")
+    call.ask(f"u:{first}", f"u:{then}", "a:For when?", "u:Today.")
+    assert [line for line in call.memory if line[0] == "u"] == [f"u:{first}", f"u:{then}", "u:Today."]
+
+
+@pytest.mark.parametrize("source", ["llm_failure", "silence", "command"])
+def test_words_before_a_line_of_the_engines_own_are_not_glued(source: str):
+    call = Call()
+    call.ask("1u:Hello", answer="Hi.")
+    own = message("1a:Are you there?", metadata={"source": source})
+    call.ask("1u:Hello", own, "2u:Hello, can you hear me?", answer="Yes.")
+    assert [line for line in call.memory if line[0] == "u"] == ["u:Hello", "u:Hello, can you hear me?"]
 
 
 def test_of_overlapping_requests_the_later_supersedes():

@@ -38,6 +38,6 @@ def test_a_glance_tells_what_a_close_look_tells(given_call):
     speech = spoken(window)
     with pytest.MonkeyPatch.context() as patch:
         glance = beside(held, speech)
-        patch.setattr("proxy.memory.replay._straight", lambda *_, **__: None)
+        patch.setattr("proxy.memory.replay.straight", lambda *_, **__: None)
         look = beside(held, speech)
     assert (glance.anew, [*glance.places], glance.end) == (look.anew, [*look.places], look.end)

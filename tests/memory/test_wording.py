@@ -2,7 +2,7 @@ import pytest
 
 from filters.message import Message
 from proxy.memory.line import Line, kinship, says_again
-from proxy.memory.wording import alike, goes_on, jumbled, same
+from proxy.memory.wording import alike, goes_on, jumbled, same, takes_up
 
 THUMB, HEART = "\N{THUMBS UP SIGN}", "\N{HEAVY BLACK HEART}\N{VARIATION SELECTOR-16}"
 
@@ -34,6 +34,24 @@ def test_words_are_the_same_in_another_case_and_with_other_marks():
     assert same(THUMB, THUMB)
     assert goes_on("Un café, bitte!", "un caf")
     assert not goes_on("Hello", THUMB)
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "whole"),
+    [
+        ("Not now", "No", False),
+        ("50 euros", "5", False),
+        ("No, not now", "No.", True),
+        ("Yes please", "yes", True),
+        ("Café, bitte", "cafe", True),
+        ("好的", "好", True),
+        ("ครับผม", "ครับ", True),
+        ("है नहीं", "है", True),
+        ("Yes", "Yes please", False),
+    ],
+)
+def test_words_are_taken_up_at_the_end_of_a_word_where_words_are_told_apart(text, start, whole):
+    assert takes_up(text, start) == whole
 
 
 def test_words_may_be_out_of_order():
