@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from proxy.memory.answer import Answer, answered
+from proxy.memory.bygone import deleted
 from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
 from proxy.memory.pulse import Pulse
@@ -190,6 +191,8 @@ class Recorder:
         self, key: Key, change: Callable[[Session], Session], *, at: float, read: Reading | None = None
     ) -> bool:
         session, version = await self._held(key) if read is None else read[:2]
+        if not version and (forgotten := await self._store.deleted(key)):
+            session = deleted(forgotten)
         kept, moved = fitted(session, change(session), self.window, now=at)
         if written := await self._written(key, kept, moved, version=version, at=at):
             self.tell(key, kept)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from filters.covered import covered
 from filters.message import Message
 from proxy.memory.alignment import AGAIN
+from proxy.memory.bygone import FORGOTTEN
 from proxy.memory.line import number_of
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session
@@ -37,6 +38,8 @@ def _of_spoken(session: Session, replay: Replay) -> list[bool]:
         place = replay.places[i]
         if place >= 0:
             verdicts[i], following = behind[place], place
+        elif place == FORGOTTEN:
+            verdicts[i] = False  # what memory knows nothing of goes on as the client sends it
         elif place == AGAIN:
             verdicts[i] = _as_neighbour(replay, i, behind)
         else:

@@ -6,6 +6,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.absence import gone
+from proxy.memory.bygone import closed
 from proxy.memory.heard import renewed, undotted
 from proxy.memory.newest import Turn, seal
 from proxy.memory.overtaken import overtaken
@@ -50,6 +51,7 @@ def _reconciled(
         replay = beside(held, said, overtaken=late)
     if not replay.spoken or replay.stale:
         return held
+    held = closed(held, replay.spoken)
     if newest and late:
         return _overtaken(overtaken(held, replay, newest, now=now), said, sealed)
     session = woven(held, replay, gone(replay), now=now, seal=sealed)

@@ -8,6 +8,7 @@ import msgspec
 from filters.message import Message
 from proxy.memory import life, numbering
 from proxy.memory.alignment import align
+from proxy.memory.bygone import FORGOTTEN, bygone
 from proxy.memory.line import NEW, Line, kinship, number_of
 from proxy.memory.newest import Newest
 from proxy.memory.session import Entry, Session
@@ -20,8 +21,9 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     """The speech of a window, in the order in which it was said, and where each line of it is held.
 
     ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
-    ``places`` are positions in ``held``, ``NEW`` or ``AGAIN``. ``end`` is the position from which on entries
-    are newer than the window. ``answering`` is whether the window tells what the assistant said.
+    ``places`` are positions in ``held``, ``NEW``, ``AGAIN`` or ``FORGOTTEN``. ``end`` is the position from
+    which on entries are newer than the window. ``answering`` is whether the window tells what the assistant
+    said.
     """
 
     held: Sequence[Entry]
@@ -73,8 +75,22 @@ def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
 
     One that a newer request has overtaken begins no life, and may show older lines alone.
     """
-    entries, spoken = of_life(held), _by_number(speech.lines)
-    answering, moved = speech.answering, held.moved > 0
+    spoken = _by_number(speech.lines)
+    old = bygone(held, spoken) if held.forgotten else ()
+    if not old:
+        return _beside(held, spoken, answering=speech.answering, overtaken=overtaken)
+    kept = [message for i, message in enumerate(spoken) if i not in old]
+    replay = _beside(held, kept, answering=speech.answering, overtaken=overtaken)
+    places = iter(replay.places)
+    return msgspec.structs.replace(
+        replay, spoken=spoken, places=[FORGOTTEN if i in old else next(places) for i in range(len(spoken))]
+    )
+
+
+def _beside(held: Session, spoken: Sequence[Message], *, answering: bool, overtaken: bool) -> Replay:
+    entries, moved = of_life(held), held.older
+    if not spoken:
+        return Replay(entries, spoken, (), len(entries), anew=False, answering=answering)
     run = _straight(entries, spoken, moved=moved)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)

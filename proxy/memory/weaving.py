@@ -6,7 +6,6 @@ from itertools import pairwise
 import msgspec
 
 from filters.message import Message
-from proxy.memory.alignment import AGAIN
 from proxy.memory.heard import entry_of, renewed
 from proxy.memory.line import CUT, NEW, Line, kinship
 from proxy.memory.newest import Newest
@@ -75,7 +74,7 @@ class _Loom:
         self.turns = 0 if replay.anew else held.turns
         self.held, self.replay, self.now = held, replay, now
         self._gone, self._life = gone, life
-        self._moved = bool(held.moved) and not replay.anew
+        self._moved = held.older and not replay.anew
         self._done = 0
         self._revised = replay.revised
         self._run = _run(replay)
@@ -192,7 +191,7 @@ def _order(replay: Replay, start: int) -> list[int]:
         elif replay.spoken[position].role == "user":
             before = _turn_end(replay, before)
         keys[position] = (before, True) if place < 0 else (place, False)
-    return sorted((i for i in keys if replay.places[i] != AGAIN), key=keys.__getitem__)
+    return sorted((i for i in keys if replay.places[i] >= NEW), key=keys.__getitem__)
 
 
 def _turn_end(replay: Replay, place: int) -> int:
