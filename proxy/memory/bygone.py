@@ -49,6 +49,14 @@ def closed(held: Session, spoken: Sequence[Message]) -> Session:
     return msgspec.structs.replace(held, forgotten=msgspec.structs.replace(known, marks=marks, open=False))
 
 
+def rest(held: Session) -> Session:
+    """The session beside a window of which nothing is forgotten any more."""
+    known = held.forgotten
+    return msgspec.structs.replace(
+        held, forgotten=known and msgspec.structs.replace(known, marks=(), open=False)
+    )
+
+
 def bygone(held: Session, spoken: Sequence[Message]) -> set[int]:
     """Which lines of a window were forgotten; the newest words of the user never are."""
     known = closed(held, spoken).forgotten

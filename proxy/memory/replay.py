@@ -1,14 +1,14 @@
 """What an engine replays, laid beside what is held."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from filters.message import Message
 from proxy.memory import life, numbering
 from proxy.memory.alignment import align
-from proxy.memory.bygone import FORGOTTEN, bygone
+from proxy.memory.bygone import FORGOTTEN, bygone, rest
 from proxy.memory.line import NEW, Line, kinship, number_of
 from proxy.memory.newest import Newest
 from proxy.memory.session import Entry, Session
@@ -22,8 +22,7 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
 
     ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
     ``places`` are positions in ``held``, ``NEW``, ``AGAIN`` or ``FORGOTTEN``. ``end`` is the position from
-    which on entries are newer than the window. ``answering`` is whether the window tells what the assistant
-    said.
+    which on entries are newer than the window. ``answering`` is whether it tells what the assistant said.
     """
 
     held: Sequence[Entry]
@@ -64,6 +63,11 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
         later = (number_of(self.spoken[asked]) or 0) > (self.held[last].engine_turn or 0)
         return not later and goes_on(self.held[last].text, self.spoken[asked].text)
 
+    def behind(self, forgotten: Sequence[Message]) -> "Replay":
+        """The same with lines in front of it that were forgotten."""
+        places = [*[FORGOTTEN] * len(forgotten), *self.places]
+        return msgspec.structs.replace(self, spoken=[*forgotten, *self.spoken], places=places)
+
 
 def read(held: Session, window: Sequence[Message]) -> Replay:
     """The window, laid beside what is held of the life that it belongs to."""
@@ -75,22 +79,11 @@ def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
 
     One that a newer request has overtaken begins no life, and may show older lines alone.
     """
-    spoken = _by_number(speech.lines)
-    old = bygone(held, spoken) if held.forgotten else ()
-    if not old:
-        return _beside(held, spoken, answering=speech.answering, overtaken=overtaken)
-    kept = [message for i, message in enumerate(spoken) if i not in old]
-    replay = _beside(held, kept, answering=speech.answering, overtaken=overtaken)
-    places = iter(replay.places)
-    return msgspec.structs.replace(
-        replay, spoken=spoken, places=[FORGOTTEN if i in old else next(places) for i in range(len(spoken))]
-    )
-
-
-def _beside(held: Session, spoken: Sequence[Message], *, answering: bool, overtaken: bool) -> Replay:
-    entries, moved = of_life(held), held.older
-    if not spoken:
-        return Replay(entries, spoken, (), len(entries), anew=False, answering=answering)
+    entries, spoken = of_life(held), numbering.ordered(speech.lines)
+    if old := bygone(held, spoken):
+        kept = Speech([message for i, message in enumerate(spoken) if i not in old], speech.answering)
+        return beside(rest(held), kept, overtaken=overtaken).behind([spoken[i] for i in sorted(old)])
+    answering, moved = speech.answering, held.older
     run = _straight(entries, spoken, moved=moved)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
@@ -237,17 +230,6 @@ def _alone(entries: Sequence[Entry], words: Message) -> list[int]:
     """Words without any history are the newest that are held, once more, or new: they take nothing back."""
     last = last_user(entries)
     return [NEW if last is None or Line(entries[last]).key != Line(words).key else last]
-
-
-def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:
-    """The lines in the order of their turns; a line without a number stays behind the line before it."""
-    given = [number_of(message) for message in spoken]
-    if not any(given):
-        return spoken
-    numbers = numbering.filled(given) if None in given else cast("list[int]", given)
-    if sorted(numbers) == numbers:
-        return spoken
-    return [spoken[i] for i in sorted(range(len(spoken)), key=numbers.__getitem__)]
 
 
 def _newer(held: Sequence[Line], window: Sequence[Line]) -> int:
