@@ -241,5 +241,6 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
         reasoning=told.reasoning if reasoning else None,
         finished=told.finished,
         reached=told.reached,
+        number=said.turn,
     )
     return answered(known, answer, now=said.at)

@@ -85,7 +85,7 @@ class Traces:
                 yield trace
 
     def person(self, trace: Trace) -> str | None:
-        """Whose session a turn is of: the one as whose it is held, else who called, where nobody else spoke."""
+        """Whose session a turn is of: as whose it is held, else who called, where nobody else spoke."""
         account = trace.account
         _, held = self._latest.get(Key(account.tenant, account.session or ""), (0.0, None))
         return held or (account.user if trace.persons <= {account.user} else None)

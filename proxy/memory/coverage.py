@@ -9,9 +9,7 @@ from proxy.memory.bygone import FORGOTTEN
 from proxy.memory.line import number_of
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session
-from proxy.memory.speech import is_speech
-
-_INSTRUCTIONS = frozenset({"system", "developer"})
+from proxy.memory.speech import INSTRUCTIONS, is_speech
 
 
 def shown(
@@ -81,7 +79,7 @@ def _of_window(window: Sequence[Message], replay: Replay, spoken: Sequence[bool]
     behind = False
     for i in range(len(verdicts) - 1, -1, -1):
         behind = verdicts[i] = behind if (verdict := verdicts[i]) is None else verdict
-    return [bool(v) and m.role not in _INSTRUCTIONS for m, v in zip(window, verdicts, strict=True)]
+    return [bool(v) and m.role not in INSTRUCTIONS for m, v in zip(window, verdicts, strict=True)]
 
 
 def _verdict(message: Message, known: dict[int, bool], others: Iterator[bool]) -> bool | None:

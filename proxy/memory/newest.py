@@ -17,12 +17,18 @@ _KEYS = (b"silent", b"answering")
 class Turn(NamedTuple):
     """Which words of the user: their turn, whose number means nothing without its life.
 
-    ``question`` tells which words of a turn that has several: -1 are the last of them, -2 those before.
+    ``question`` tells which words of a turn that has several: -1 are the last of them, -2 those before; 0 are
+    none, where the model speaks unasked behind what the turn has.
     """
 
     life: int
     turn: int
     question: int = -1
+
+    @property
+    def unasked(self) -> bool:
+        """Whether these are no words at all."""
+        return self.question == 0
 
 
 class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -60,7 +66,8 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
 def seal(speech: Speech) -> bytes:
     """Eight bytes that are the same for the same speech, and hardly for other speech."""
-    lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in speech.lines]
+    said = speech.lines or speech.bidden
+    lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in said]
     return blake2b(_written(lines), digest_size=_BYTES, key=_KEYS[speech.answering]).digest()
 
 

@@ -20,6 +20,12 @@ def turn_of(entries: Sequence[Entry], position: int) -> Turn:
     return Turn(life, turn, -sum(_asks(entry, life, turn) for entry in entries[position:]))
 
 
+def unasked(entries: Sequence[Entry], life: int, turns: int) -> Turn:
+    """How the words are called that nobody said: behind all of a life, whose next turn is ``turns``."""
+    last = entries[-1] if entries else None
+    return Turn(life, last.turn if last is not None and last.life == life else turns, 0)
+
+
 def question_before(entries: Sequence[Entry], position: int) -> int | None:
     """Where the words stand that what is held at a position belongs to; of another life they are not."""
     words = (i for i in range(position, -1, -1) if entries[i].role == "user")

@@ -40,7 +40,8 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     @property
     def asked(self) -> int | None:
         """The position in ``spoken`` of the newest words of the user."""
-        return next((i for i in range(len(self.spoken) - 1, -1, -1) if self.spoken[i].role == "user"), None)
+        users = (i for i in range(len(self.spoken) - 1, -1, -1) if self.spoken[i].role == "user")
+        return next((i for i in users if self.places[i] != FORGOTTEN), None)
 
     @property
     def revised(self) -> int | None:

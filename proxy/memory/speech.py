@@ -9,6 +9,7 @@ from filters.message import Message
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPTS = frozenset({"silence", "llm_failure"})
+INSTRUCTIONS = frozenset({"system", "developer"})
 _CONTROL = frozenset({"<continue>"})
 _SIGNS = "<{"
 
@@ -21,15 +22,19 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     """What was spoken, typed, called or returned by a tool, in a window's order.
 
     ``answering`` is whether it tells what the assistant said: an answer that it leaves out was not heard.
+    ``bidden`` are the instructions of a window without any speech: by them alone a model speaks.
     """
 
     lines: Sequence[Message]
     answering: bool
+    bidden: Sequence[Message] = ()
 
 
 def spoken(window: Sequence[Message]) -> Speech:
     """The speech of a window."""
-    return Speech(speech(window), answers(window))
+    lines = speech(window)
+    bidden = () if lines else [message for message in window if message.role in INSTRUCTIONS]
+    return Speech(lines, answers(window), bidden)
 
 
 def speech(window: Sequence[Message]) -> list[Message]:

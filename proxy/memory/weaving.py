@@ -8,8 +8,8 @@ import msgspec
 from filters.message import Message
 from proxy.memory.heard import entry_of, renewed
 from proxy.memory.line import CUT, NEW, Line, kinship
-from proxy.memory.newest import Newest
-from proxy.memory.question import question_before, turn_of
+from proxy.memory.newest import Newest, Turn
+from proxy.memory.question import question_before, turn_of, unasked
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session, calls, remembering
 from proxy.memory.wording import goes_on
@@ -40,13 +40,6 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
     replay = loom.replay
     found = (_place(entries, entry) for entry in loom.shown.values())
     first = next((place for place in found if place is not None), len(entries))
-    if replay.asked is None:
-        shown = {id(entry) for entry in loom.shown.values()}
-        last = next((i for i in range(len(entries) - 1, -1, -1) if id(entries[i]) in shown), -1)
-        asked = question_before(entries, last)
-    else:
-        asked = _place(entries[::-1], loom.shown.get(replay.asked))
-        asked = None if asked is None else len(entries) - 1 - asked
     return Newest(
         at=loom.now,
         seal=seal,
@@ -54,8 +47,19 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
         since=loom.held.moved + first,
         answering=replay.answering,
         whole=first <= len(loom.held.entries) - len(replay.held),
-        asked=None if asked is None else turn_of(entries, asked),
+        asked=_asked(loom, entries),
     )
+
+
+def _asked(loom: "_Loom", entries: Sequence[Entry]) -> Turn | None:
+    replay = loom.replay
+    if replay.asked is not None:
+        place = _place(entries[::-1], loom.shown.get(replay.asked))
+        return None if place is None else turn_of(entries, len(entries) - 1 - place)
+    shown = {id(entry) for entry in loom.shown.values()}
+    last = next((i for i in range(len(entries) - 1, -1, -1) if id(entries[i]) in shown), -1)
+    place = question_before(entries, last)
+    return unasked(entries, loom.life, loom.turns) if place is None else turn_of(entries, place)
 
 
 def _place(entries: Sequence[Entry], entry: Entry | None) -> int | None:
@@ -73,7 +77,7 @@ class _Loom:
         self._aside = () if replay.anew else held.unheard
         self.turns = 0 if replay.anew else held.turns
         self.held, self.replay, self.now = held, replay, now
-        self._gone, self._life = gone, life
+        self._gone, self.life = gone, life
         self._moved = held.older and not replay.anew
         self._done = 0
         self._revised = replay.revised
@@ -125,7 +129,7 @@ class _Loom:
         self._done = place + 1
 
     def _add(self, message: Message, *, last: bool) -> None:
-        entry = self._unheard(message) or entry_of(message, life=self._life, turn=0, now=self.now)
+        entry = self._unheard(message) or entry_of(message, life=self.life, turn=0, now=self.now)
         if entry.tool_call_id is not None:
             self._confirm(entry.tool_call_id)
         turn = self._turn(entry, last=last)

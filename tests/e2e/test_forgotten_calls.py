@@ -140,3 +140,15 @@ def test_of_a_talk_of_several_one_stays_forgotten(proxy: ProxyServer) -> None:
     assert [text for _, text in words(proxy)] == ["I am Ann", "Noted.", "Noted.", "Ann again", "Noted."]
     say(proxy, *window, a("Noted.", 2), u("Ann again", 3, "ann"), a("Noted.", 3), u("Bob again", 4, "bob"))
     assert [text for _, text in words(proxy)][-4:] == ["Ann again", "Noted.", "Bob again", "Noted."]
+
+
+def test_results_of_calls_that_were_made_before_are_forgotten(proxy: ProxyServer) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"for": "MANGO"}'}}
+    calling = {"role": "assistant", "content": None, "tool_calls": [call]}
+    say(proxy, u(SECRET))
+    held(proxy)
+    proxy.client.delete(SESSION)
+    asked = [u(SECRET), calling, {"role": "tool", "tool_call_id": "c1", "content": "MANGO it is"}]
+    say(proxy, *asked)
+    say(proxy, *asked, a("Noted."), u("Thanks"))
+    assert [text for _, text in words(proxy)] == ["Noted.", "Thanks", "Noted."]
