@@ -54,7 +54,7 @@ def answered(held: Session, answer: Answer, *, now: float) -> Session:
 def _unasked(held: Session, said: Entry) -> Session:
     """With what a model says on an instruction alone, behind all that had been said by then."""
     newest, now = held.newest, said.recorded
-    if newest is not None and now < newest.at:
+    if newest is not None and now < newest.at and held.entries:
         return _unasked_before(held, said)
     again = [e for e in held.entries if e.pending and newest is not None and e.recorded >= newest.at]
     if any(entry.recorded > now for entry in again):
@@ -72,6 +72,8 @@ def _unasked_before(held: Session, said: Entry) -> Session:
     said = msgspec.structs.replace(said, turn=beside.turn, life=beside.life)
     if _shown(entries, said, place) is not None:
         return _overtaken(held, said, place)
+    if any(entry.pending and entry.generated == said.generated for entry in entries):
+        return held
     if _passed_over(held, said, place) or (place < 0 and held.older):
         return remembering(held, [said])
     return _with(held, (*entries[: place + 1], said, *entries[place + 1 :]), (), now=now)

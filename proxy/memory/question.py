@@ -8,7 +8,9 @@ from proxy.memory.session import Entry
 
 
 def position_of(entries: Sequence[Entry], turn: Turn) -> int | None:
-    """Where these words stand; ``None`` where they are no longer held."""
+    """Where these words stand; ``None`` where they are no longer held, or nobody said any."""
+    if turn.unasked:
+        return None
     places = range(len(entries) - 1, -1, -1)
     users = (i for i in places if _asks(entries[i], turn.life, turn.turn))
     return next(islice(users, -turn.question - 1, None), None)

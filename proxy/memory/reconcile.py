@@ -103,7 +103,8 @@ def _asked(held: Session, said: Speech) -> Turn | None:
     if replay.asked is None:
         place = question_before(replay.held, max(replay.matched, default=-1))
         if place is None:
-            return unasked(replay.held, held.life, held.turns)
+            says = replay.spoken or said.bidden
+            return unasked(replay.held, held.life, held.turns) if says else None
     else:
         place = replay.places[replay.asked]
     return None if place is None or place < 0 else turn_of(replay.held, place)
