@@ -59,8 +59,7 @@ class Site:
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics),
                 Route(TURNS, self._turns),
-                Route("/v1/models", self._models),
-                Route("/v1/models/{model:path}", self._model),
+                *self._catalogues(),
                 *sessions.routes(),
                 *summaries.routes(sessions.PATH),
                 *state.routes(sessions.PATH),
@@ -82,6 +81,12 @@ class Site:
             await self._router({**scope, **known}, receive, send)
         except HTTPException as error:
             raise _method_missing(scope, error) from None
+
+    def _catalogues(self) -> Iterator[Route]:
+        """The models, wherever completions are: clients look for them under the same base."""
+        for base in ("", "/v1", "/pipelines/{pipeline}", "/pipelines/{pipeline}/v1"):
+            yield Route(f"{base}/models", self._models)
+            yield Route(f"{base}/models/{{model:path}}", self._model)
 
     async def _alive(self, _: Request) -> Response:
         return _json({"status": "alive"})
@@ -134,8 +139,10 @@ def _path(scope: Scope) -> str:
 
 
 def _pipelines(request: Request) -> Iterable[Pipeline]:
+    """The one that the path names, else all of them."""
     parts: Parts = request.scope["parts"]
-    return parts.pipelines.values()
+    name = request.path_params.get("pipeline")
+    return parts.pipelines.values() if name is None else [parts.pipeline(name)]
 
 
 async def _missing(scope: Scope, _receive: Receive, _send: Send) -> None:
