@@ -9,13 +9,14 @@ from msgspec import UNSET
 from filters.letters import bare
 from filters.message import LARGEST, Message
 from proxy.memory.line import number_of
+from proxy.memory.media import light
 from proxy.memory.session import Entry
 from proxy.memory.wording import goes_on, jumbled, same
 
 
 def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
     """A message that nobody has recorded yet; ``now`` in seconds since 1970."""
-    said = {"content": _given(message.content)} | _cut_by_engine(message, message.text)
+    said = {"content": light(_given(message.content))} | _cut_by_engine(message, message.text)
     return Entry(
         role=message.role,
         turn=turn,
@@ -40,7 +41,7 @@ def renewed(entry: Entry, message: Message) -> Entry:
     if entry.role == "assistant":
         changes |= _answer(entry, message)
     elif entry.role != "user" or not same(entry.text, message.text):
-        changes |= {"content": _given(message.content)}
+        changes |= {"content": light(_given(message.content))}
     changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
     return msgspec.structs.replace(entry, **changed) if changed else entry
 

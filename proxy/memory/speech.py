@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from filters.message import Message
+from proxy.memory.media import lightened
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPTS = frozenset({"silence", "llm_failure"})
@@ -38,9 +39,9 @@ def spoken(window: Sequence[Message]) -> Speech:
 
 
 def speech(window: Sequence[Message]) -> list[Message]:
-    """The messages that were spoken, typed, called or returned by a tool, without expression tails."""
+    """What was spoken, typed, called or returned by a tool, without expression tails and pictures."""
     return [
-        _without_tail(message) if message.role == "user" else message
+        lightened(_without_tail(message)) if message.role == "user" else message
         for message in window
         if is_speech(message)
     ]
