@@ -14,7 +14,7 @@ from proxy import catalogue
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.pipeline import Pipeline
-from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, users
+from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, turns, users
 from proxy.telemetry.feed import Event, Feed
 from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
 from proxy.traces import Traces
@@ -63,6 +63,7 @@ class Site:
                 *sessions.routes(),
                 *summaries.routes(sessions.PATH),
                 *state.routes(sessions.PATH),
+                *turns.routes(sessions.PATH),
                 *agents.routes(),
                 *persons.routes(),
                 *facts.routes(),
