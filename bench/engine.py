@@ -6,10 +6,15 @@ import random
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 TURNS = 16
-_SHOWN = 25
+SHOWN = 25
+"""How many messages a window shows."""
+SYSTEM: Final = {
+    "role": "system",
+    "content": "You are a helpful voice assistant. Keep answers short. " * 4,
+}
 _WORDS = ("please", "tell", "me", "about", "the", "größte", "Lissabon", "weather", "tomorrow", "morning")
 _STAMP = re.compile(rb"@(\d{16})")
 
@@ -17,9 +22,8 @@ _STAMP = re.compile(rb"@(\d{16})")
 def windows(seed: int = 7) -> list[list[dict[str, Any]]]:
     """A conversation in Agora's shape: each window shows the newest 25 messages, and a system message."""
     dice = random.Random(seed)
-    talk = [_said(place, dice) for place in range(_SHOWN + 2 * TURNS)]
-    system = {"role": "system", "content": "You are a helpful voice assistant. Keep answers short. " * 4}
-    return [[system, *talk[2 * turn : 2 * turn + _SHOWN]] for turn in range(TURNS)]
+    talk = [_said(place, dice) for place in range(SHOWN + 2 * TURNS)]
+    return [[SYSTEM, *talk[2 * turn : 2 * turn + SHOWN]] for turn in range(TURNS)]
 
 
 def _said(place: int, dice: random.Random) -> dict[str, Any]:
@@ -41,9 +45,10 @@ class Heard(NamedTuple):
 
 
 class Line(asyncio.Protocol):
-    """One kept connection to the proxy, or to the model."""
+    """One kept connection to the proxy, or to the model. ``kept``, where it is a list, takes each answer."""
 
     def __init__(self, host: str, port: int) -> None:
+        self.kept: list[bytes] | None = None
         self._host, self._port = host, port
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Heard] | None = None
@@ -65,6 +70,8 @@ class Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Notes when each delta came, and whether it was the last."""
         now = time.monotonic()
+        if self.kept is not None:
+            self.kept.append(data)
         whole = self._rest + data
         end = 0
         for stamp in _STAMP.finditer(whole):
@@ -83,6 +90,8 @@ class Line(asyncio.Protocol):
         transport = cast("asyncio.Transport", self._transport)
         self._answer = loop.create_future()
         self._first, self._lags, self._rest = 0.0, [], b""
+        if self.kept is not None:
+            self.kept.clear()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nhost: {self._host}:{self._port}\r\n{headers}"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"

@@ -63,7 +63,7 @@ class Flight:
 
     def __init__(self, among: InFlight, key: Line | None, call: Call, reply: Reply) -> None:
         self.asked = Asked.of(call)
-        self.at = time.time()
+        self.at = time.monotonic()
         self._among = among
         self._key = key
         self._reply = reply

@@ -6,7 +6,6 @@ from datetime import UTC, tzinfo
 import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
-from filters.inject_summaries import InjectSummaries
 from proxy.exact import Exact
 from proxy.health import Health
 from proxy.kinds import Kind
@@ -21,7 +20,9 @@ from proxy.memory.knowledge import Knowledge
 from proxy.memory.mem0 import Mem0
 from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
-from proxy.memory.store import Key, Store
+from proxy.memory.recall import Wanted
+from proxy.memory.recent import Recent
+from proxy.memory.store import Key
 from proxy.memory.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
@@ -75,7 +76,7 @@ class Memory(msgspec.Struct, frozen=True):
     ``pulse`` is how the store fares while nobody calls.
     """
 
-    store: Store
+    store: Recent
     recorder: Recorder
     episodes: Episodes
     summaries: Summaries
@@ -127,6 +128,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """How much is recalled of a person for each turn; 0 where no step tells of it."""
     zone: tzinfo = UTC
     """Where the days begin that a person speaks of."""
+    wanted: Wanted = Wanted()
+    """What its steps do with what is known of a session."""
     tells: int = 0
     """How many facts about a person a prompt begins with; 0 where no step tells of them."""
     model: str | None = None
@@ -135,8 +138,3 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     total: float
     hedge: float | None = None
     keep_alive: float | None = None
-
-    @property
-    def injecting(self) -> bool:
-        """Whether summaries are put in the place of the turns that they stand for."""
-        return any(isinstance(step, InjectSummaries) for step in self.filters)

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 from limits import RateLimitItemPerMinute
-from limits.aio.storage import MemoryStorage, Storage
+from limits.aio.storage import Storage
 from limits.aio.strategies import FixedWindowRateLimiter
 
+from proxy.counts import OwnCounts
 from proxy.errors import LimitExceeded
 from proxy.memory.store import StoreError
 from proxy.reply import Reply
@@ -57,7 +58,7 @@ class Quota:
     ) -> None:
         self._limits = limits
         self._deadline = deadline
-        self._storage = storage or MemoryStorage()
+        self._storage = storage or OwnCounts()
         self._windows = FixedWindowRateLimiter(self._storage)
         self._requests = RateLimitItemPerMinute(limits.requests_per_minute or 1, namespace="requests")
         self._tokens = RateLimitItemPerMinute(limits.tokens_per_minute or 1, namespace="tokens")

@@ -16,7 +16,8 @@ from proxy.memory import recall
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.recall import Reading
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.recent import Recent
+from proxy.memory.store import Key, StoreError
 from proxy.memory.telling import telling
 from proxy.memory.told import Told
 from proxy.pipeline import Memory, Pipeline
@@ -32,16 +33,14 @@ _FACTS = "facts"
 
 
 class Aside(NamedTuple):
-    """Something that the chain wants to know beside the session.
+    """Something that the chain wants to know beside the session, and that takes a while.
 
-    ``field`` is its place in the snapshot, ``name`` what is reported where it cannot be known. ``waits`` is
-    whether it takes long enough to be asked beside all else.
+    ``field`` is its place in the snapshot, ``name`` what is reported where it cannot be known.
     """
 
     field: str
     name: str
     ask: Callable[[], Awaitable[Any]]
-    waits: bool = True
 
 
 class Recollected(NamedTuple):
@@ -72,17 +71,17 @@ async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lack
     memory = pipeline.memory
     if memory is None or who.background:
         return Recollected(call)
-    aside = [*_of_agent(call, pipeline, memory, who), *_of_person(call, pipeline, memory, who)]
-    ask = partial(_of_session, call, pipeline, memory, who, lacking)
-    asides = [partial(_or_none, each.name, each.ask, lacking) for each in aside]
-    if any(each.waits for each in aside):
-        held, *found = await asyncio.gather(ask(), *(one() for one in asides))
-    else:  # tasks would cost more than they save
-        held, found = await ask(), [await one() for one in asides]
-    told = {each.field: value for each, value in zip(aside, found, strict=True) if value is not None}
-    facts = told.pop(_FACTS, None)
-    if told:
-        held = held._replace(memory=msgspec.structs.replace(held.memory, **told))
+    facts = _facts_at_once(pipeline, memory, who)
+    known = facts is not None
+    aside = [*_of_agent(call, pipeline, memory, who), *_of_person(call, pipeline, memory, who, known=known)]
+    ask = _of_session(call, pipeline, memory, who, lacking)
+    if aside:
+        held, *found = await asyncio.gather(ask, *(_or_none(each.name, each.ask, lacking) for each in aside))
+        told = {each.field: value for each, value in zip(aside, found, strict=True) if value is not None}
+        facts = told.pop(_FACTS, facts)
+        held = held._replace(memory=msgspec.structs.replace(held.memory, **told)) if told else held
+    else:  # a task would cost more than it saves
+        held = await ask
     if facts is None:
         return Recollected(held.call, held.memory, read=held.read)
     return _with_facts(held, facts, pipeline, who)
@@ -91,7 +90,9 @@ async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lack
 def _with_facts(held: _Held, facts: Sequence[Fact], pipeline: Pipeline, who: Identity) -> Recollected:
     now, limit = time.time(), pipeline.tells
     found = telling(held.told, held.epoch or b"", who.user or "", facts, limit=limit, now=now)
-    known = msgspec.structs.replace(held.memory, facts=_shown(found.head), news=_shown(found.tail))
+    known = held.memory
+    if found.head or found.tail:
+        known = msgspec.structs.replace(known, facts=_shown(found.head), news=_shown(found.tail))
     return Recollected(held.call, known, None if held.epoch is None else found.told, held.read)
 
 
@@ -105,36 +106,46 @@ def _of_agent(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> 
         yield Aside("episodes", "episodes", ask)
 
 
-def _of_person(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> Iterator[Aside]:
-    """What is known of the person, and what of earlier talks and of documents bears on the newest words."""
+def _of_person(
+    call: Call, pipeline: Pipeline, memory: Memory, who: Identity, *, known: bool
+) -> Iterator[Aside]:
+    """The facts about a person, where they are not known yet, and what is recalled for the newest words."""
     if memory.archiving is None or not who.user:
         return
-    if pipeline.tells and who.key:
-        known = memory.archiving.acquaintance
-        yield Aside(_FACTS, "facts", partial(known.of, Scope(who.tenant, who.user)), known.waits)
+    person = Scope(who.tenant, who.user)
+    if pipeline.tells and who.session and not known:
+        yield Aside(_FACTS, "facts", partial(memory.archiving.acquaintance.of, person))
     if pipeline.recalls:
         words = next((message.text for message in reversed(call.messages) if message.role == "user"), "")
-        of, person = memory.archiving.recollection.of, Scope(who.tenant, who.user)
+        of = memory.archiving.recollection.of
         ask = partial(of, person, words, now=time.time(), limit=pipeline.recalls, zone=pipeline.zone)
         yield Aside("recalled", "recall", ask)
+
+
+def _facts_at_once(pipeline: Pipeline, memory: Memory, who: Identity) -> Sequence[Fact] | None:
+    """The facts about a person where nobody has to wait for them, and the chain tells of them."""
+    if not (pipeline.tells and memory.archiving and who.user and who.session):
+        return None
+    return memory.archiving.acquaintance.at_once(Scope(who.tenant, who.user))
 
 
 async def _of_session(
     call: Call, pipeline: Pipeline, memory: Memory, who: Identity, lacking: Lacking
 ) -> _Held:
-    if who.key is None:
+    key = who.key
+    if key is None:
         return _Held(call)
-    found = await _or_none("memory", partial(_read, call, pipeline, memory.store, who.key), lacking)
-    if found and memory.recorder.lags(who.key):  # what is not written yet is not remembered either
+    found = await _or_none("memory", partial(_read, call, pipeline, memory.store, key), lacking)
+    if found and memory.recorder.lags(key):  # what is not written yet is not remembered either
         lacking("memory")
     return found or _Held(call)
 
 
-async def _read(call: Call, pipeline: Pipeline, store: Store, key: Key) -> _Held:
-    read = await recall.reading(store, key, call.messages)
-    known, heard, epoch = recall.known(read, call.messages, injecting=pipeline.injecting)
+async def _read(call: Call, pipeline: Pipeline, store: Recent, key: Key) -> _Held:
+    read, known = await recall.recalled(store, key, call.messages, pipeline.wanted)
+    heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
-    return _Held(call, known, epoch, read.session.told, read)
+    return _Held(call, known.snapshot, known.epoch, read.session.told, read)
 
 
 async def _or_none(name: str, ask: Callable[[], Awaitable[T]], lacking: Lacking) -> T | None:

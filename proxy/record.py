@@ -14,12 +14,13 @@ from proxy.memory.compaction import fitted
 from proxy.memory.plan import Window
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
+from proxy.memory.recent import Recent
 from proxy.memory.reconcile import taken
 from proxy.memory.scale import Scales, estimated, scaled
-from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.session import Entry, Session, encode
 from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
-from proxy.memory.store import APART, Deleted, Key, Store, StoreError
+from proxy.memory.store import APART, Deleted, Key, StoreError
 from proxy.said import Said, alone
 from proxy.telemetry.usage import usage_of
 from proxy.transcript import transcript
@@ -44,7 +45,7 @@ class Recorder:
 
     def __init__(
         self,
-        store: Store,
+        store: Recent,
         window: Window,
         listeners: Sequence[Listener] = (),
         *,
@@ -203,11 +204,16 @@ class Recorder:
     ) -> bool:
         blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
         with self._pulse.writing(key):
-            return await self._store.write(key, blob, version=version, ttl=self.window.ttl, cold=cold, at=at)
+            written = await self._store.write(
+                key, blob, version=version, ttl=self.window.ttl, cold=cold, at=at
+            )
+        if written:
+            self._store.keep(key, blob, kept)
+        return written
 
     async def _held(self, key: Key) -> tuple[Session, int]:
         held = await self._store.read(key)
-        return (decode(held.blob), held.version) if held else (Session(), 0)
+        return (self._store.session(key, held), held.version) if held else (Session(), 0)
 
     def tell(self, key: Key, session: Session) -> None:
         """Tells the listeners of a session that was written."""

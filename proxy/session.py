@@ -1,5 +1,6 @@
 """Whose turn it is: the session and the user that a call names, under the tenant of its key."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -91,6 +92,7 @@ DEFAULT: Final = Places(SESSION_PLACES, USER_PLACES)
 
 _BACKGROUND: Final = _places("header:X-Background", "body:metadata.background")
 _YES: Final = frozenset({"true", "1", "yes"})
+_PLAIN: Final = re.compile("[A-Za-z0-9._-]*").fullmatch
 _VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
@@ -119,7 +121,7 @@ def whence(call: Call, places: Iterable[Place]) -> Place | None:
 
 def header_value(id: str) -> str:  # noqa: A002 - an id is called an id
     """An id as a header can carry it: visible ASCII, all else percent-encoded; ``unquote`` gives it back."""
-    return quote(id, safe=_VISIBLE, errors="surrogatepass")
+    return id if _PLAIN(id) else quote(id, safe=_VISIBLE, errors="surrogatepass")
 
 
 class _Found:

@@ -6,11 +6,12 @@ from typing import Final, Protocol
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from proxy import catalogue
+from proxy.endless import Endless
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.pipeline import Pipeline
@@ -106,7 +107,7 @@ class Site:
 
     async def _turns(self, request: Request) -> Response:
         events = self._health.feed.turns(request.scope["tenant"])
-        return StreamingResponse(_framed(events), media_type="text/event-stream", headers=_UNBUFFERED)
+        return Endless(_framed(events), _UNBUFFERED)
 
     async def _models(self, request: Request) -> Response:
         return _json({"object": "list", "data": await catalogue.models(_pipelines(request))})

@@ -54,10 +54,11 @@ def supersedes(newer: Asked, older: Asked) -> bool:
 
 def number(call: Call) -> int | None:
     """The engine's number of the turn that a call asks for, if it has one."""
-    newest = _newest(call.messages)
-    shown = call.messages[newest].turn_id if newest >= 0 else None
-    numbers = (given for given in (call.field("turn_id"), shown) if type(given) is int)
-    return next((given for given in numbers if abs(given) <= LARGEST), None)
+    given = call.field("turn_id")
+    if type(given) is not int or abs(given) > LARGEST:
+        newest = _newest(call.messages)
+        given = call.messages[newest].turn_id if newest >= 0 else None
+    return given if type(given) is int and abs(given) <= LARGEST else None
 
 
 def _newest(messages: Sequence[Message]) -> int:

@@ -1,5 +1,6 @@
 """One turn as it went, kept to be looked at: values that were there anyway, and nothing made of them yet."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -85,11 +86,16 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         newest = users[-1:] if self.account.user == person else []
         return [m for m in users if m.user == person or (m.user is None and any(m is one for one in newest))]
 
+    @property
+    def arrived(self) -> float:
+        """When it arrived, in seconds since 1970, as the clock counts that now: it may have been set back."""
+        return min(self.account.at, time.time() - (time.perf_counter() - self.began))
+
     def is_buried(self, buried: Buried) -> bool:
         """Whether its session, or one of its persons, was forgotten after it had arrived."""
         times = [buried.persons.get(name) for name in self.persons]
         times.append(buried.sessions.get(self.account.session or ""))
-        return any(at is not None and self.account.at <= at for at in times)
+        return any(at is not None and self.arrived <= at for at in times)
 
     @property
     def persons(self) -> set[str]:

@@ -93,8 +93,9 @@ class Traces:
     def oldest(self) -> Mapping[str, float]:
         """When the oldest turn arrived that is kept of each tenant, in seconds since 1970."""
         found: dict[str, float] = {}
-        for account in (trace.account for trace in self._ring):
-            found[account.tenant] = min(account.at, found.get(account.tenant, account.at))
+        for trace in self._ring:
+            tenant = trace.account.tenant
+            found[tenant] = min(trace.arrived, found.get(tenant, trace.arrived))
         return found
 
     def find(self, tenant: str, id: str) -> Trace | None:  # noqa: A002 - an id is called an id

@@ -135,7 +135,7 @@ def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
 def _line(who: Identity, pipeline: Pipeline) -> Line | None:
     # Whoever names no session may be anyone: strangers take nobody's place.
     named = who.session != pipeline.places.default_session
-    return (who.key, pipeline.name) if who.key and named else None
+    return (key, pipeline.name) if named and (key := who.key) else None
 
 
 def _own_up(notes: chain.Notes, reply: Reply) -> None:

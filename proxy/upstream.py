@@ -1,7 +1,6 @@
 """The way to the model and back: what the proxy needs of a client, and the client."""
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -11,7 +10,8 @@ from proxy.http1.connection import Connection, Stale
 from proxy.http1.dialer import Dialer
 from proxy.http1.envelope import Headers
 from proxy.http1.pool import Pool
-from proxy.http1.route import Route
+from proxy.http1.route import Route, Trust
+from proxy.http1.trust import system_trust
 from proxy.http1.warmth import Warmth
 
 __all__ = ["Headers", "HttpUpstream", "Response", "Upstream", "is_stream", "read_all"]
@@ -84,9 +84,9 @@ class HttpUpstream:
         environ: Mapping[str, str],
         max_connections: int = 1000,
         idle: float = 55.0,
-        context: ssl.SSLContext | None = None,
+        trust: Trust = system_trust,
     ) -> None:
-        route = Route.of(base_url, environ, context)
+        route = Route.of(base_url, environ, trust)
         self._peer = str(route)
         self._forwarded = route.proxy is not None and not route.tunnelled
         self._envelope = route.envelope

@@ -30,6 +30,7 @@ from proxy.memory.open import open_store
 from proxy.memory.people import Archived, HeldSessions, Holding, People
 from proxy.memory.plan import Window
 from proxy.memory.pulse import LATE, Pulse
+from proxy.memory.recent import Recent
 from proxy.memory.sealing import codec_of
 from proxy.memory.store import Store
 from proxy.memory.summaries import Summaries
@@ -65,7 +66,8 @@ def memory_of(
     url, window = own.sessions.get_secret_value(), _window(own)
     codec = codec_of([key.get_secret_value() for key in own.encryption])
     opened = open_store(url, deadline=deadline, codec=codec)
-    store = Metered(Guard(opened, patience=deadline / 4), meter)
+    waits = not url.startswith(("sqlite:", "memory:"))
+    store = Recent(Metered(Guard(opened, patience=deadline / 4), meter), waits=waits)
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
     archiving = _archiving(own, store, codec, tenants(settings), targets)
@@ -167,8 +169,7 @@ def _archiving(
     most = settings.facts.max if settings.facts else MOST
     mem0 = _mem0(settings)
     knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl)
-    waits = mem0 is not None or not url.startswith("sqlite:")
-    acquaintance = Acquaintance(knowledge, deadline=settings.deadline, waits=waits)
+    acquaintance = Acquaintance(knowledge, deadline=settings.deadline)
     return Archiving(archive, finder, archivist, recollection, knowledge, acquaintance, mem0)
 
 

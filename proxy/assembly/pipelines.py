@@ -9,13 +9,16 @@ import msgspec
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
+from filters.inject_summaries import InjectSummaries
 from filters.recall import Recall
+from filters.restore_history import RestoreHistory
 from filters.zone import zone_named
 from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.exact import Exact
 from proxy.lately import Lately
+from proxy.memory.recall import Wanted
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.proof import Proof
@@ -53,6 +56,7 @@ def _pipeline(
         lately=_lately(settings.request),
         tools=settings.tools,
         tool_rounds=settings.tool_rounds,
+        wanted=_wanted(settings.request),
         tells=max((step.limit for step in settings.request if isinstance(step, InjectFacts)), default=0),
         recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         zone=_zone(settings.request),
@@ -62,6 +66,11 @@ def _pipeline(
         hedge=settings.hedge,
         keep_alive=settings.keep_alive,
     )
+
+
+def _wanted(steps: Iterable[RequestFilter]) -> Wanted:
+    kinds = {type(step) for step in steps}
+    return Wanted(injecting=InjectSummaries in kinds, restoring=RestoreHistory in kinds)
 
 
 def _zone(steps: Iterable[RequestFilter]) -> tzinfo:

@@ -1,10 +1,13 @@
 """The models that a configuration names, made ready."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Upstream as UpstreamSettings
 from proxy.health import Health
+from proxy.http1.route import Trust
+from proxy.http1.trust import system_trust
 from proxy.kinds import KINDS
 from proxy.pipeline import Target
 from proxy.practice import Practice
@@ -15,15 +18,16 @@ _PRACTICE = "practice:"
 
 
 def targets_of(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Target]:
-    """Each upstream of the settings; nothing is connected."""
-    return {name: _target(name, upstream, environ) for name, upstream in settings.upstreams.items()}
+    """Each upstream of the settings; nothing is connected. Certificates are read once, if at all."""
+    trust = cache(system_trust)
+    return {name: _target(name, upstream, environ, trust) for name, upstream in settings.upstreams.items()}
 
 
-def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str]) -> Target:
+def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str], trust: Trust) -> Target:
     return Target(
         name=name,
         health=Health(),
-        upstream=_upstream(settings, environ),
+        upstream=_upstream(settings, environ, trust),
         kind=KINDS[settings.accepts],
         headers=tuple(_headers(settings)),
         model=settings.model or None,
@@ -37,7 +41,7 @@ def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str]) -
     )
 
 
-def _upstream(settings: UpstreamSettings, environ: Mapping[str, str]) -> Upstream:
+def _upstream(settings: UpstreamSettings, environ: Mapping[str, str], trust: Trust) -> Upstream:
     if settings.base_url == _PRACTICE:
         return Practice()
     return HttpUpstream(
@@ -45,6 +49,7 @@ def _upstream(settings: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
         connect=settings.connect,
         max_connections=settings.max_connections,
         environ=environ,
+        trust=trust,
     )
 
 

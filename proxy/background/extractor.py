@@ -1,6 +1,5 @@
 """The model that finds facts: what it is shown, and what is believed of its answer."""
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,6 +14,7 @@ from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.knowledge import Learnt
 from proxy.memory.learning import Heard, Unfound
 from proxy.memory.unasked import Unasked
+from proxy.memory.unusable import Unusable
 
 _TASK: Final = (
     "You keep a file on one person, for an assistant that will speak with that person again. You are shown "
@@ -71,7 +71,7 @@ FORM: Final[Mapping[str, Any]] = {
 _MOST_FACTS: Final = 10
 _LONGEST: Final = 300
 _MOST_SAID: Final = 4000
-_FENCE: Final = re.compile(r"```[\w-]*\s*\n(.*?)```", re.DOTALL)
+_FENCE: Final = "```"
 
 
 class _Fact(msgspec.Struct):
@@ -108,10 +108,10 @@ class Extractor:
             try:
                 answer = await self._inquiry.ask(_prompt(said, known), model=model, form=FORM)
                 return list(_believed(_listed(answer), said, known))
+            except Unusable as error:
+                failure = error if isinstance(error, Unfound) else Unfound(str(error))
             except UpstreamError as error:
                 failure = failure if isinstance(failure, Unfound) else error
-            except Unfound as error:
-                failure = error
         raise failure
 
 
@@ -137,7 +137,10 @@ def _quoted(data: object) -> str:
 
 
 def _day(at: float) -> str:
-    return time.strftime("%A, %Y-%m-%d", time.gmtime(at))
+    try:
+        return time.strftime("%A, %Y-%m-%d", time.gmtime(at))
+    except (OverflowError, ValueError, OSError):
+        return "a day that is not known"  # what was carried here from elsewhere may bear any number
 
 
 def _listed(answer: str) -> list[Any]:
@@ -145,7 +148,7 @@ def _listed(answer: str) -> list[Any]:
     for text in _readings(answer):
         try:
             found = msgspec.json.decode(text, type=_Answer | list[Any])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
         return found.facts if isinstance(found, _Answer) else found
     raise Unfound("The model's answer is no list of facts.")
@@ -153,7 +156,8 @@ def _listed(answer: str) -> list[Any]:
 
 def _readings(answer: str) -> Iterator[str]:
     yield answer
-    yield from _FENCE.findall(answer)
+    # Split, not matched: a pattern would look through an answer of empty lines once for each of them.
+    yield from (fenced.partition("\n")[2] for fenced in answer.split(_FENCE)[1::2])
     yield answer[max(answer.find("{"), 0) : answer.rfind("}") + 1]
 
 

@@ -10,6 +10,7 @@ import msgspec
 from filters.message import Message
 from proxy import kinds
 from proxy.errors import UpstreamBroken
+from proxy.memory.unusable import Unusable
 from proxy.pipeline import Target
 from proxy.transcript import transcript
 from proxy.upstream import read_all
@@ -18,6 +19,10 @@ _PATH = "/chat/completions"
 _LONGEST = 1_000_000
 _THOUGHT = "</think>"
 _MISUNDERSTOOD = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+
+
+class Silence(UpstreamBroken, Unusable):
+    """A model answered to the end, and said nothing."""
 
 
 class Inquiry:
@@ -43,9 +48,10 @@ class Inquiry:
             self._formless = status == HTTPStatus.OK
         if status != HTTPStatus.OK:
             raise UpstreamBroken(f"The upstream answered {status}.")
-        said = transcript(content).text.rpartition(_THOUGHT)[2].strip()
+        told = transcript(content)
+        said = told.text.rpartition(_THOUGHT)[2].strip()
         if not said:
-            raise UpstreamBroken("The model said nothing.")
+            raise (Silence if told.finished else UpstreamBroken)("The model said nothing.")
         return said
 
     def _body(self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None) -> bytes:

@@ -9,6 +9,7 @@ from typing import Final
 _PATIENCE: Final = 3
 _SHORTEST, _LONGEST = 5.0, 300.0
 _DOUBLINGS: Final = 20
+_SAID_EVERY: Final = 60.0
 
 _log = logging.getLogger("turnkeeper")
 
@@ -25,7 +26,7 @@ class Lull:
         self.work = work
         self._failures = self._pauses = 0
         self._who: set[Hashable] = set()
-        self._until = 0.0
+        self._until = self._silent_until = 0.0
         self._free, self._works = asyncio.Event(), asyncio.Event()
 
     @property
@@ -72,6 +73,12 @@ class Lull:
                 " minutes, and this is said once.",
                 *(self.work, _PATIENCE, fault, _LONGEST // 60),
             )
+
+    def fails_alone(self, fault: str) -> None:
+        """One session has failed often, and others need not: that is said once a minute at the most."""
+        if not self.failing and _now() >= self._silent_until:
+            self._silent_until = _now() + _SAID_EVERY
+            _log.warning("%s: a session fails by itself (%s); it holds up no other.", self.work, fault)
 
     def succeeded(self) -> None:
         """All is well again."""

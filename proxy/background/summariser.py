@@ -8,9 +8,10 @@ import msgspec
 from filters.message import Message
 from filters.tokens import in_text
 from proxy.background.inquiry import Inquiry
-from proxy.errors import UpstreamBroken, UpstreamError
+from proxy.errors import UpstreamError
 from proxy.memory.session import Entry
-from proxy.memory.summaries import Notes, Unmade, Unnamed
+from proxy.memory.summaries import Notes, Unmade, Unnamed, Useless
+from proxy.memory.unusable import Unusable
 
 _TASK: Final = (
     "You keep the notes of a telephone conversation, so that somebody who reads them can go on with it. "
@@ -70,23 +71,24 @@ class Summariser:
         self, prompt: Sequence[Message], most: int, last: str | None, fallback: str
     ) -> tuple[str, str]:
         models = dict.fromkeys(name for name in (self._model or last, fallback or self._fallback) if name)
-        failures: list[UpstreamError] = []
+        failures: list[Exception] = []
         for model in models:
             try:
                 return _checked(await self._inquiry.ask(prompt, model=model), most), model
-            except UpstreamError as error:
+            except (UpstreamError, Unusable) as error:
                 failures.append(error)
         if not failures:
             raise Unnamed("No model is named for summaries.")
-        raise Unmade(" ".join(dict.fromkeys(map(str, failures)))) from failures[-1]
+        kind = Useless if any(isinstance(failure, Unusable) for failure in failures) else Unmade
+        raise kind(" ".join(dict.fromkeys(map(str, failures)))) from failures[-1]
 
 
 def _checked(text: str, most: int) -> str:
-    """The notes; UpstreamBroken for thoughts without end, and for more than notes may be or stand for."""
+    """The notes; Useless for thoughts without end, and for more than notes may be or stand for."""
     if text.startswith("<think>"):
-        raise UpstreamBroken("The model broke off before it came to its notes.")
+        raise Useless("The model broke off before it came to its notes.")
     if in_text(text) > min(max(most, 40), _MOST_TOKENS):
-        raise UpstreamBroken("The model's notes are longer than what they stand for.")
+        raise Useless("The model's notes are longer than what they stand for.")
     return text
 
 

@@ -9,10 +9,11 @@ from typing import Any, Final, Protocol
 
 from proxy.background.lull import Lull
 from proxy.background.setbacks import Setbacks
+from proxy.errors import UpstreamError
 from proxy.memory import lease
 from proxy.memory.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Store, StoreError
-from proxy.memory.summaries import Contended
+from proxy.memory.summaries import Contended, Unmade
 from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
 
@@ -196,13 +197,13 @@ class Worker:
 
     def _note(self, lull: Lull, setbacks: Setbacks, key: Key, error: Exception) -> None:
         if isinstance(error, Unasked):
-            return  # that says nothing of any model
+            return
         if isinstance(error, Unusable):
             lull.succeeded()  # whoever answers is not away
-        else:
+        elif _tells_of_models(error):
             lull.failed(key, setbacks.fault)
-        if setbacks.have_become_many and not lull.failing:
-            _log.warning("%s: one session fails, others do not (%s).", lull.work, setbacks.fault)
+        if setbacks.have_become_many:
+            lull.fails_alone(setbacks.fault)
 
     async def _tried(self, work: Work, key: Key, setbacks: Setbacks) -> bool | None:
         """Whether there was anything to do, when it is this session's turn; ``None`` where others do it."""
@@ -222,8 +223,8 @@ class Worker:
         try:
             async with lease.lease(self._store, work.name, key) as ours:
                 asked = await work.do(key, unusable) if ours else None
-        except Unasked:
-            asked = None
+        except Exception as error:
+            asked = True if _tells_of_models(error) else None
             raise
         finally:
             if for_all and not asked:
@@ -236,6 +237,11 @@ class Worker:
         async with lease.lease(self._store, work.name, key) as ours:
             if ours:
                 await work.stand_in(key)
+
+
+def _tells_of_models(error: Exception) -> bool:
+    """Whether it says anything of a model; a store that fails, or a fault of ours, does not."""
+    return isinstance(error, (UpstreamError, Unmade, Unusable)) and not isinstance(error, Unasked)
 
 
 async def _tolerated(work: Coroutine[Any, Any, None]) -> None:

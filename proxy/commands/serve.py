@@ -8,7 +8,7 @@ from proxy import assembly
 from proxy.commands.terminal import Config, told
 from proxy.configuration.load import load
 from proxy.configuration.settings import Memory, Settings
-from proxy.serving import fleet, server
+from proxy.serving import fleet, server, signals
 from proxy.serving.fleet import Fleet
 from proxy.serving.listening import listen
 from proxy.serving.reload import Reload
@@ -22,11 +22,13 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many processes serve it as one.")] = 1,
 ) -> None:
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
+    signals.hold(signals.AGAIN)
     with told():
         settings = load(config, os.environ)
         fleet.fit(settings, workers)
         app = assembly.app(settings, os.environ)
         sockets = listen(settings.listen.host, settings.listen.port)
+    signals.hold()
     typer.echo(_greeting(settings, sockets[0].getsockname()[1]))
     if workers > 1:
         well = Fleet(config, settings, os.environ, workers).serve(sockets, watch=reload)

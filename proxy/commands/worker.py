@@ -14,6 +14,7 @@ from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
 from proxy.era import Era, Parts
 from proxy.errors import ConfigError
+from proxy.serving import signals
 from proxy.telemetry.log import logging_to
 
 _log = logging.getLogger("turnkeeper")
@@ -26,6 +27,7 @@ def worker(config: Config = Path("config/agora.yaml")) -> None:
 
     SIGHUP reads the configuration again.
     """
+    signals.hold(signals.AGAIN)
     with told():
         read = _read(config)
     asyncio.run(_work(config, read))
@@ -43,6 +45,7 @@ async def _work(config: Path, read: Read | None) -> None:
     loop, signs = asyncio.get_running_loop(), asyncio.Queue[int]()
     for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(sign, signs.put_nowait, sign)
+    signals.release()
     typer.echo("Turnkeeper works in the background.")
     while read:
         settings, parts = read

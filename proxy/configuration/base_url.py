@@ -1,10 +1,14 @@
 """Where an upstream is."""
 
 import re
-from urllib.parse import urlsplit
+from typing import Final
+
+from proxy.hostname import ADVICE, host_of, is_host_name
+from proxy.http1.origin import Origin
 
 PRACTICE = "practice:"
 _CALL = "/chat/completions"
+_HOW: Final = "write an address such as https://api.example.com/v1, or practice: for the practice model"
 
 
 def base_url(written: str) -> str:
@@ -18,22 +22,24 @@ def base_url(written: str) -> str:
 
 
 def _check(written: str) -> None:
-    scheme, rest = written.partition("://")[::2]
-    if scheme.lower() not in {"http", "https"} or not _has_host(written):
-        raise ValueError(
-            "write an address such as https://api.example.com/v1, or practice: for the practice model"
-        )
+    rest = written.partition("://")[2]
+    host = host_of(written)
+    if not host:
+        raise ValueError(_HOW)
+    if not is_host_name(host):
+        raise ValueError(ADVICE)
     if "@" in rest.partition("/")[0]:
         raise ValueError("an address has no user or password before its host; use api_key or headers")
     if "?" in rest or "#" in rest:
         raise ValueError("cut the address before its '?' or '#'")
     if rest.rstrip("/").endswith(_CALL):
         raise ValueError(f"cut {_CALL} from the end; it is added for every call")
+    _try(written)
 
 
-def _has_host(written: str) -> bool:
+def _try(written: str) -> None:
+    """What is let through here, whoever calls must be able to take."""
     try:
-        parts = urlsplit(written)
-        return bool(parts.hostname) and parts.port != 0
+        Origin.of(written)
     except ValueError:
-        return False
+        raise ValueError(_HOW) from None

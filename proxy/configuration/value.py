@@ -24,6 +24,7 @@ from proxy.configuration.advice import advising
 from proxy.configuration.shelf import Shelf
 from proxy.configuration.step import step
 from proxy.configuration.word import alternatives, is_word, quoted
+from proxy.hostname import ADVICE, is_host_name
 from proxy.keys import Keys
 from proxy.loopback import is_loopback_address
 from proxy.memory import codec
@@ -79,6 +80,8 @@ def known_keys(given: object) -> object:
 
 def listening_host(given: str, info: ValidationInfo) -> str:
     """An address that may be listened on: without keys, one of this machine alone."""
+    if not is_host_name(given):
+        raise ValueError(ADVICE)
     if _surroundings(info).keyless and not is_loopback_address(given):
         raise ValueError(
             "without keys only this machine may call: set TURNKEEPER_KEYS (keys), or listen on 127.0.0.1"

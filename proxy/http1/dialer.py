@@ -25,7 +25,7 @@ class Dialer:
             raise UpstreamUnreachable(self._distrust(error)) from None
         except TimeoutError:
             raise
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for a name that cannot be looked up
             raise UpstreamUnreachable(
                 f"cannot connect to {self._route}: {error}; check its address"
             ) from None

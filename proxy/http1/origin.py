@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from proxy.hostname import is_host_name
+
 _PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[0-9A-Za-z._:%-]+")
 _PREFIX = re.compile(r"[\x21\x24-\x3e\x40-\x7e]*")
@@ -59,7 +61,7 @@ def ascii_host(host: str) -> str:
         name = host if host.isascii() else host.encode("idna").decode("ascii")
     except UnicodeError:
         name = ""
-    if not _HOST.fullmatch(name):
+    if not _HOST.fullmatch(name) or not is_host_name(name):
         raise ValueError(f"{host!r} is no valid host name")
     return name
 

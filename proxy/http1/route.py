@@ -1,12 +1,14 @@
 """The way to the model."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from proxy.http1.envelope import Envelope
 from proxy.http1.origin import Origin
 from proxy.http1.proxies import Proxy
+
+Trust = Callable[[], ssl.SSLContext]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,12 @@ class Route:
     tls: ssl.SSLContext | None
 
     @classmethod
-    def of(cls, base_url: str, environ: Mapping[str, str], context: ssl.SSLContext | None) -> "Route":
-        """The route to `base_url` as `environ` wants it; without a context, the system's trust is used."""
+    def of(cls, base_url: str, environ: Mapping[str, str], trust: Trust) -> "Route":
+        """The route to `base_url` as `environ` wants it; `trust` is asked where there is TLS."""
         origin = Origin.of(base_url)
         proxy = Proxy.between(origin, environ)
         secure = origin.scheme == "https" or (proxy is not None and proxy.scheme == "https")
-        return cls(origin, proxy, _trust(context) if secure else None)
+        return cls(origin, proxy, _verifying(trust()) if secure else None)
 
     @property
     def tunnelled(self) -> bool:
@@ -58,10 +60,7 @@ def _pass(proxy: Proxy) -> bytes:
     return b"proxy-authorization: %b\r\n" % proxy.authorization if proxy.authorization else b""
 
 
-def _trust(context: ssl.SSLContext | None) -> ssl.SSLContext:
-    if context is None:
-        context = ssl.create_default_context()
-        context.set_alpn_protocols(["http/1.1"])
+def _verifying(context: ssl.SSLContext) -> ssl.SSLContext:
     if context.verify_mode is not ssl.CERT_REQUIRED or not context.check_hostname:
         raise ValueError("the ssl context must verify certificates and host names")
     return context

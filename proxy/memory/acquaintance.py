@@ -15,15 +15,20 @@ _SHUT: Final = 1.0
 class Acquaintance:
     """Asks for facts on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
 
-    Where facts come too late they are not asked for, for a second. ``waits`` is whether they
-    usually come later at all: an embedded file is looked into on the spot.
+    Where facts come too late they are not asked for, for a second.
     """
 
-    def __init__(self, knowledge: Knowledge, *, deadline: float, waits: bool = True) -> None:
-        self.waits = waits
+    def __init__(self, knowledge: Knowledge, *, deadline: float) -> None:
         self._knowledge = knowledge
         self._deadline = deadline
         self._shut_until = 0.0
+
+    def at_once(self, person: Scope) -> Sequence[Fact] | None:
+        """What is known where nobody has to wait for it: in an embedded file; else ``None``."""
+        try:
+            return self._knowledge.at_once(person)
+        except Exception:  # noqa: BLE001 - whoever asks again, and waits, hears what ails it
+            return None
 
     async def of(self, person: Scope) -> Sequence[Fact]:
         """What is known of a person, the oldest first. Raises StoreError."""

@@ -42,10 +42,12 @@ def _barred(entries: tuple[Entry, ...], *, strict: bool) -> set[int]:
     """Where a cut would part a tool group, or leave an open one behind it."""
     newest = entries[-1].place
     barred: set[int] = set()
+    end = 0
     for group in groups([message_of(entry) for entry in entries]):
         call = entries[group.call]
         waiting = group.open and (strict or call.place == newest)
-        barred.update(range(group.call + 1, len(entries) if waiting else _end(group)))
+        start, end = max(group.call + 1, end), max(len(entries) if waiting else _end(group), end)
+        barred.update(range(start, end))
     return barred
 
 

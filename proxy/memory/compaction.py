@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.memory.cap import begins, cap, moved_out
-from proxy.memory.digest import digest, noted
+from proxy.memory.digest import digest, noted, shortened
 from proxy.memory.plan import Plan, Window, beyond, covered
 from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import Entry, Session
@@ -54,9 +54,12 @@ def segment(  # noqa: PLR0913 - all that is known of it
     model: str | None = None,
     is_digest: bool = False,
 ) -> Segment:
-    """What is to be put in the place that a plan names; a merge of digests remains one."""
+    """What is to be put in the place that a plan names; a merge of digests remains one.
+
+    What several have added is kept in short: the next correction puts it in front of what is made anew.
+    """
     former = session.summaries[plan.first : plan.last]
-    added = "\n".join(s.added for s in former if s.added)
+    added = shortened("\n".join(s.added for s in former if s.added))
     return Segment(
         text=f"{added}\n{text}" if added and not plan.merge else text,
         life=plan.reach.life,

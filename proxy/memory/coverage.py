@@ -1,5 +1,6 @@
 """Which messages of a window belong to turns that a summary stands for."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from filters.covered import covered
@@ -32,14 +33,15 @@ def _of_spoken(session: Session, replay: Replay) -> list[bool]:
     verdicts = [False] * len(replay.spoken)
     following: int | None = None
     last = _last_number(replay.held, behind)
+    answers = _Answers(replay) if AGAIN in replay.places else None
     for i in range(len(verdicts) - 1, -1, -1):
         place = replay.places[i]
         if place >= 0:
             verdicts[i], following = behind[place], place
         elif place == FORGOTTEN:
             verdicts[i] = False  # what memory knows nothing of goes on as the client sends it
-        elif place == AGAIN:
-            verdicts[i] = _as_neighbour(replay, i, behind)
+        elif place == AGAIN and answers:
+            verdicts[i] = answers.are_behind(i, behind)
         else:
             verdicts[i] = _is_before(behind, following) or _is_numbered(replay.spoken[i], last)
     return verdicts
@@ -63,11 +65,20 @@ def _last_number(held: Sequence[Entry], behind: Sequence[bool]) -> int | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
-def _as_neighbour(replay: Replay, position: int, behind: Sequence[bool]) -> bool:
-    """Whether the answer close by that is said again is covered."""
-    near = sorted(range(len(replay.places)), key=lambda i: abs(i - position))
-    places = (replay.places[i] for i in near if replay.spoken[i].role == "assistant")
-    return next((behind[place] for place in places if place >= 0), False)
+class _Answers:
+    """Where the answers of a window are held."""
+
+    def __init__(self, replay: Replay) -> None:
+        pairs = enumerate(zip(replay.spoken, replay.places, strict=True))
+        self._held = {i: place for i, (m, place) in pairs if m.role == "assistant" and place >= 0}
+        self._positions = [*self._held]
+
+    def are_behind(self, position: int, behind: Sequence[bool]) -> bool:
+        """Whether the one nearest to a line of the window, which says it again, is covered."""
+        at = bisect_left(self._positions, position)
+        near = self._positions[max(at - 1, 0) : at + 1]
+        nearest = min(near, key=lambda i: abs(i - position), default=None)
+        return nearest is not None and behind[self._held[nearest]]
 
 
 def _of_window(window: Sequence[Message], replay: Replay, spoken: Sequence[bool]) -> list[bool]:

@@ -31,7 +31,13 @@ class Guard:
         """As the store does."""
         if leisure:
             await self._probed()
-        return await self._timed(lambda: self._store.read(key, leisure=leisure))
+        self._check()
+        began = _now()
+        try:
+            return await self._store.read(key, leisure=leisure)
+        except StoreError:
+            self._failed(began)
+            raise
 
     async def write(  # noqa: PLR0913 - as the protocol has it
         self,
@@ -98,12 +104,15 @@ class Guard:
         try:
             return await ask()
         except StoreError:
-            if self._is_dear(began) and not self._is_shut():
-                self._probe = asyncio.create_task(self._watch())
+            self._failed(began)
             raise
 
+    def _failed(self, began: float) -> None:
+        if self._is_dear(began) and not self._is_shut():
+            self._probe = asyncio.create_task(self._watch())
+
     def _check(self) -> None:
-        if self._is_shut():
+        if self._probe is not None and not self._probe.done():
             raise StoreError("the store did not answer in time; it is asked again in the background")
 
     def _is_shut(self) -> bool:

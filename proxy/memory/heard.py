@@ -40,8 +40,8 @@ def renewed(entry: Entry, message: Message) -> Entry:
     changes = _learned(message)
     if entry.role == "assistant":
         changes |= _answer(entry, message)
-    elif entry.role != "user" or not same(entry.text, message.text):
-        changes |= {"content": light(_given(message.content))}
+    elif not entry.replaces(message.text) and (entry.role != "user" or not same(entry.text, message.text)):
+        changes |= {"content": light(_given(message.content)), "replaced": None}
     changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
     return msgspec.structs.replace(entry, **changed) if changed else entry
 
@@ -89,6 +89,8 @@ def _answer(entry: Entry, message: Message) -> dict[str, Any]:
         confirmed["tool_calls"] = message.tool_calls
         if not message.text.strip():
             return confirmed
+    if entry.replaced is not None:  # what was edited is what was heard, however much of the former words was
+        return confirmed
     return confirmed | (_cut_by_engine(message, entry.generated) or _cut_by_comparison(entry, message))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from proxy.memory.line import Key, Line, kinship
+from proxy.memory.wording import imprint
 
 _WORD: Final = re.compile(r"\w+")
 _START: Final = 4
@@ -36,6 +37,7 @@ class _Kinship:
         self._known: dict[Key, Kin] = {}
         self._any: dict[str, list[int]] = defaultdict(list)
         self._said: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._replaced: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._words: dict[tuple[str, ...], list[int]] = defaultdict(list)
         self._generated: list[tuple[str, int]] = []
         self._lengths: dict[str, set[int]] = defaultdict(set)
@@ -56,6 +58,8 @@ class _Kinship:
         if line.lane not in {"user", "assistant"}:
             self._any[line.lane].append(place)
             return
+        if line.replaced is not None:
+            self._replaced[line.lane, line.replaced].append(place)
         for text in {line.text, line.generated, line.letters(line.text)}:
             self._said[line.lane, text].append(place)
         if line.lane == "assistant":
@@ -72,6 +76,8 @@ class _Kinship:
     def _near(self, line: Line) -> Iterator[int]:
         yield from self._any.get(line.lane, ())
         letters = line.letters(line.text)
+        if self._replaced:
+            yield from self._replaced.get((line.lane, imprint(line.text)), ())
         for text in {line.text, letters}:
             yield from self._said.get((line.lane, text), ())
         if line.lane == "assistant":

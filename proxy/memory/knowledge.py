@@ -40,6 +40,10 @@ class Shelf(Protocol):
         """What is known of a person and has not expired, the oldest first."""
         ...
 
+    def facts_at_once(self, person: Scope, *, now: float) -> list[Fact] | None:
+        """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
+        ...
+
     async def remove_fact(self, person: Scope, fact: str) -> bool:
         """Removes a fact; whether there was one."""
         ...
@@ -60,6 +64,10 @@ class Knowledge:
     async def of(self, person: Scope) -> list[Fact]:
         """What is known now, the oldest first. Raises StoreError, as all methods do."""
         return await self._shelf.facts(person, now=time.time())
+
+    def at_once(self, person: Scope) -> list[Fact] | None:
+        """The same, where nobody has to wait for it; else ``None``."""
+        return self._shelf.facts_at_once(person, now=time.time())
 
     async def lines(self, user: Key) -> Sequence[str]:
         """The same as text, a line each."""

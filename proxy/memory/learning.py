@@ -8,7 +8,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from filters.message import epoch_seconds
 from filters.tokens import in_text
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
@@ -193,7 +192,7 @@ def speaker(session: Session, entry: Entry) -> str | None:
 def heard(key: Key, entry: Entry) -> Heard:
     """A message as it is looked at."""
     place = f"{key.session}/{entry.life}/{entry.turn}"
-    return Heard(place, entry.text, epoch_seconds(entry.timestamp) or entry.recorded)
+    return Heard(place, entry.text, entry.at)
 
 
 def _batch(entries: Sequence[Entry]) -> list[Entry]:

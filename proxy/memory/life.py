@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from filters.message import Message, epoch_seconds
-from proxy.memory.line import Line
+from proxy.memory.line import Line, is_replaced
 from proxy.memory.newest import Newest
 from proxy.memory.session import Entry
 from proxy.memory.wording import goes_on, same
@@ -26,6 +26,11 @@ def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
     if newest < last:
         return _goes_back(held, window, newest)
     return contradicts(held, window)
+
+
+def never(held: Sequence[Line], window: Sequence[Line]) -> bool:  # noqa: ARG001 - as a Judge is asked
+    """No: it is known whose window this is."""
+    return False
 
 
 def contradicts(held: Sequence[Line], window: Sequence[Line]) -> bool:
@@ -104,6 +109,8 @@ def _verdict(replayed: Line, held: Line) -> int:
         same(replayed.text, held.generated)
         or goes_on(held.generated, replayed.text)
         or goes_on(replayed.text, held.generated)
+        or (held.lane == "assistant" and held.replaced is not None)
+        or is_replaced(replayed.text, held)
     )
     if not agrees:
         return 1

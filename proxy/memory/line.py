@@ -8,7 +8,7 @@ from filters.group import call_id
 from filters.letters import bare
 from filters.message import Message
 from proxy.memory.session import Entry
-from proxy.memory.wording import alike, goes_on, jumbled, same
+from proxy.memory.wording import alike, goes_on, imprint, jumbled, same
 
 NEW: Final = -1
 """The place of a line that is not held."""
@@ -32,6 +32,7 @@ class Line:
         "lane",
         "number",
         "pending",
+        "replaced",
         "source",
         "text",
         "time",
@@ -47,6 +48,7 @@ class Line:
         self.text = said.text
         self.generated = said.generated if isinstance(said, Entry) else said.original or said.text
         self.pending = isinstance(said, Entry) and said.pending
+        self.replaced = said.replaced if isinstance(said, Entry) else None
         self.number = said.engine_turn if isinstance(said, Entry) else number_of(said)
         self.source = said.source
         self.time = said.timestamp if isinstance(said.timestamp, int | float) else None
@@ -86,14 +88,22 @@ def kinship(replayed: Line, held: Line) -> int:
         return 0
     if replayed.text == held.text:
         return EQUAL
-    if held.lane == "assistant":
+    if held.lane == "assistant" and not is_replaced(replayed.text, held):
         return _of_answers(replayed, held)
-    return WORDS if held.lane != "user" or _same(replayed, held, held.text) else 0
+    is_same = held.lane != "user" or _same(replayed, held, held.text) or is_replaced(replayed.text, held)
+    return WORDS if is_same else 0
+
+
+def is_replaced(text: str, held: Line) -> bool:
+    """Whether somebody put the held words in the place of a text."""
+    return held.replaced is not None and held.replaced == imprint(text)
 
 
 def says_again(text: str, held: Line) -> bool:
     """Whether ``text`` is the held answer, whole, cut or jumbled."""
-    return same(text, held.generated) or goes_on(held.generated, text) or jumbled(text, held.generated)
+    generated = held.generated
+    cut_or_whole = same(text, generated) or goes_on(generated, text)
+    return cut_or_whole or jumbled(text, generated) or is_replaced(text, held)
 
 
 def _of_calls(replayed: Line, held: Line) -> int:

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from filters.message import LARGEST, Message
 from proxy.memory.agents import Agents
-from proxy.memory.reconcile import reconcile
+from proxy.memory.history import retold
 from proxy.memory.session import Entry, Session
 from proxy.memory.speech import is_speech
 from proxy.memory.utterance import plausible, uttered
@@ -106,7 +106,7 @@ def _went_on(session: Session, agent: Agent) -> bool:
 
 def _merged(session: Session, life: int, spoken: Sequence[Message], now: float) -> Session:
     if life == session.life:
-        return reconcile(session, spoken, now=now)
+        return retold(session, spoken, now=now)
     own = [entry for entry in session.entries if entry.life == life]
     if not own:  # all of it has moved to the cold part, which only grows
         return session
@@ -114,7 +114,7 @@ def _merged(session: Session, life: int, spoken: Sequence[Message], now: float) 
     moved = session.moved if first == 0 else 0
     alone = Session(entries=tuple(own), life=life, turns=1 + max(e.turn for e in own), moved=moved)
     alone = msgspec.structs.replace(alone, forgotten=session.forgotten)
-    known = reconcile(alone, spoken, now=now).entries
+    known = retold(alone, spoken, now=now).entries
     return _with(session, first, len(own), known)
 
 

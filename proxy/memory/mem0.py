@@ -46,6 +46,9 @@ class Mem0:
         known = [one for one in found if one.expires is None or one.expires > now]
         return [one for one in sorted(known, key=_age) if superseded or one.superseded is None]
 
+    def facts_at_once(self, person: Scope, *, now: float) -> None:
+        """As the archive's ``facts_at_once``: its library is always waited for."""
+
     async def remove_fact(self, person: Scope, fact: str) -> bool:
         """As the archive's ``remove_fact``."""
         return bool(await self._called(lambda: self._remove(person, fact)))

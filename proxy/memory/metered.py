@@ -24,7 +24,14 @@ class Metered:
 
     async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """As the store does."""
-        return await self._metered("read", self._store.read(key, leisure=leisure))
+        began = time.perf_counter()
+        outcome = "failed"
+        try:
+            held = await self._store.read(key, leisure=leisure)
+            outcome = "done"
+        finally:
+            self._meter("read", outcome, time.perf_counter() - began)
+        return held
 
     async def write(  # noqa: PLR0913 - one step
         self,

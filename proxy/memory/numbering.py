@@ -121,26 +121,38 @@ _LIKELY: tuple[Fit, ...] = (_possible,)
 
 
 def _unnumbered(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
-    """Finds lines without a number under another turn than their neighbours'."""
+    """Finds lines without a number under another turn than their neighbours', on either side."""
     left = set(range(len(held))).difference(places)
+    bare = {held[h].key for h in left if held[h].number is None}
+    following, last = _following(places, len(held)), NEW
     for w, line in enumerate(window):
-        if places[w] == NEW and line.number is None:
-            near, around = _neighbour(places, w, len(held))
-            reach = left if line.lane == "assistant" else left.intersection(around)
-            fitting = (h for h in reach if _fits(line, held[h], beside=h in around and abs(h - near) == 1))
-            h = min(fitting, key=lambda h: (abs(h - near), h), default=None)
+        if places[w] == NEW and left and (line.number is None or line.key in bare):
+            near = following[w] if last == NEW else last
+            around = range(near) if last == NEW else range(near, len(held))
+            h = _found(line, held, left, near, around)
             if h is not None:
                 places[w] = h
                 left.discard(h)
+        last = max(last, places[w])
 
 
-def _neighbour(places: Sequence[int], w: int, count: int) -> tuple[int, range]:
-    """The place of the last line before this one, and all behind it; or of the next, and all before it."""
-    near = max((h for h in places[:w] if h >= 0), default=NEW)
-    if near != NEW:
-        return near, range(near, count)
-    near = next((h for h in places[w:] if h >= 0), count)
-    return near, range(near)
+def _following(places: Sequence[int], count: int) -> list[int]:
+    """For each line, where the next one of the window is held, itself included."""
+    following, found = count, []
+    for place in reversed(places):
+        following = place if place >= 0 else following
+        found.append(following)
+    return found[::-1]
+
+
+def _found(line: Line, held: Sequence[Line], left: set[int], near: int, around: range) -> int | None:
+    """The place nearest to a line's neighbour where it may be held."""
+    if line.number is not None:
+        fitting = (h for h in left if held[h].number is None and held[h].key == line.key)
+    else:
+        reach = left if line.lane == "assistant" else left.intersection(around)
+        fitting = (h for h in reach if _fits(line, held[h], beside=h in around and abs(h - near) == 1))
+    return min(fitting, key=lambda h: (abs(h - near), h), default=None)
 
 
 def _fits(replayed: Line, held: Line, *, beside: bool) -> bool:

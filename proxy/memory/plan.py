@@ -140,9 +140,10 @@ def _cut(session: Session, keep: int, *, strict: bool = True) -> Plan | None:
     return _behind_all(session, open_[cut - 1].place) if cut else None
 
 
-def _behind_all(session: Session, reach: Reach) -> Plan:
+def _behind_all(session: Session, reach: Reach) -> Plan | None:
+    """A further segment; none where it would not reach further, or planning would never end."""
     count = len(session.summaries)
-    return Plan(count, count, session.reach, reach)
+    return Plan(count, count, session.reach, reach) if reach > session.reach else None
 
 
 def _merging(session: Session, window: Window) -> Plan | None:

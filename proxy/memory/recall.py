@@ -1,19 +1,25 @@
 """What a turn gets to know of its session: one read, and values that no longer change."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
 from proxy.memory.coverage import shown
+from proxy.memory.onesided import Onesided, onesided, rest
 from proxy.memory.parting import parted, without
+from proxy.memory.recent import Recent
 from proxy.memory.reconcile import marked, missing
 from proxy.memory.replay import Replay, beside
 from proxy.memory.segment import START
 from proxy.memory.session import Session, decode
 from proxy.memory.speech import Speech, spoken
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Held, Key, Store
 from proxy.memory.telling import epoch
+
+# A task for whoever asks, one for the command, and the moment in which it is written to the socket.
+_ROUNDS: Final = 3
 
 
 class Reading(NamedTuple):
@@ -40,12 +46,6 @@ async def recall(store: Store, key: Key) -> Session:
     return decode(held.blob) if held else Session()
 
 
-async def reading(store: Store, key: Key, window: Sequence[Message]) -> Reading:
-    """What is held of a session, beside a window. Raises StoreError."""
-    held = await store.read(key)
-    return laid(decode(held.blob), window, held.version) if held else laid(Session(), window)
-
-
 def laid(session: Session, window: Sequence[Message], version: int = 0) -> Reading:
     """A session with a window laid beside it."""
     said = spoken(window)
@@ -60,34 +60,91 @@ class Known(NamedTuple):
     epoch: bytes
 
 
-def known(read: Reading, window: Sequence[Message], *, injecting: bool = True) -> Known:
+class Wanted(NamedTuple):
+    """What a chain does with what is known.
+
+    It is ``injecting`` summaries in the place of turns, and ``restoring`` what a window does not show.
+    """
+
+    injecting: bool = True
+    restoring: bool = False
+
+
+TOLD: Final = Wanted()
+
+
+def known(read: Reading, window: Sequence[Message], wanted: Wanted = TOLD) -> Known:
     """What filters may know of a session while the client replays ``window``, and that window.
 
-    In the window, answers are marked that the caller did not hear to the end, and what summaries cover, where
-    the chain is ``injecting`` them: then they stand for all turns behind their reach.
+    In the window, answers are marked that the caller did not hear to the end, and what summaries cover. A
+    window that leaves out all answers gives way to what is brought back.
     """
     session, replay = read.session, read.replay
-    summaries = tuple(segment.text for segment in session.summaries) if injecting else ()
+    summaries = tuple(segment.text for segment in session.summaries) if wanted.injecting else ()
     if replay is None:
         carried = () if session.moved else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
-        return Known(snapshot, window, epoch(session, session.life, injecting=injecting))
+        return Known(snapshot, window, epoch(session, session.life, injecting=wanted.injecting))
     results = parted(replay)
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
-    behind = session.reach if summaries else START
-    snapshot = Snapshot(
-        dropped=(*missing(session, window, replay, behind=behind, also=results.held), *results.new),
+    silent = onesided(replay) if wanted.restoring else Onesided()
+    also, behind = (*results.held, *silent.places), session.reach if summaries else START
+    dropped = (*missing(session, window, replay, behind=behind, also=also), *results.new)
+    snapshot = _snapshot(session, replay, dropped, summaries)
+    if silent.lines:
+        window, replay = without(window, silent.lines), rest(replay, silent.lines)
+    heard = marked(session, window, replay)
+    seen = shown(session, replay, window, heard) if summaries else heard
+    return Known(snapshot, seen, epoch(session, session.life + replay.anew, injecting=wanted.injecting))
+
+
+def _snapshot(
+    session: Session, replay: Replay, dropped: tuple[Message, ...], summaries: tuple[str, ...]
+) -> Snapshot:
+    return Snapshot(
+        dropped=dropped,
         state=session.state,
         scale=session.scale or 1.0,
         summaries=summaries,
         began=epoch_seconds(session.began),
         speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),
     )
-    heard = marked(session, window, replay)
-    return Known(
-        snapshot,
-        shown(session, replay, window, heard) if summaries else heard,
-        epoch(session, session.life + replay.anew, injecting=injecting),
-    )
+
+
+async def recalled(
+    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = TOLD
+) -> tuple[Reading, Known]:
+    """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
+
+    While a store is asked that has to be waited for, the window is laid beside what was written last: nearly
+    always that is what comes.
+    """
+    last = store.last(key) if store.waits else None
+    if last is None:
+        return _beside(store, key, await store.read(key), window, wanted)
+    asked = asyncio.create_task(store.read(key))
+    try:
+        await _sent()
+        guess = laid(last.session, window)
+        likely = known(guess, window, wanted)
+        held = await asked
+    finally:
+        asked.cancel()
+    if held is not None and held.blob == last.blob:
+        return guess._replace(version=held.version), likely
+    return _beside(store, key, held, window, wanted)
+
+
+def _beside(
+    store: Recent, key: Key, held: Held | None, window: Sequence[Message], wanted: Wanted
+) -> tuple[Reading, Known]:
+    read = laid(store.session(key, held), window, held.version) if held else laid(Session(), window)
+    return read, known(read, window, wanted)
+
+
+async def _sent() -> None:
+    """By now a question is on its way."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)

@@ -117,11 +117,13 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
     window beside what is held, where it has been read already.
     """
     replay = replay or read(held, window)
-    cut = {
-        id(message): original
-        for message, place in zip(replay.spoken, replay.places, strict=True)
-        if message.role == "assistant" and place >= 0 and (original := _unmarked(replay.held[place], message))
-    }
+    entries, cut = replay.held, {}
+    for message, place in zip(replay.spoken, replay.places, strict=True):
+        if place >= 0 and message.role == "assistant":
+            entry = entries[place]
+            # An answer that stands as it was given, most of them, is told at a glance.
+            if (entry.interrupted or entry.content != message.content) and (of := _unmarked(entry, message)):
+                cut[id(message)] = of
     return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 
 
@@ -153,7 +155,7 @@ def missing(
 def _first(replay: Replay) -> int:
     """Where in ``held`` the window begins."""
     start = min(replay.matched, default=len(replay.held))
-    return min(start, last_user(replay.held) or 0) if replay.stale else start
+    return start and min(start, last_user(replay.held) or 0) if replay.stale else start
 
 
 def _unmarked(entry: Entry, message: Message) -> str | None:

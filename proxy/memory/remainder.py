@@ -11,7 +11,7 @@ from proxy.memory.contents import numbered, shown
 from proxy.memory.forgotten import Forgotten
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
-from proxy.memory.session import Entry, Session
+from proxy.memory.session import Entry, Session, disorder
 
 _SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
 _FIELDS: Final = tuple(name for name in Entry.__struct_fields__ if name != "role")
@@ -77,13 +77,14 @@ def remainder(session: Session) -> Remainder:
 def restored(messages: Sequence[Message], left: Remainder) -> Session:
     """The session that was exported as these messages and this remainder.
 
-    Raises ValueError where one does not belong to the other. System messages are left out.
+    Raises ValueError where one does not belong to the other, and where turns go back. System messages are
+    left out.
     """
     if len(messages) != len(left.entries):
         raise ValueError("it has as many entries as there are messages")
     told = numbered(messages, now=0.0)
     pairs = zip(told, left.entries, strict=True)
-    return Session(
+    session = Session(
         entries=tuple(_with(entry, more) for entry, more in pairs if entry.role in _SPEAKERS),
         life=left.life,
         turns=left.turns,
@@ -105,6 +106,9 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
         scale=left.scale,
         forgotten=left.forgotten,
     )
+    if (fault := disorder(session)) is not None:
+        raise ValueError(fault)
+    return session
 
 
 def _difference(entry: Entry, told: Entry) -> dict[str, Any]:

@@ -48,9 +48,10 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
         """The position in ``held`` of the newest words of the user, where the window puts them otherwise."""
         asked = self.asked
         place = NEW if asked is None else self.places[asked]
-        if asked is None or place < 0 or same(self.held[place].text, self.spoken[asked].text):
+        if asked is None or place < 0:
             return None
-        return place
+        entry, words = self.held[place], self.spoken[asked].text
+        return None if same(entry.text, words) or entry.replaces(words) else place
 
     @property
     def stale(self) -> bool:
@@ -58,16 +59,19 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
         asked, last = self.asked, last_user(self.held)
         if asked is None or last is None or self.places[asked] not in {NEW, last}:
             return False
+        if self.held[last].replaces(self.spoken[asked].text):
+            return False
         others = [h for i, h in enumerate(self.places) if i != asked]
         if NEW in others or any(h >= last for h in others):
             return False
         later = (number_of(self.spoken[asked]) or 0) > (self.held[last].engine_turn or 0)
         return not later and goes_on(self.held[last].text, self.spoken[asked].text)
 
-    def behind(self, forgotten: Sequence[Message]) -> "Replay":
-        """The same with lines in front of it that were forgotten."""
-        places = [*[FORGOTTEN] * len(forgotten), *self.places]
-        return msgspec.structs.replace(self, spoken=[*forgotten, *self.spoken], places=places)
+    def among(self, spoken: Sequence[Message], old: set[int]) -> "Replay":
+        """The same among all that was ``spoken``, some of which, by their positions, was forgotten."""
+        kept = iter(zip(self.spoken, self.places, strict=True))
+        lines = [(line, FORGOTTEN) if i in old else next(kept) for i, line in enumerate(spoken)]
+        return msgspec.structs.replace(self, spoken=[m for m, _ in lines], places=[h for _, h in lines])
 
 
 def read(held: Session, window: Sequence[Message]) -> Replay:
@@ -75,25 +79,26 @@ def read(held: Session, window: Sequence[Message]) -> Replay:
     return beside(held, spoken_in(window))
 
 
-def beside(held: Session, speech: Speech, *, overtaken: bool = False) -> Replay:
+def beside(held: Session, speech: Speech, *, overtaken: bool = False, known: bool = False) -> Replay:
     """A window's speech, laid beside what is held.
 
-    One that a newer request has overtaken begins no life, and may show older lines alone.
+    One that a newer request has overtaken begins no life, and may show older lines alone; so does one that is
+    ``known`` to be of the life that goes on, whatever it says.
     """
     entries, spoken = of_life(held), numbering.ordered(speech.lines)
     if old := bygone(held, spoken):
         kept = Speech([message for i, message in enumerate(spoken) if i not in old], speech.answering)
-        return beside(rest(held), kept, overtaken=overtaken).behind([spoken[i] for i in sorted(old)])
+        return beside(rest(held), kept, overtaken=overtaken, known=known).among(spoken, old)
     answering, moved = speech.answering, held.older
     run = _straight(entries, spoken, moved=moved)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
         return Replay(entries, spoken, run, end, anew=False, answering=answering)
     if entries and not any(number_of(message) is not None for message in spoken):
-        if overtaken:
+        if overtaken or known:
             return _aligned(entries, spoken, answering=answering, moved=moved)
         return _beginning(entries, spoken, held.newest, answering=answering, moved=moved)
-    anew = life.contradicts if overtaken else life.begins_anew
+    anew = life.never if known else life.contradicts if overtaken else life.begins_anew
     return _compared(entries, spoken, anew, answering=answering, moved=moved)
 
 
@@ -230,7 +235,10 @@ def _aligned(entries: Sequence[Entry], spoken: Sequence[Message], *, answering: 
 def _alone(entries: Sequence[Entry], words: Message) -> list[int]:
     """Words without any history are the newest that are held, once more, or new: they take nothing back."""
     last = last_user(entries)
-    return [NEW if last is None or Line(entries[last]).key != Line(words).key else last]
+    if last is None:
+        return [NEW]
+    known = Line(entries[last]).key == Line(words).key or entries[last].replaces(words.text)
+    return [last if known else NEW]
 
 
 def _newer(held: Sequence[Line], window: Sequence[Line]) -> int:

@@ -18,10 +18,11 @@ def paired(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> N
     for w in shown:
         if w in asked:
             places[w] = known.first(window[w], places[asked[w]])
-    for w in reversed(shown):
-        if w not in asked:
-            end = next((place for place in places[w + 1 :] if place >= 0), len(held))
+    end = len(held)
+    for w in range(len(places) - 1, -1, -1):
+        if window[w].lane == "tool" and w not in asked:
             places[w] = known.last(window[w], end)
+        end = places[w] if places[w] >= 0 else end
 
 
 class _Results:

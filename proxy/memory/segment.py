@@ -21,8 +21,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     ``messages`` is how many messages that are, and ``fingerprint`` is theirs. ``made`` is in seconds since
     1970. ``model`` made it; a ``digest`` is made of the turns' own sentences, until a model answers. One that
-    is ``stale`` stands for turns that were corrected since. ``added`` is what it tells beyond its turns:
-    nobody could make it of them again.
+    is ``stale`` stands for turns that were corrected since. ``added`` is what it tells beyond its turns,
+    in short where that is long: nobody could make it of them again.
     """
 
     text: str

@@ -7,13 +7,15 @@ import msgspec
 from msgspec import UNSET
 
 from filters.group import call_id
-from filters.message import Content, Message
+from filters.message import Content, Message, epoch_seconds
 from proxy.memory.agents import Agents
 from proxy.memory.forgotten import Forgotten
 from proxy.memory.newest import Newest
+from proxy.memory.order import going_back, risen
 from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.store import Unreadable
 from proxy.memory.told import Told
+from proxy.memory.wording import imprint
 
 T = TypeVar("T")
 
@@ -24,6 +26,10 @@ REASONING: Final = "reasoning_content"
 COMMAND: Final = "command"
 """The source of what a program put in through the engine's interface."""
 _ASIDE = 4
+_FIRST: Final = Reach(0, 0)
+# Before 2001 no voice engine spoke: a smaller number counts from something else than 1970.
+_CLOCKS_FROM: Final = 1e9
+_DAY: Final = 86_400.0
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -53,8 +59,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     broken: bool = False
     reasoning: str | None = None
     """What the model thought before it answered, where that is kept."""
+    replaced: str | None = None
+    """The imprint of the words that somebody put these in the place of: an engine may replay those yet."""
     recorded: float = 0.0
     """When it was first recorded, in seconds since 1970."""
+
+    @property
+    def at(self) -> float:
+        """When it was said, in seconds since 1970: as the engine says where that can be, else as recorded."""
+        told = epoch_seconds(self.timestamp)
+        can_be = told is not None and _CLOCKS_FROM <= told <= self.recorded + _DAY
+        return told if told is not None and can_be else self.recorded
 
     @property
     def place(self) -> Reach:
@@ -70,6 +85,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     def text(self) -> str:
         """What was said: the content, or its text parts joined by a line break."""
         return self.content if isinstance(self.content, str) else Message(role="", content=self.content).text
+
+    def replaces(self, text: str) -> bool:
+        """Whether these words were put in the place of a text."""
+        return self.replaced is not None and self.replaced == imprint(text)
 
     @property
     def generated(self) -> str:
@@ -174,6 +193,37 @@ def remembering(held: Session, unheard: Iterable[Entry]) -> Session:
     return msgspec.structs.replace(held, unheard=(*held.unheard, *answers)[-_ASIDE:]) if answers else held
 
 
+def ordered(session: Session) -> Session:
+    """The session with its turns in order: earlier versions may have written some that go back."""
+    if disorder(session) is None:
+        return session
+    entries = tuple(risen(session.entries, _FIRST))
+    newest = entries[-1].place if entries else START
+    last = max(newest, Reach(session.life, session.turns - 1), START)
+    return msgspec.structs.replace(
+        session,
+        entries=entries,
+        life=last.life,
+        turns=last.turn + 1,
+        summaries=tuple(risen(session.summaries, START, last)),
+    )
+
+
+def disorder(session: Session) -> str | None:
+    """Which of a session's turns goes back, or lies beyond all that there were; ``None`` where none does."""
+    last = max((session.life, session.turns - 1), START)
+    if session.life < 0 or session.turns < 0:
+        return "'life' and 'turns' count from 0"
+    told = (("entry", session.entries, _FIRST), ("summary", session.summaries, START))
+    for name, placed, least in told:
+        back = going_back(placed, least)
+        if back is not None:
+            return f"{name} {back + 1} goes back behind the turn before it"
+        if placed and (placed[-1].life, placed[-1].turn) > last:
+            return f"{name} {len(placed)} lies beyond 'life' and 'turns'"
+    return None
+
+
 def encode(session: Session) -> bytes:
     """A session as bytes for a store."""
     return msgspec.msgpack.encode(session)
@@ -189,8 +239,8 @@ def person_of(blob: bytes) -> str | None:
 
 
 def decode(blob: bytes) -> Session:
-    """A session from a store's bytes; raises msgspec.DecodeError for anything else."""
-    return _decoded(blob, Session)
+    """A session from a store's bytes, its turns in order; raises msgspec.DecodeError for anything else."""
+    return ordered(_decoded(blob, Session))
 
 
 def _decoded(blob: bytes, kind: type[T]) -> T:

@@ -55,6 +55,10 @@ APART: Final = 5.0
 back, and says nothing about what came first."""
 
 
+UNRENEWED: Final = -math.inf
+"""The ``ttl`` of a write that leaves the expiry as it is: nobody has spoken."""
+
+
 LEISURE: Final = 5.0
 """Seconds that ``replace``, ``cold``, ``delete`` and ``list`` may take: no call waits for them."""
 
@@ -62,9 +66,9 @@ LEISURE: Final = 5.0
 class Store(Protocol):
     """Sessions by key. Every method may raise StoreError, and none waits longer than its driver's time-out.
 
-    Any text but an empty one is an id. A session expires ``ttl`` seconds after its last write. What has
-    expired, or belongs to another tenant, is not there. Whoever stops waiting for a write, a time-out of
-    his own included, does not stop it.
+    Any text but an empty one is an id. A session expires ``ttl`` seconds after its last write; one that is
+    ``UNRENEWED`` leaves that as it is. What has expired, or belongs to another tenant, is not there. Whoever
+    stops waiting for a write, a time-out of his own included, does not stop it.
     """
 
     async def read(self, key: Key, *, leisure: bool = False) -> Held | None:

@@ -15,6 +15,7 @@ from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session, anew, decode, encode
 from proxy.memory.store import Key, Store
 from proxy.memory.unasked import Unasked
+from proxy.memory.unusable import Unusable
 
 _ATTEMPTS: Final = 10
 
@@ -32,6 +33,10 @@ class Unmade(Exception):
 
 class Unnamed(Unmade, Unasked):
     """There is no model that could make one."""
+
+
+class Useless(Unmade, Unusable):
+    """A model answered, and what it wrote is no summary."""
 
 
 class Contended(Exception):

@@ -24,11 +24,10 @@ def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
 
     ``injecting`` is whether summaries are shown; else a compaction is turns that move out.
     """
-    if injecting and session.summaries:
-        compacted: object = [(segment.reach, segment.text) for segment in session.summaries]
-    else:
-        compacted = session.moved
-    return blake2b(repr((life, compacted)).encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
+    if not (injecting and session.summaries):
+        return b"%d.%d" % (life, session.moved)
+    told = repr((life, [(segment.reach, segment.text) for segment in session.summaries]))
+    return blake2b(told.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
 
 
 def telling(  # noqa: PLR0913 - who is told of, when, and how much

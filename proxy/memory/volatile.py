@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from proxy.memory.store import APART, DELETION_KEPT, Deleted, Held, Key, Listed, Store
+from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Deleted, Held, Key, Listed, Store
 
 _SWEEP_EVERY = 60.0
 
@@ -99,8 +99,9 @@ class VolatileStore:
         self._deleted.clear()
 
     def _keep(self, key: Key, blob: bytes, ttl: float, cold: tuple[bytes, ...]) -> None:
-        now = time.time()
-        self._sessions[key] = _Kept(Held(bytes(blob), secrets.randbits(53) + 1), now, now + ttl, cold)
+        now, kept = time.time(), self._sessions.get(key)
+        expires = kept.expires if kept and ttl == UNRENEWED else now + ttl
+        self._sessions[key] = _Kept(Held(bytes(blob), secrets.randbits(53) + 1), now, expires, cold)
 
     def _kept(self, key: Key) -> _Kept | None:
         kept = self._sessions.get(key)

@@ -1,17 +1,18 @@
 """A session woven anew from what is held and what a window shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 
+from filters.group import call_id
 from filters.message import Message
 from proxy.memory.heard import entry_of, renewed
 from proxy.memory.line import CUT, NEW, Line, kinship
 from proxy.memory.newest import Newest, Turn
 from proxy.memory.question import question_before, turn_of, unasked
 from proxy.memory.replay import Replay
-from proxy.memory.session import Entry, Session, calls, remembering
+from proxy.memory.session import Entry, Session, remembering
 from proxy.memory.wording import goes_on
 
 
@@ -38,8 +39,9 @@ def woven(held: Session, replay: Replay, gone: set[int], *, now: float, seal: by
 
 def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
     replay = loom.replay
-    found = (_place(entries, entry) for entry in loom.shown.values())
-    first = next((place for place in found if place is not None), len(entries))
+    places = {id(entry): i for i, entry in enumerate(entries)}
+    found = [place for entry in loom.shown.values() if (place := places.get(id(entry))) is not None]
+    first = found[0] if found else len(entries)
     return Newest(
         at=loom.now,
         seal=seal,
@@ -47,24 +49,17 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
         since=loom.held.moved + first,
         answering=replay.answering,
         whole=first <= len(loom.held.entries) - len(replay.held),
-        asked=_asked(loom, entries),
+        asked=_asked(loom, entries, places, max(found, default=-1)),
     )
 
 
-def _asked(loom: "_Loom", entries: Sequence[Entry]) -> Turn | None:
+def _asked(loom: "_Loom", entries: Sequence[Entry], places: Mapping[int, int], last: int) -> Turn | None:
     replay = loom.replay
     if replay.asked is not None:
-        place = _place(entries[::-1], loom.shown.get(replay.asked))
-        return None if place is None else turn_of(entries, len(entries) - 1 - place)
-    shown = {id(entry) for entry in loom.shown.values()}
-    last = next((i for i in range(len(entries) - 1, -1, -1) if id(entries[i]) in shown), -1)
+        place = places.get(id(loom.shown.get(replay.asked)))
+        return None if place is None else turn_of(entries, place)
     place = question_before(entries, last)
     return unasked(entries, loom.life, loom.turns) if place is None else turn_of(entries, place)
-
-
-def _place(entries: Sequence[Entry], entry: Entry | None) -> int | None:
-    """Where this very entry stands."""
-    return next((i for i, other in enumerate(entries) if other is entry), None)
 
 
 class _Loom:
@@ -84,6 +79,8 @@ class _Loom:
         self._run = _run(replay)
         self.order = _order(replay, self._run)
         self._following = _following(replay, self.order)
+        self._callers: dict[str | None, int] = {}
+        self._known = 0
 
     def take_run(self) -> None:
         """Lays down the window's first lines, as far as they are held in one row."""
@@ -138,8 +135,10 @@ class _Loom:
 
     def _confirm(self, answered: str) -> None:
         """A call that a result came back for was carried out, though no window may show it."""
-        calling = (i for i in range(len(self.entries) - 1, -1, -1) if calls(self.entries[i], answered))
-        place = next(calling, None)
+        for i in range(self._known, len(self.entries)):
+            self._callers |= dict.fromkeys(map(call_id, self.entries[i].tool_calls or ()), i)
+        self._known = len(self.entries)
+        place = self._callers.get(answered)
         if place is not None and self.entries[place].pending:
             self.entries[place] = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
 
@@ -187,23 +186,23 @@ def _order(replay: Replay, start: int) -> list[int]:
     Words of the user that stand between a question and its answer were said when the answer was.
     """
     keys: dict[int, tuple[int, bool]] = {}
+    ends = {replay.held[h].turn: h for h in sorted(replay.matched)}
     before = replay.places[start - 1] if start else -1
     for position in range(start, len(replay.places)):
         place = replay.places[position]
         if place >= 0:
             before = max(before, place)
         elif replay.spoken[position].role == "user":
-            before = _turn_end(replay, before)
+            before = _turn_end(replay, before, ends)
         keys[position] = (before, True) if place < 0 else (place, False)
     return sorted((i for i in keys if replay.places[i] >= NEW), key=keys.__getitem__)
 
 
-def _turn_end(replay: Replay, place: int) -> int:
-    """The last line that the window shows of a held turn that a user began."""
+def _turn_end(replay: Replay, place: int, ends: Mapping[int, int]) -> int:
+    """The last line that the window shows of a held turn that a user began, of all turns' last lines."""
     if place < 0 or replay.held[place].role != "user":
         return place
-    turn = replay.held[place].turn
-    return max(h for h in replay.matched if replay.held[h].turn == turn)
+    return ends[replay.held[place].turn]
 
 
 def _unglued(entries: list[Entry]) -> list[Entry]:

@@ -1,6 +1,7 @@
 """Whether two texts are the same words, as far as engines keep words the same."""
 
 from collections import Counter
+from hashlib import blake2b
 
 from filters.letters import WORD, bare
 
@@ -15,6 +16,11 @@ def same(one: str, other: str) -> bool:
         return True
     letters = bare(one)
     return bool(letters) and letters == bare(other)
+
+
+def imprint(text: str) -> str:
+    """What is the same for texts that say the same, and tells nothing of the words."""
+    return blake2b((bare(text) or text).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def goes_on(text: str, start: str) -> bool:

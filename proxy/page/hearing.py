@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from filters.message import epoch_seconds
 from filters.unheard import unheard
 from proxy.memory.compaction import corrected
 from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session
+from proxy.memory.wording import imprint
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +68,22 @@ def is_as_shown(line: Line, shown: str) -> bool:
 
 
 def reworded(session: Session, position: int, text: str) -> Session:
-    """The session with other words at one position, all of them heard; a summary of the old ones is stale."""
+    """The session with other words at one position, all of them heard; a summary of the old ones is stale.
+
+    The old ones are known again where an engine replays them, but not kept.
+    """
     place, words = position - session.moved, as_typed(text)
     entries = list(session.entries)
-    if words == as_typed(entries[place].text):
+    entry = entries[place]
+    if words == as_typed(entry.text):
         return session
     entries[place] = msgspec.structs.replace(
-        entries[place], content=words, original=None, interrupted=False, interrupt_timestamp=None
+        entry,
+        content=words,
+        original=None,
+        interrupted=False,
+        interrupt_timestamp=None,
+        replaced=entry.replaced or imprint(entry.text),
     )
     return corrected(session, msgspec.structs.replace(session, entries=tuple(entries)))
 
@@ -90,7 +99,7 @@ def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> Line
         role=entry.role,
         speaker=entry.user or entry.name,
         source=entry.source,
-        at=epoch_seconds(entry.timestamp) or entry.recorded,
+        at=entry.at,
         turn=entry.turn if entry.engine_turn is None else entry.engine_turn,
         text=entry.text,
         lost=_lost(entry),

@@ -6,8 +6,9 @@ from itertools import islice
 from typing import Final
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
+from proxy.endless import Endless
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room
 from proxy.page.visitor import is_secure
@@ -47,7 +48,7 @@ def _address(room: Room) -> str:
 
 
 async def _streamed(room: Room) -> Response:
-    return StreamingResponse(_events(room), 200, _UNBUFFERED, "text/event-stream")
+    return Endless(_events(room), _UNBUFFERED)
 
 
 async def _events(room: Room) -> AsyncIterator[bytes]:

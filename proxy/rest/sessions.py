@@ -18,7 +18,7 @@ from proxy.memory.cold import cold_part
 from proxy.memory.compaction import fitted
 from proxy.memory.contents import Summary, contents, imported, summaries, with_summaries
 from proxy.memory.remainder import Remainder, remainder, restored
-from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.memory.store import Key
 from proxy.pipeline import Memory
 from proxy.place import decoded, identifier
@@ -145,7 +145,7 @@ async def _fitted(memory: Memory, session: Session) -> tuple[Session, list[bytes
 
 def _export(hot: Session, cold: Sequence[bytes]) -> Response:
     moved = (msgspec.msgpack.decode(entry, type=Entry) for entry in cold)
-    session = msgspec.structs.replace(hot, entries=(*moved, *hot.entries), moved=0)
+    session = ordered(msgspec.structs.replace(hot, entries=(*moved, *hot.entries), moved=0))
     return rest.answer({**_told(session), _OWN: remainder(session)})
 
 

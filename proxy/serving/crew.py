@@ -9,12 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-SIGNALS: Final = frozenset(
-    sign
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD", "SIGALRM")
-    if (sign := getattr(signal, name, None)) is not None
-)
-"""What the first process waits for; those that it starts are born with all of it held back."""
+from proxy.serving.signals import SIGNALS
 
 _YOUNG: Final = 5.0
 _LONGEST_PAUSE: Final = 10.0
@@ -55,6 +50,7 @@ class Crew:
     def run(self) -> bool:
         """Returns when all have ended; whether all ended well."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Those that it starts are born so, and listen when they can.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         well = True
         self._fill()

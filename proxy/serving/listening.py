@@ -4,6 +4,7 @@ import errno
 import socket
 
 from proxy.errors import ConfigError
+from proxy.hostname import ADVICE, is_host_name
 
 _BACKLOG = 2048
 # What a client does not read waits with the model. Left alone, the kernel takes megabytes, and we as many.
@@ -12,6 +13,8 @@ _ROOM = 128 * 1024
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """Sockets at all addresses of a host. Raises ConfigError, which says what to do, where there is none."""
+    if not is_host_name(host):
+        raise ConfigError(f"{host}: {ADVICE}")
     try:
         return _bound(host, port)
     except OSError as error:

@@ -11,7 +11,6 @@ import msgspec
 
 from proxy.app import App
 from proxy.flight import Line
-from proxy.serving.crew import SIGNALS
 from proxy.serving.neighbours import LARGEST, Entered, Forgotten, Looking, Neighbours, Note, Turned
 from proxy.supersession import Asked
 
@@ -34,7 +33,6 @@ class Membership:
     async def keep(self) -> None:
         """Until it is cancelled."""
         loop = asyncio.get_running_loop()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         loop.add_reader(self._lifeline, self._orphaned)
         self._neighbours.listen(self._hear)
         self._app.in_flight.tell = self._entered

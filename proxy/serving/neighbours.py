@@ -30,7 +30,7 @@ class Looking(msgspec.Struct, frozen=True, tag="looking"):
 
 
 class Entered(msgspec.Struct, frozen=True, tag="entered"):
-    """A turn of a session and a pipeline has begun, ``at`` seconds since 1970; ``asked`` is what it shows."""
+    """A turn of a session and a pipeline began ``at``, by ``time.monotonic``; ``asked`` is what it shows."""
 
     key: Key
     pipeline: str

@@ -14,7 +14,9 @@ from proxy import assembly
 from proxy.app import App
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
+from proxy.era import Parts
 from proxy.errors import ConfigError
+from proxy.telemetry.metrics import Metrics
 
 _log = logging.getLogger("turnkeeper")
 
@@ -39,7 +41,8 @@ class Reload:
         async with self._one_at_a_time:
             seen = self._contents()
             try:
-                self._take_over(await asyncio.to_thread(load, self._path, self._environ))
+                # In a thread: callers wait on the loop, and to read a machine's certificates takes a while.
+                self._take_over(*await asyncio.to_thread(self._read, self._app.metrics))
             except ConfigError as error:
                 _log.error("The configuration stays as it was:\n%s", error.message)
             # A file that is named only now was read just now.
@@ -77,9 +80,12 @@ class Reload:
         named = (self._path.parent / name for name in self._settings.filters)
         return [self._path, *(file for file in named if file.parent.is_dir())]
 
-    def _take_over(self, settings: Settings) -> None:
-        app = self._app
-        app.swap(assembly.parts(settings, self._environ, app.metrics, app.traces))
+    def _read(self, metrics: Metrics) -> tuple[Settings, Parts]:
+        settings = load(self._path, self._environ)
+        return settings, assembly.parts(settings, self._environ, metrics, self._app.traces)
+
+    def _take_over(self, settings: Settings, parts: Parts) -> None:
+        self._app.swap(parts)
         self._settings = settings
         if late := [repr(name) for name in _READ_AT_THE_START if _differ(name, self._first, settings)]:
             _log.warning("%s: a change of %s wants a restart.", self._path, ", ".join(late))

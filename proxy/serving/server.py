@@ -12,6 +12,7 @@ import uvicorn
 
 from proxy.app import App
 from proxy.configuration.settings import Settings
+from proxy.serving import signals
 from proxy.serving.protocol import Protocol
 from proxy.serving.reload import Reload
 from proxy.telemetry.log import logging_to
@@ -54,10 +55,8 @@ class Server(uvicorn.Server):
         app: App,
         reload: Reload,
         beside: Sequence[Work] = (),
-        early: Sequence[int] = (),
     ) -> None:
         super().__init__(config)
-        self._early = early
         self._app = app
         self._reload = reload
         self._beside = beside
@@ -68,14 +67,14 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
         if hasattr(signal, "SIGHUP"):
-            loop.add_signal_handler(signal.SIGHUP, self._do, self._reload.now)
+            loop.add_signal_handler(signal.SIGHUP, self._again)
         for work in self._beside:
             self._do(work)
-        for sign in self._early[:1]:  # one that came before there was a loop to end
-            loop.call_soon(self.handle_exit, sign, None)
+        loop.call_soon(signals.release)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends what runs beside the calls, then serving itself."""
+        signals.hold(signals.AGAIN)  # once the loop is closed, nobody else would hear it
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -99,6 +98,10 @@ class Server(uvicorn.Server):
             if isinstance(connection, Protocol) and connection.flow.write_paused:
                 connection.transport.abort()
 
+    def _again(self) -> None:
+        if not self.should_exit:
+            self._do(self._reload.now)
+
     def _do(self, work: Work) -> None:
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
@@ -118,14 +121,14 @@ def serve(
     beside: Sequence[Work] = (),
 ) -> None:
     """Serves until SIGTERM or SIGINT, and then returns; what is done ``beside`` ends with it."""
+    signals.hold()
     # uvicorn raises the signal again when it is done; having ended well is no failure.
-    early: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, lambda number, _: early.append(number))
+        signal.signal(sign, lambda *_: None)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
     sys.setswitchinterval(_SWITCH_AFTER)
     config = uvicorn_config(app, grace=settings.listen.grace)
     with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
-        Server(config, app, reload, beside, early).run(sockets)
+        Server(config, app, reload, beside).run(sockets)

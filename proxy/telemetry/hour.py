@@ -58,6 +58,8 @@ class Hour:
 
     def _at(self, start: int, tenant: str) -> Minute:
         minutes = self._minutes.setdefault(tenant, deque(maxlen=_MINUTES))
+        while minutes and minutes[-1].start > start:  # the clock was set back: nobody would look there
+            minutes.pop()
         if not minutes or minutes[-1].start < start:
             minutes.append(Minute(start))
         return minutes[-1]

@@ -3,6 +3,7 @@
 from importlib.metadata import EntryPoint
 from typing import Final, Protocol
 
+from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.telemetry.account import Account
 from proxy.telemetry.lineage import Lineage
 
@@ -30,9 +31,12 @@ def traced_to(endpoint: str) -> Tracing | None:
 
 def address(given: str) -> str:
     """An address to which spans can be sent, or none; nothing is connected. Raises ValueError."""
-    if given and not given.startswith(("http://", "https://")):
-        raise ValueError("write an OTLP address over HTTP, such as http://127.0.0.1:4318/v1/traces")
     if given:
+        host = host_of(given)
+        if not host:
+            raise ValueError("write an OTLP address over HTTP, such as http://127.0.0.1:4318/v1/traces")
+        if not is_host_name(host):
+            raise ValueError(ADVICE)
         _maker()
     return given
 

@@ -39,3 +39,12 @@ def test_the_proxy_is_measured_at_each_level_with_and_without_memory():
     ]
     assert all(float(row[2]) > 0 for row in rows)
     assert all(row[-1].strip(" |") == "0" for row in rows), "no stream failed"
+
+
+def test_a_caller_who_pauses_is_measured_within_a_session_and_without_one():
+    told = run("bench.caller", "--turns", "2", "--pause", "0", "--memory", "sqlite")
+    memory, within, without, adds = told.splitlines()[-1].strip("| ").split(" | ")
+    assert memory == "sqlite"
+    assert float(within.split()[0]) > 0
+    assert float(without.split()[0]) > 0
+    assert abs(float(adds)) < 1000

@@ -73,7 +73,27 @@ def test_an_import_is_exactly_what_was_exported(proxy: ProxyServer, upstream: Fa
     assert exported(proxy, "s2") == whole
 
 
-@pytest.mark.parametrize("own", [1, {}, {"entries": [{}, {}]}, {"entries": [{"turn": "x"}]}, {"colour": 1}])
+def test_an_import_whose_turns_go_back_is_refused_at_once(serve: Serve) -> None:
+    proxy = serve(CONFIG)
+    said = [{"role": "assistant" if i % 2 else "user", "content": f"Line {i}."} for i in range(130)]
+    own = [{"life": 10 * (i < 100), "turn": i // 2} for i in range(130)]
+    whole = {"contents": said, "turnkeeper": {"entries": own, "life": 10, "turns": 70}}
+    got = proxy.client.put(f"{ALL}/s1", json=whole)
+    assert got.status_code == 400
+    assert "entry 101 goes back behind the turn before it" in got.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        1,
+        {},
+        {"entries": [{}, {}]},
+        {"entries": [{"turn": "x"}]},
+        {"entries": [{"turn": 5}], "turns": 5},
+        {"colour": 1},
+    ],
+)
 def test_what_does_not_belong_to_an_import_is_refused(serve: Serve, own: Any) -> None:
     proxy = serve(CONFIG)
     got = proxy.client.put(f"{ALL}/s1", json={"contents": [user("Hi")], "turnkeeper": own})

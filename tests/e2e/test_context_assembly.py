@@ -83,6 +83,9 @@ def test_all_three_are_asked_at_once_and_none_waits_for_another(proxy, upstream,
 
     store, archiving = memory.store, memory.archiving
     monkeypatch.setattr(store, "read", met("stm", store.read))
+    monkeypatch.setattr(
+        archiving.acquaintance, "at_once", lambda _: None
+    )  # as where a server has to be asked
     monkeypatch.setattr(archiving.acquaintance, "of", met("ltm", archiving.acquaintance.of))
     monkeypatch.setattr(archiving.recollection, "of", met("search", archiving.recollection.of))
     got = say(proxy, "When does the harbour museum open?")

@@ -112,6 +112,17 @@ def test_sessions_know_nothing_of_each_other_and_a_file_carries_one(proxy, upstr
     assert held(proxy, "three") == held(proxy, "one")
 
 
+def test_an_engine_that_never_shows_an_answer_gets_them_all_back(proxy, upstream) -> None:
+    spoken: list[str] = []
+    for number in range(4):
+        upstream.script = says(f"Answer {number}.")
+        spoken.append(f"Question {number}?")
+        say(proxy, *spoken)
+    talk = [text for n in range(3) for text in (f"Question {n}?", f"Answer {n}.")]
+    assert shown(upstream) == ["You are a browser.", *talk, "Question 3?"]
+    assert [m["content"] for m in held(proxy)] == [*talk, "Question 3?", "Answer 3."]
+
+
 def test_the_oldest_go_first_and_no_call_loses_its_result(proxy, upstream) -> None:
     visit(proxy, upstream)
     upstream.script = says("Noted.")

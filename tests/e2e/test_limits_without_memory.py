@@ -1,6 +1,9 @@
 """Limits where nothing is remembered: they are counted in the process, and kept."""
 
+import time
 from collections.abc import Callable
+
+import pytest
 
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer
@@ -25,3 +28,15 @@ def test_tokens_are_counted(serve: Serve) -> None:
     assert "x-turnkeeper-degraded" not in first.headers
     assert until(lambda: proxy.chat().status_code == 429)
     assert proxy.chat().json()["error"]["type"] == "tokens"
+
+
+@pytest.mark.parametrize("step", [-1800.0, 1800.0])
+def test_nobody_waits_for_a_clock_that_is_set(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    proxy, real = serve(CONFIG + "limits: {requests_per_minute: 1}\n"), time.time
+    assert proxy.chat().status_code == 200
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    got = proxy.chat()
+    assert got.status_code == 429
+    assert 0 < int(got.headers["retry-after"]) <= 60

@@ -1,13 +1,15 @@
 """A new configuration is taken over whole, or not at all, and no call notices."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.serving_process import ServingProcess
@@ -15,7 +17,8 @@ from tests.waiting import until
 
 CONFIG = """
 listen: {port: "${PORT}"}
-upstreams: {main: {base_url: "URL"}}
+upstreams:
+  main: {base_url: "URL"}
 pipelines:
   default: {upstreams: [main], model: MODEL}
 """
@@ -106,7 +109,12 @@ def test_a_watched_filter_is_taken_over_when_it_changes(start: Start, upstream: 
     assert until(lambda: asked() == "two")
 
 
-@pytest.mark.parametrize("text", ["pipelines: [", "", "upstreams: {main: {base_url: 'practice:', modle: x}}"])
+NOWHERE = "upstreams: {main: {base_url: 'http://a..b/v1'}}\npipelines: {default: {upstreams: [main]}}\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["pipelines: [", "", "upstreams: {main: {base_url: 'practice:', modle: x}}", NOWHERE]
+)
 def test_a_bad_edit_changes_nothing_and_is_reported(start: Start, text: str) -> None:
     serving = start()
     serving.write(text or " ")
@@ -116,6 +124,41 @@ def test_a_bad_edit_changes_nothing_and_is_reported(start: Start, text: str) -> 
     serving.stop()
     assert f"{serving.path}:1" in serving.log
     assert "Traceback" not in serving.log
+
+
+def test_calls_are_answered_while_certificates_are_read_and_they_are_read_once(
+    start: Start, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A pipe stands for a slow disk: it is opened when somebody reads, and who reads again waits for ever."""
+    authorities = tmp_path / "authorities.pem"
+    trustme.CA().cert_pem.write_to_path(str(authorities))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
+    serving, content = start(), authorities.read_bytes()
+    authorities.unlink()
+    os.mkfifo(authorities)
+    others = "".join(f"  {name}: {{base_url: 'https://{name}.example'}}\n" for name in ("a", "b", "c"))
+    serving.write(config(upstream, "two").replace("pipelines:", others + "pipelines:"))
+    serving.hang_up()
+    pipe = opened(authorities)
+    try:
+        assert serving.model() == "one"
+        os.write(pipe, content)
+    finally:
+        os.close(pipe)
+    assert until(lambda: serving.model() == "two")
+
+
+def opened(pipe: Path) -> int:
+    """The end of a pipe that is written to, once somebody reads it."""
+    found: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):
+            found.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(found)
+
+    assert until(is_read)
+    return found[0]
 
 
 def test_new_pipelines_come_and_old_ones_go(start: Start) -> None:

@@ -107,6 +107,44 @@ def test_a_signal_right_behind_the_greeting_is_not_lost(tmp_path: Path, pause: f
         time.sleep(pause)
         process.send_signal(signal.SIGTERM)
         try:
-            assert process.wait(20) in {0, -signal.SIGTERM}
+            assert process.wait(20) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.05, 0.1])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_reload_right_behind_the_greeting_is_carried_out(
+    tmp_path: Path, pause: float, workers: int
+) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG + "listen: {port: 0}\n")
+    command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml"), f"--workers={workers}"]
+    said = tmp_path / "said.log"
+    with (
+        said.open("wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process,
+    ):
+        assert process.stdout
+        process.stdout.readline()
+        time.sleep(pause)
+        try:
+            process.send_signal(signal.SIGHUP)
+            again = "The configuration was read again"
+            assert until(lambda: said.read_text().count(again) == workers, 15)
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def test_whoever_is_told_to_end_reads_nothing_again(serving: ServingProcess, upstream: FakeUpstream) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 2.0, chunk(DONE), END)
+    with serving.client.stream("POST", "/v1/chat/completions", json=CALL) as got:
+        serving.process.send_signal(signal.SIGTERM)
+        assert until(lambda: serving.readiness() == 503)
+        while serving.process.poll() is None:
+            serving.hang_up()
+            time.sleep(0.005)
+        assert got.read().endswith(DONE)
+    assert serving.process.returncode == 0
+    assert "read again" not in serving.log

@@ -135,9 +135,60 @@ async def test_a_withdrawal_in_the_hot_part_leaves_what_moved_out(archive: Archi
     assert await kept(archive) == ["One", "Two", "Three", "Four", "Five"]
 
 
+async def test_an_older_state_changes_nothing_where_a_newer_one_was_kept(archive: Archive):
+    whole = entries("One", "Two", "Three", "Four", "Five", "Six")
+    older = session(entries=(*whole[:3], *entries("Other", first=9)), updated=NOW - 2)
+    await archive.keep(KEY, session(entries=whole, updated=NOW - 1), mark=NOW - 1)
+    assert await archive.keep(KEY, msgspec.structs.replace(older, moved=3), mark=NOW) == 3
+    await archive.keep_moved(KEY, older, entries("Wrong", "Moved"), start=0)
+    assert await kept(archive) == ["One", "Two", "Three", "Four", "Five", "Six"]
+    assert await archive.marks("acme") == {"call": NOW - 1}
+    assert await asked(archive, "other wrong moved") == []
+
+
+async def test_a_correction_within_the_same_moment_is_kept(archive: Archive):
+    held = session("My dog is Rex.", updated=NOW - 1)
+    await archive.keep(KEY, held, mark=NOW)
+    await archive.keep(KEY, msgspec.structs.replace(held, entries=entries("My dog is Max.")), mark=NOW)
+    assert await kept(archive) == ["My dog is Max."]
+
+
+async def test_a_state_of_a_clock_that_ran_ahead_orders_nothing(archive: Archive):
+    held = session("One", "Two", updated=NOW + 86_400)
+    await archive.keep(KEY, held, mark=NOW + 86_400)
+    whole = (*held.entries, *entries("Three", first=1))
+    for second in (1, 2):
+        later = msgspec.structs.replace(held, entries=whole, updated=NOW + second)
+        await archive.keep(KEY, later, mark=NOW + second)
+    assert await kept(archive) == ["One", "Two", "Three"]
+    assert await archive.marks("acme") == {"call": NOW + 2}
+
+
+async def test_a_session_made_anew_is_kept_whatever_its_clock_says(archive: Archive):
+    await archive.keep(KEY, session("One", "Two", created=NOW - 50, updated=NOW), mark=NOW)
+    await archive.keep(KEY, session("Three", created=NOW - 60, updated=NOW - 60), mark=NOW)
+    assert await kept(archive) == ["Three", "One", "Two"]
+
+
+async def test_many_states_at_once_leave_the_newest(archive: Archive):
+    whole = entries(*(str(number) for number in range(24)))
+    states = [session(entries=whole[:count], updated=NOW - 90 + count) for count in range(2, 25, 2)]
+    shuffled = [*states[1::2], *reversed(states[::2])]
+    await asyncio.gather(*(archive.keep(KEY, state, mark=state.updated) for state in shuffled))
+    assert await kept(archive) == [str(number) for number in range(24)]
+    assert await archive.marks("acme") == {"call": states[-1].updated}
+
+
 async def test_marks_tell_when_each_session_was_kept(archive: Archive):
     await archive.keep(KEY, session("One"), mark=7.5)
     await archive.keep(Key("other", "call"), session("One"), mark=9.5)
+    assert await archive.marks("acme") == {"call": 7.5}
+
+
+async def test_a_mark_never_goes_back(archive: Archive):
+    await archive.keep(KEY, session("One"), mark=7.5)
+    await archive.keep(KEY, session("One"), mark=5.5)
+    await archive.keep_moved(KEY, session(moved=1), entries("One"), start=0)
     assert await archive.marks("acme") == {"call": 7.5}
 
 
@@ -482,6 +533,36 @@ async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive:
     later = Entry(role="user", turn=1, content="Hello again.", timestamp=NOW + 4, recorded=NOW + 5)
     await archive.keep(KEY, session(entries=(replayed, later), created=NOW + 5), mark=NOW)
     assert await kept(archive) == ["Hello again."]
+
+
+async def test_what_was_forgotten_under_a_clock_that_ran_ahead_orders_nothing_that_comes(archive: Archive):
+    ahead = NOW + 86_400
+    for person in (ANN, BOB):
+        await archive.forget(person, at=ahead)
+    for forget in (archive.forget_session, archive.forget_strangers):
+        await forget(KEY, at=ahead)
+    later = session("My dog is Rex.")
+    bobs = msgspec.structs.replace(entries("My dog is Max.", first=1)[0], user="bob")
+    await archive.keep(KEY, msgspec.structs.replace(later, entries=(*later.entries, bobs)), mark=NOW)
+    await archive.keep(KEY, session("Hello.", user=None, created=NOW - 50), mark=NOW)
+    assert await kept(archive) == ["My dog is Rex.", "My dog is Max.", "Hello."]
+    await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW))
+    assert [fact.id for fact in await archive.facts(ANN, now=NOW)] == ["f1"]
+
+
+async def test_what_was_said_under_that_clock_before_it_was_forgotten_stays_away(archive: Archive):
+    ahead = NOW + 86_400
+    await archive.forget(ANN, at=ahead)
+    await archive.keep(KEY, session("My dog is Rex.", created=ahead - 10), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=ahead - 10))
+    assert await kept(archive) == [] == await archive.facts(ANN, now=NOW)
+
+
+async def test_a_forgetting_that_orders_nothing_hides_no_other(archive: Archive):
+    await archive.forget(ANN, at=NOW)
+    await archive.forget_session(KEY, at=NOW + 86_400)
+    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    assert await kept(archive) == []
 
 
 async def test_who_was_forgotten_is_told(archive: Archive):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.store import Deleted, Held, Key, Store, StoreError
+from proxy.memory.store import UNRENEWED, Deleted, Held, Key, Store, StoreError
 from tests.memory.conftest import FORGETFUL, SEALED, Open
 
 pytestmark = pytest.mark.anyio
@@ -323,6 +323,46 @@ async def test_a_session_expires(store: Store):
     assert await store.list("acme") == []
     assert await store.delete(KEY) is False
     assert not await store.write(KEY, b"x", version=version, ttl=60)
+
+
+@pytest.mark.parametrize("way", ["write", "replace"])
+async def test_what_is_no_turn_leaves_the_expiry_as_it_is(store: Store, way: str):
+    version = await put(store, ttl=2, cold=(b"a",))
+    assert await getattr(store, way)(KEY, b"2", version=version, ttl=UNRENEWED, cold=[b"b"])
+    held = await read(store)
+    assert held.blob == b"2"
+    assert await store.cold(KEY) == ([b"a", b"b"] if way == "write" else [b"b"])
+    assert [line.session for line in await store.list("acme")] == [KEY.session]
+    await gone(store)
+    assert await store.cold(KEY) == [] == await store.list("acme")
+    assert not await store.write(KEY, b"x", version=held.version, ttl=60)
+    assert await store.write(KEY, b"new", version=0, ttl=60)
+    assert await store.cold(KEY) == []
+
+
+async def test_a_cold_part_that_begins_with_what_is_no_turn_goes_with_its_session(store: Store):
+    version = await put(store, ttl=1)
+    assert await store.write(KEY, b"2", version=version, ttl=UNRENEWED, cold=[b"a"])
+    assert await store.cold(KEY) == [b"a"]
+    await gone(store)
+    assert await store.write(KEY, b"new", version=0, ttl=60)
+    assert await store.cold(KEY) == []
+
+
+async def test_a_turn_renews_what_was_left_as_it_was(store: Store):
+    version = await put(store, ttl=0.8)
+    assert await store.write(KEY, b"2", version=version, ttl=UNRENEWED)
+    assert await store.write(KEY, b"3", version=(await read(store)).version, ttl=60)
+    assert await store.write(KEY, b"4", version=(await read(store)).version, ttl=UNRENEWED)
+    await asyncio.sleep(1)
+    assert (await read(store)).blob == b"4"
+
+
+async def test_a_write_that_lost_leaves_the_expiry_as_it_is(store: Store):
+    version = await put(store, ttl=60)
+    assert not await store.write(KEY, b"lost", version=version + 1, ttl=UNRENEWED)
+    assert not await store.write(Key("acme", "none"), b"lost", version=7, ttl=UNRENEWED)
+    assert (await read(store)).version == version
 
 
 async def test_a_session_that_expired_begins_anew(store: Store):

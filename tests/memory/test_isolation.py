@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.recall import recall
+from proxy.memory.recent import Recent
 from proxy.memory.store import Key, Store
 from proxy.record import Recorder, Said, Window
 from tests.fake_upstream import stream_of
@@ -36,7 +37,7 @@ async def test_tenants_and_users_with_the_same_ids_never_meet(
         for tenant in tenants
         for session, user in zip(sessions, users, strict=True)
     }
-    recorder = Recorder(store, FEW)
+    recorder = Recorder(Recent(store), FEW)
     for number in range(4):
         for key, user in keys.items():
             recorder.put(turn(key, user, number))

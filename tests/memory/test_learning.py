@@ -13,11 +13,12 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
 from proxy.memory.knowledge import Knowledge, Learnt
-from proxy.memory.learning import MANY, Heard, Learning, Unfound
+from proxy.memory.learning import MANY, Heard, Learning, Unfound, heard
 from proxy.memory.open import open_store
 from proxy.memory.segment import Reach
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.store import Key
+from proxy.page.hearing import lines
 
 pytestmark = pytest.mark.anyio
 KEY, ANN, BOB = Key("acme", "s1"), Scope("acme", "ann"), Scope("acme", "bob")
@@ -216,6 +217,27 @@ async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passe
     assert await bench.learning.do(KEY, 3) is True
     assert (await bench.session()).learnt == Reach(0, 0)
     assert await bench.known() == []
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "at"),
+    [
+        (1678890180, 1678890180.0),
+        (1678890180123, 1678890180.123),
+        (12345, 1700000000.0),
+        (0, 1700000000.0),
+        (-5, 1700000000.0),
+        (1e20, 1700000000.0),
+        (1e308, 1700000000.0),
+        (2**53, 1700000000.0),
+        (None, 1700000000.0),
+    ],
+)
+def test_a_time_that_cannot_be_is_when_it_was_recorded(timestamp: float | None, at: float) -> None:
+    said = Entry(role="user", turn=0, content="Hi", timestamp=timestamp, recorded=1700000000.0)
+    assert heard(KEY, said).at == said.at == at
+    (line,) = lines([], [said], 0)
+    assert line.at == at
 
 
 async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_something(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.open import open_store
 from proxy.memory.plan import Window
-from proxy.memory.recall import known, laid
+from proxy.memory.recall import Wanted, known, laid
 from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Store
@@ -212,6 +212,27 @@ def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(dig
     assert "The hotel by the lake is full." in told[0]
 
 
+def test_what_was_added_grows_no_summary_for_ever() -> None:
+    async def run() -> list[Segment]:
+        store = await stored(Session(entries=entries(20), turns=20))
+        summaries = Summaries(store, WINDOW, Writer())
+        for number in range(40):
+            long = " ".join(f"Hotel {number} has {room} free rooms." for room in range(30))
+            await summaries.summarize(KEY, [Message(role="user", content=long)])
+            while await summaries.do(KEY, 0):
+                pass
+        # It was corrected what was said.
+        await change(store, lambda s: msgspec.structs.replace(s, summaries=tuple(map(_stale, s.summaries))))
+        while await summaries.do(KEY, 0):
+            pass
+        return list(await summaries.get_summaries(KEY))
+
+    merged = asyncio.run(run())[0]
+    assert "notes: " in merged.added
+    assert len(merged.added) < 2500
+    assert merged.text.startswith(merged.added)
+
+
 def _longer(session: Session) -> Session:
     """The same while there are few summaries, with more turns to summarise."""
     if len(session.summaries) > WINDOW.summaries or session.turns > 100:
@@ -361,7 +382,7 @@ def test_numbers_behind_the_reach_give_way_wherever_they_stand() -> None:
 
 def test_where_nothing_is_injected_nothing_gives_way() -> None:
     window = [*replayed(HALF), NEWEST]
-    snapshot, heard, _ = known(laid(HALF, window), window, injecting=False)
+    snapshot, heard, _ = known(laid(HALF, window), window, Wanted(injecting=False))
     assert heard is window
     assert snapshot.summaries == ()
 

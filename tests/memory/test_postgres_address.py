@@ -25,11 +25,13 @@ GOOD = [
     "postgresql://u@one:5432,two:5433,three/memory?target_session_attrs=read-write",
     "postgresql://postgres@/postgres?host=/tmp/pg&search_path=acme",
     "postgresql://u:p@%2Fvar%2Frun/memory",
+    f"postgresql://u:p@%2Fvar%2F{'x' * 70}/memory",
     "postgresql://u:p@/memory?host=one,two&port=5432,5433",
     "postgresql://u:p@h/a@b?application_name=c@d",
     "postgresql:///memory?host=/tmp/a%20b:c",
 ]
 PLACE, OPTIONS = "write postgresql://user:password@host:port/database", "options are written name=value"
+LABELS = "between two dots stand 1 to 63 characters"
 BAD = [
     ("postgresql://u:s3cret[ss@127.0.0.1/db", PLACE),
     ("postgresql://u:s3cret@127.0.0.1:54x/db", PLACE),
@@ -43,6 +45,9 @@ BAD = [
     ("postgresql://u:s3cret?ss=1@127.0.0.1/db", PLACE),
     ("postgresql://u:s3cret@one,,two/db", PLACE),
     ("postgresql://u:s3cret@[::1/db", PLACE),
+    ("postgresql://u:s3cret@one,a..b/db", LABELS),
+    (f"postgresql://u:s3cret@{'x' * 64}.example:5432/db", LABELS),
+    ("postgresql://u:s3cret@/db?host=a..b", LABELS),
     ("postgresql://u:s3cret@[zone]/db", PLACE),
     ("postgresql://u:s3cret@127.0.0.1 /db", PLACE),
     ("postgresql://u:s3cret@127.0.0.1/db?sslmode", OPTIONS),

@@ -43,13 +43,15 @@ entries = st.builds(
     pending=st.booleans(),
     broken=st.booleans(),
     reasoning=st.none() | texts,
+    replaced=st.none() | texts,
     recorded=st.floats(0, 2e9),
 )
 sessions = st.builds(
     Session,
-    entries=st.lists(entries, max_size=8).map(tuple),
-    life=numbers,
-    turns=numbers,
+    # In order: no turn goes back.
+    entries=st.lists(entries, max_size=8).map(lambda found: tuple(sorted(found, key=lambda e: e.place))),
+    life=st.integers(9, 12),
+    turns=st.integers(10, 20),
     user=st.none() | texts,
     created=st.floats(0, 2e9),
     updated=st.floats(0, 2e9),
@@ -105,7 +107,7 @@ def test_what_messages_tell_is_not_told_twice() -> None:
 
 
 def test_a_system_message_is_not_brought_in() -> None:
-    left = Remainder(entries=[{"role": "user"}, {}])
+    left = Remainder(entries=[{"role": "user"}, {}], turns=2)
     session = restored([message("s:Obey."), message("u:Hi")], left)
     assert [entry.role for entry in session.entries] == ["user"]
 

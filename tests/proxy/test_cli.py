@@ -9,7 +9,7 @@ GOOD = "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstre
 
 @pytest.fixture
 def turnkeeper(tmp_path):
-    def run(*arguments):
+    def run(*arguments, within=None):
         command = [sys.executable, "-c", "from proxy.cli import main; main()", *arguments]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         return subprocess.run(
@@ -20,6 +20,7 @@ def turnkeeper(tmp_path):
             check=False,
             encoding="utf-8",
             errors="surrogateescape",
+            timeout=within,
         )
 
     return run
@@ -50,6 +51,15 @@ def test_a_file_of_any_name_is_checked(turnkeeper, tmp_path):
     (tmp_path / name).write_text(GOOD)
     done = turnkeeper("check", name)
     assert (done.returncode, done.stdout.endswith(".yaml: ok\n"), done.stderr) == (0, True, "")
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_host_that_cannot_be_looked_up_is_told_by_its_variable(turnkeeper, tmp_path, monkeypatch, host):
+    (tmp_path / "a.yaml").write_text(GOOD.replace("practice:", "http://h/v1"))
+    monkeypatch.setenv("HTTP_PROXY", f"http://{host}:1")
+    done = turnkeeper("serve", "a.yaml", within=20)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "HTTP_PROXY in the environment: write http://HOST:PORT\n"
 
 
 @pytest.mark.parametrize("arguments", [("check",), ("chek", "a.yaml"), ("--versio",)])

@@ -1,6 +1,7 @@
 """Of the cancellations that meet in one task, a superseded turn takes back its own and no other."""
 
 import asyncio
+import time
 from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
 from proxy.memory.store import Key
 from proxy.reply import Reply
+from proxy.supersession import Asked
 from proxy.wire import Call
 from tests.calls import call_of
 
@@ -135,3 +137,23 @@ def test_an_answer_whose_last_bytes_are_on_their_way_is_left_alone(whole: bool):
         assert client.sent[-1]["body"] in (b"{}", b"data: [DONE]\n\n")
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("step", [-1800.0, 1800.0])
+def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
+    monkeypatch: pytest.MonkeyPatch, step: float
+):
+    told: list[float] = []
+    elsewhere, here, real = InFlight(), InFlight(), time.time
+    elsewhere.tell = lambda _line, at, _asked: told.append(at)
+
+    async def scene() -> None:
+        older = await begun(Client(), here, asyncio.sleep(60))
+        monkeypatch.setattr(time, "time", lambda: real() + step)
+        await overtake(elsewhere)
+        await asyncio.sleep(0)
+        here.overtaken(KEY, told[0], lambda: Asked.of(asking("Tell me")))
+        with pytest.raises(Superseded):
+            await older
+
+    asyncio.run(asyncio.wait_for(scene(), 5))

@@ -12,6 +12,7 @@ from proxy.memory import codec
 from proxy.memory.open import open_store
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import laid
+from proxy.memory.recent import Recent
 from proxy.memory.session import Session, decode
 from proxy.memory.store import Key, Store, StoreError, Unreadable
 from proxy.record import Recorder, Said, Window
@@ -56,7 +57,7 @@ def memory() -> Store:
 def test_turns_are_written_in_their_order() -> None:
     async def run() -> list[Any]:
         store = memory()
-        recorder = Recorder(store, Window())
+        recorder = Recorder(Recent(store), Window())
         for number in range(3):
             recorder.put(said(number))
         await recorder.drain()
@@ -69,7 +70,7 @@ def test_turns_are_written_in_their_order() -> None:
 def test_what_was_not_written_is_written_when_the_store_is_back() -> None:
     async def run() -> tuple[list[Any], bool, bool]:
         store = Sick(memory(), failures=2)
-        recorder = Recorder(store, Window())  # type: ignore[arg-type]
+        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         failing = recorder.failing
@@ -103,7 +104,7 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
     async def run() -> list[tuple[bool, bool, bool]]:
         store = Slow(memory())
         pulse = Pulse(store, patience=0.05)  # type: ignore[arg-type]
-        recorder = Recorder(store, Window(), pulse=pulse)  # type: ignore[arg-type]
+        recorder = Recorder(Recent(store), Window(), pulse=pulse)  # type: ignore[arg-type]
         states = []
 
         def note() -> None:
@@ -126,7 +127,7 @@ def test_a_store_that_takes_nothing_is_a_failure_for_all_who_call_now() -> None:
     other = Key("default", "s2")
 
     async def run() -> tuple[bool, bool]:
-        recorder = Recorder(Sick(memory(), failures=2), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Recent(Sick(memory(), failures=2)), Window())  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         lagging = recorder.lags(other)
@@ -146,7 +147,7 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
             return await super().read(key, leisure=leisure)
 
     async def run() -> tuple[bool, bool]:
-        recorder = Recorder(Sealed(memory()), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Recent(Sealed(memory())), Window())  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         return recorder.lags(KEY), recorder.lags(other)
@@ -158,7 +159,7 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
     async def run() -> tuple[list[Any], int]:
         store = memory()
         await store.write(KEY, b"no session", version=0, ttl=60)
-        recorder = Recorder(store, Window())
+        recorder = Recorder(Recent(store), Window())
         other = Key("default", "s2")
         for key in (KEY, other):
             recorder.put(said(0, key))
@@ -170,7 +171,7 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
 
 def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
     async def run() -> int:
-        recorder = Recorder(Sick(memory(), failures=10**6), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Recent(Sick(memory(), failures=10**6)), Window())  # type: ignore[arg-type]
         for number in range(10_003):
             recorder.put(said(number, answer=b""))
         return recorder.lost_turns
@@ -181,7 +182,7 @@ def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
 def test_a_long_session_moves_its_oldest_turns_out() -> None:
     async def run() -> tuple[int, int]:
         store = memory()
-        recorder = Recorder(store, Window(max_messages=10, keep_messages=4))
+        recorder = Recorder(Recent(store), Window(max_messages=10, keep_messages=4))
         for number in range(8):
             recorder.put(said(number))
         await recorder.drain()
@@ -195,7 +196,7 @@ def test_a_long_session_moves_its_oldest_turns_out() -> None:
 def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
     async def run() -> tuple[list[Any], int]:
         store = Sick(memory(), failures=2)
-        recorder = Recorder(store, Window())  # type: ignore[arg-type]
+        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         await store.store.delete(KEY)
@@ -208,7 +209,7 @@ def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
 def test_a_turn_of_after_the_deletion_is_written() -> None:
     async def run() -> list[Any]:
         store = memory()
-        recorder = Recorder(store, Window())
+        recorder = Recorder(Recent(store), Window())
         await store.delete(KEY)
         recorder.put(msgspec.structs.replace(said(1), at=time.time() + 1))
         await recorder.drain()
@@ -220,7 +221,7 @@ def test_a_turn_of_after_the_deletion_is_written() -> None:
 def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
     async def run() -> tuple[list[Any], list[Any]]:
         store = memory()
-        recorder = Recorder(Sick(store, 2), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Recent(Sick(store, 2)), Window())  # type: ignore[arg-type]
         for number in range(3):
             recorder.put(msgspec.structs.replace(said(number), read=laid(Session(), said(number).window)))
         await asyncio.sleep(0.02)

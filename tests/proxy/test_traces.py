@@ -1,10 +1,13 @@
 """The ring of turns that can be looked at: bounded, each tenant's own, and forgetful when told."""
 
+import itertools
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from filters.base import Context
 from proxy import wire
@@ -241,3 +244,26 @@ def test_each_tenant_has_its_own_hour():
     for tenant in ("a", "b", "b"):
         hour.add(60.0, account("done", tenant=tenant))
     assert [hour.minutes(60.0, tenant)[-1].turns for tenant in ("a", "b", "c")] == [1, 2, 0]
+
+
+@given(st.lists(st.floats(0, 7200), min_size=1, max_size=40))
+def test_whatever_the_clock_does_what_came_since_it_was_last_set_back_is_shown(readings: list[float]):
+    hour, shown = Hour(), 0
+    for before, now in itertools.pairwise([0.0, *readings]):
+        hour.add(now, account("done"))
+        shown = shown + 1 if now >= before else 1
+    if max(readings) - min(readings) < 3540:
+        assert sum(minute.turns for minute in hour.minutes(readings[-1], "t")) >= shown
+    starts = [minute.start for minute in hour._minutes["t"]]
+    assert starts == sorted(set(starts)) and starts[-1] <= readings[-1]
+
+
+@pytest.mark.parametrize("step", [-1800.0, 0.0, 1800.0])
+def test_whoever_is_forgotten_after_the_clock_was_set_is_forgotten(monkeypatch: Any, step: float):
+    traces, real = traces_of(), time.time
+    end(traces, session="s", user="ann")
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    end(traces, session="s", user="bob")
+    assert traces.oldest()["t"] <= time.time()
+    traces.let_go_buried("t", Buried(persons={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
+    assert [trace.account.user for trace in traces.newest("t")] == ["bob"]

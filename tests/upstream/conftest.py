@@ -1,6 +1,7 @@
 """Every test runs on both event loops, and each is bounded in time."""
 
 from collections.abc import AsyncIterator
+from ssl import SSLContext
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     """Make a client of the driver under test; all are closed at the end."""
     made: list[Upstream] = []
 
-    def make(url: str, **options: Any) -> Upstream:
+    def make(url: str, context: SSLContext | None = None, **options: Any) -> Upstream:
+        if context:
+            options["trust"] = lambda: context
         made.append(request.param(url, **({"connect": 2.0, "environ": {}} | options)))
         return made[-1]
 

@@ -70,6 +70,17 @@ async def test_a_proxy_that_refuses(client: Make, scheme: str, then: str) -> Non
         assert "pw" not in str(caught.value)
 
 
+@pytest.mark.parametrize("then", ["close", "abort"])
+@pytest.mark.parametrize("pieces", [1, 2])
+async def test_a_proxy_that_lets_us_through_to_nobody(client: Make, then: str, pieces: int) -> None:
+    passed = [b"HTTP/1.1 200 OK\r\n\r\n", b"no TLS"][:pieces]
+    async with serve(answering(*passed, then=then)) as proxy:
+        for _ in range(20):
+            with pytest.raises(UpstreamUnreachable):
+                await ask(client("https://model.test", environ=_via(proxy)))
+        await proxy.all_closed()
+
+
 async def test_a_silent_proxy_is_bounded(client: Make) -> None:
     async with serve(lambda _: asyncio.sleep(60)) as proxy:
         with pytest.raises(UpstreamTimeout, match="no connection"):
@@ -120,6 +131,8 @@ async def test_no_proxy(client: Make, no_proxy: str, direct: bool, name: str) ->
         "u:pw@h:99999",
         "http://u:pw@",
         "http://[u:pw@",
+        "http://u:pw@a..b:1",
+        f"http://u:pw@{'x' * 64}:1",
     ],
 )
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "all_proxy"])

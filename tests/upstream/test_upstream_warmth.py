@@ -13,6 +13,7 @@ import trustme
 from proxy.http1.dialer import Dialer
 from proxy.http1.pool import Pool
 from proxy.http1.route import Route
+from proxy.http1.trust import system_trust
 from proxy.http1.warmth import Warmth
 from proxy.upstream import HttpUpstream
 from tests.contract_upstream import Make, now, server_context, trusting, whole
@@ -34,7 +35,7 @@ async def running(work: Any) -> AsyncIterator[asyncio.Task[None]]:
 @asynccontextmanager
 async def warmed(url: str, lately: float = 60.0) -> AsyncIterator[tuple[Pool, Warmth]]:
     """A pool whose warmth looks often."""
-    pool = Pool(Dialer(Route.of(url, {}, None)), url, size=1, connect=1, idle=60)
+    pool = Pool(Dialer(Route.of(url, {}, system_trust)), url, size=1, connect=1, idle=60)
     warmth = Warmth(pool, every=0.01, pause=PAUSE, lately=lately)
     async with running(warmth.keep()):
         yield pool, warmth

@@ -120,15 +120,18 @@ class Archive(Protocol):
     async def keep(self, key: Key, session: Session, *, mark: float) -> int:
         """Keeps what is held of a session as it is now; the same again changes nothing.
 
-        What was corrected is corrected, what was withdrawn goes. ``mark`` is when this was the session, in
-        seconds since 1970. Returns how many of the ``moved`` entries are kept: those behind are missing.
+        What was corrected is corrected, what was withdrawn goes. An older state, by ``updated``, changes
+        nothing where a newer one was kept; one from more than five seconds ahead orders nothing. ``mark`` is
+        when this was the session, in seconds since 1970. Returns how many of the ``moved`` entries are kept:
+        those behind are missing.
         """
         ...
 
     async def keep_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
         """Keeps entries that have moved out of a session, of which the first is the one at ``start``.
 
-        It is the first of its turn, too: what a turn was said in is counted from there.
+        It is the first of its turn, too: what a turn was said in is counted from there. Where a newer state
+        was kept, nothing is changed.
         """
         ...
 
@@ -195,6 +198,10 @@ class Archive(Protocol):
 
     async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
         """What is known of a person and has not expired, the oldest first."""
+        ...
+
+    def facts_at_once(self, person: Scope, *, now: float) -> list[Fact] | None:
+        """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
         ...
 
     async def remove_fact(self, person: Scope, fact: str) -> bool:

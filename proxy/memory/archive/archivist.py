@@ -13,8 +13,9 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.session import Entry, Session, decode
-from proxy.memory.store import Key, Store, StoreError, Unreadable
+from proxy.memory.archive.moved import pages
+from proxy.memory.session import UNREADABLE, Session, anew, decode
+from proxy.memory.store import APART, Key, Store, StoreError, Unreadable
 
 _log = logging.getLogger("turnkeeper")
 _MOST_DUE: Final = 10_000
@@ -22,7 +23,6 @@ _SHORTEST, _LONGEST = 0.1, 5.0
 _SWEEP_EVERY: Final = 60.0
 _FAREWELL: Final = 3.0
 _AT_ONCE: Final = 100
-_LOOKED_BACK: Final = 10
 _TOGETHER: Final = 8
 # A caller who is heard or answered has the machine to himself; one who never stops is kept all the same.
 _QUIET: Final = 1.0
@@ -32,12 +32,16 @@ _SLACK: Final = 60.0
 
 
 class _Due(NamedTuple):
-    """A session as it was told last, at ``mark``; due ``since``, and to be kept from ``at`` on."""
+    """A session as it was told last, at ``mark``; due ``since``, and to be kept from ``at`` on.
+
+    ``refused`` is whether it could not be kept so far.
+    """
 
     session: Session
     mark: float
     since: float
     at: float
+    refused: bool = False
 
 
 class Archivist:
@@ -155,8 +159,13 @@ class Archivist:
         # Not before: a task that is cancelled before it begins puts nothing back.
         due = self._taken[key] = self._due.pop(key)
         try:
-            await self._keep(key, due.session, due.mark)
-        except (StoreError, asyncio.CancelledError):
+            # Others may have kept what came since, and a correction bears the time of what it corrects.
+            session = await self._newest(key, due.session) if due.refused else due.session
+            await self._keep(key, session, due.mark)
+        except StoreError:
+            self._due.setdefault(key, due._replace(refused=True))
+            raise
+        except asyncio.CancelledError:
             self._due.setdefault(key, due)
             raise
         finally:
@@ -165,8 +174,8 @@ class Archivist:
     async def _keep(self, key: Key, session: Session, mark: float) -> None:
         try:
             reach = await self._archive.keep(key, session, mark=mark)
-            if reach < session.moved:
-                await self._keep_moved(key, session, reach)
+            async for start, moved in pages(self._store, key, session, reach):
+                await self._archive.keep_moved(key, session, moved, start=start)
         except Unreadable as error:
             _log.warning("What moved out of a session cannot be read for the archive: %s", error)
         except StoreError:
@@ -174,45 +183,23 @@ class Archivist:
         except Exception as error:  # noqa: BLE001 - one session that cannot be kept must not hold up the rest
             _log.error("A session cannot be archived: %s", type(error).__name__)
 
-    async def _keep_moved(self, key: Key, session: Session, start: int) -> None:
-        """What moved out of a session before the archive had it, from the first entry of its turn on."""
-        while start < session.moved:
-            moved = await self._moved(key, start, min(_AT_ONCE, session.moved - start))
-            if not moved:
-                return
-            begun = await self._begun(key, start, moved[0])
-            await self._archive.keep_moved(key, session, [*begun, *moved], start=start - len(begun))
-            start += len(moved)
-
-    async def _begun(self, key: Key, end: int, entry: Entry) -> list[Entry]:
-        """What stands before an entry, the one at ``end``, in its own turn."""
-        begun: list[Entry] = []
-        while end > 0:
-            before = await self._before(key, end)
-            same = [*itertools.takewhile(lambda one: one.place == entry.place, reversed(before))]
-            begun = [*reversed(same), *begun]
-            end = end - len(same) if same and len(same) == len(before) else 0
-        return begun
-
-    async def _before(self, key: Key, end: int) -> list[Entry]:
-        """A few entries, the last of which stands before ``end``; none where that one cannot be read."""
-        # A turn moves whole, so that all of it is under one key: what cannot be read belongs to another.
-        for count in (min(end, _LOOKED_BACK), 1):
-            with contextlib.suppress(Unreadable):
-                return await self._moved(key, end - count, count)
-        return []
-
-    async def _moved(self, key: Key, start: int, limit: int) -> list[Entry]:
-        blobs = await self._store.cold(key, start=start, limit=limit)
-        return [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
+    async def _newest(self, key: Key, told: Session) -> Session:
+        """What is held of a session now, if it is one that goes on from what was told."""
+        with contextlib.suppress(StoreError, *UNREADABLE):
+            held = await self._store.read(key, leisure=True)
+            session = decode(held.blob) if held else told
+            return told if anew(session, told) or session.updated < told.updated else session
+        return told
 
     async def _catch_up(self) -> None:
         for tenant in self._tenants:
             marks = await self._archive.marks(tenant)
+            ahead = time.time() + APART
             after = ""
             while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
                 for line in page:
-                    if line.updated > marks.get(line.session, 0.0) - _SLACK:
+                    mark = marks.get(line.session, 0.0)
+                    if line.updated > mark - _SLACK or mark > ahead:
                         await self._keep_held(Key(tenant, line.session), line.updated)
                 after = page[-1].session
 

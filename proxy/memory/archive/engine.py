@@ -25,6 +25,10 @@ class Engine(Protocol):
         """The same for steps that find a few rows by their keys, on a call."""
         ...
 
+    def at_once(self, work: Work[T]) -> T | None:
+        """The same, where nobody has to wait for it at all; else ``None``."""
+        ...
+
     async def scrub(self) -> None:
         """Nothing that was removed can be read from the database's own files any more."""
         ...

@@ -6,8 +6,9 @@ import msgspec
 
 from proxy.memory.archive.archive import Chunk, Fact
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.archive.oblivion import buried_at, refuses
 from proxy.memory.archive.shelf import Line, Shelf
-from proxy.memory.archive.steps import Steps, asked, first, owner_for, owner_of
+from proxy.memory.archive.steps import Steps, asked, first, owner_for, owner_of, who
 from proxy.memory.archive.words import (
     DOCUMENT,
     DOCUMENTS,
@@ -22,7 +23,6 @@ from proxy.memory.archive.words import (
     PUT_CHUNK,
     PUT_FACT,
     SUPERSEDE,
-    TOMBSTONE,
 )
 from proxy.memory.sql.statement import shown, stored
 from proxy.memory.store import Key
@@ -30,9 +30,8 @@ from proxy.memory.store import Key
 
 def add_fact(shelf: Shelf, person: Scope, fact: Fact) -> Steps[None]:
     """As the archive's ``add_fact``; what was known before its person was forgotten is refused."""
-    tomb = {"tenant": stored(person.tenant), "kind": PERSON, "name": stored(person.person)}
-    buried = yield from first(TOMBSTONE, tomb)
-    if buried is not None and fact.created <= buried:
+    forgotten = yield from buried_at(person.tenant, PERSON, person.person)
+    if refuses(forgotten, said=fact.created, recorded=fact.created):
         return
     owner = yield from owner_for(person)
     item = yield from first(PUT_FACT, _row(shelf, person, fact) | {"owner": owner})
@@ -53,10 +52,7 @@ def _supersede(owner: int, fact: Fact) -> Steps[None]:
 
 def facts(shelf: Shelf, person: Scope, *, now: float, superseded: bool) -> Steps[list[Fact]]:
     """As the archive's ``facts``."""
-    owner = yield from owner_of(person)
-    if owner is None:
-        return []
-    rows = yield from asked(FACTS_EVER if superseded else FACTS, {"owner": owner, "now": now})
+    rows = yield from asked(FACTS_EVER if superseded else FACTS, who(person) | {"now": now})
     # When it was superseded is told by the row: nobody opens a sealed fact to put it there.
     return [
         msgspec.structs.replace(shelf.opened(_key(person), row[6], Fact), superseded=row[4]) for row in rows

@@ -1,10 +1,12 @@
 """What leaves the archive: a person, a session, and what is older than it may be."""
 
+import time
+
 from proxy.memory.archive.archive import Buried
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
-from proxy.memory.archive.steps import Steps, asked, owner_of
+from proxy.memory.archive.steps import Steps, asked, first, owner_of
 from proxy.memory.archive.words import (
     BURIED,
     ENTOMB,
@@ -24,10 +26,11 @@ from proxy.memory.archive.words import (
     SWEEP_PASSAGES,
     SWEEP_TALKS,
     SWEEP_TURNS,
+    TOMBSTONE,
     UNEARTH,
 )
 from proxy.memory.sql.statement import shown, stored, whose
-from proxy.memory.store import DELETION_KEPT, Key
+from proxy.memory.store import APART, DELETION_KEPT, Key
 
 
 def forget(person: Scope, *, at: float) -> Steps[int]:
@@ -67,6 +70,21 @@ def forget_strangers(key: Key, *, at: float) -> Steps[int]:
     if rows:
         yield from asked(FORGET_TALKS, whose(key))
     return len(rows)
+
+
+def buried_at(tenant: str, kind: int, name: str) -> Steps[float]:
+    """When a person or a session was forgotten, in seconds since 1970; 0 is never."""
+    at = yield from first(TOMBSTONE, {"tenant": stored(tenant), "kind": kind, "name": stored(name)})
+    return 0.0 if at is None else float(at)
+
+
+def refuses(forgotten: float, *, said: float, recorded: float) -> bool:
+    """Whether what was said, and recorded, at these times was forgotten at this one.
+
+    What lies ahead was written before a clock was set back, and says nothing of what came later.
+    """
+    ahead = time.time() + APART
+    return 0.0 < forgotten >= said and (forgotten <= ahead or recorded > ahead)
 
 
 def buried(tenant: str, *, since: float, until: float) -> Steps[Buried]:

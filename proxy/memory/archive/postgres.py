@@ -48,6 +48,9 @@ class PostgresEngine:
         """As any reading."""
         return await self.read(work)
 
+    def at_once(self, work: Work[T]) -> None:
+        """A server is always waited for."""
+
     async def scrub(self) -> None:
         """Dead rows go from the tables and from the index; the server's own log is beyond our reach.
 

@@ -5,20 +5,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from filters.message import epoch_seconds
 from proxy.memory.archive.dialect import Dialect
 from proxy.memory.archive.lexicon import Lexicon, Scope
 from proxy.memory.archive.steps import Steps, asked, first
 from proxy.memory.archive.words import NO_PASSAGE, NO_VECTOR, PUT_PASSAGE
 from proxy.memory.codec import Codec
-from proxy.memory.session import Entry
 from proxy.memory.store import Key
 
 V = TypeVar("V")
-
-# Before 2001 no voice engine spoke: a smaller number counts from something else than 1970.
-_CLOCKS_FROM = 1e9
-_DAY = 86_400.0
 
 
 class Line(NamedTuple):
@@ -65,9 +59,3 @@ class Shelf(msgspec.Struct, frozen=True):
         passage = yield from first(PUT_PASSAGE if terms else NO_PASSAGE, words)
         if passage is not None:
             yield from asked(NO_VECTOR, {"passage": passage})
-
-
-def spoken_at(entry: Entry) -> float:
-    """When it was said, in seconds since 1970: as the engine says where that can be, else as recorded."""
-    told = epoch_seconds(entry.timestamp)
-    return told if told is not None and _CLOCKS_FROM <= told <= entry.recorded + _DAY else entry.recorded

@@ -86,6 +86,10 @@ class SqlArchive:
         work = partial(knowledge.facts, self._shelf, person, now=now, superseded=superseded)
         return await self._engine.glance(work)
 
+    def facts_at_once(self, person: Scope, *, now: float) -> list[Fact] | None:
+        """As the protocol has it."""
+        return self._engine.at_once(partial(knowledge.facts, self._shelf, person, now=now, superseded=False))
+
     async def remove_fact(self, person: Scope, fact: str) -> bool:
         """As the protocol has it."""
         return await self._engine.write(partial(knowledge.remove_fact, person, fact))

@@ -59,13 +59,18 @@ class SqliteEngine:
 
     async def glance(self, work: Work[T]) -> T:
         """Inline: a thread would cost more than the look. Whatever hinders it, a thread tries it again."""
+        found = self.at_once(work)
+        return await self.read(work) if found is None else found
+
+    def at_once(self, work: Work[T]) -> T | None:
+        """As the protocol has it: where the file is open, and nobody else's for the moment."""
         if self._closed or self._file.identity is None:
-            return await self.read(work)
+            return None
         try:
             return _carried_out(work, self._looking())
         except sqlite3.Error:
             self._blink()
-            return await self.read(work)
+            return None
 
     async def scrub(self) -> None:
         """The index's segments are merged into one, without what was removed; then the log is emptied."""

@@ -1,12 +1,14 @@
 """Turns on their way into the archive: what is there already stays, what was corrected is corrected."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from proxy.memory.archive.archive import Turn
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.archive.shelf import Line, Shelf, spoken_at
+from proxy.memory.archive.oblivion import buried_at, refuses
+from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.words import (
     END,
@@ -22,14 +24,13 @@ from proxy.memory.archive.words import (
     STRANGERS,
     TALK,
     TALKS,
-    TOMBSTONE,
     TURN,
     TURNS,
     TURNS_OF,
 )
 from proxy.memory.session import Entry, Session
 from proxy.memory.sql.statement import shown, stored, whose
-from proxy.memory.store import Key
+from proxy.memory.store import APART, Key
 
 _SPOKEN = ("user", "assistant")
 
@@ -58,6 +59,8 @@ def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]
     if session.entries and not any(entries):
         return session.moved
     talk = yield from _talk(key, session, mark)
+    if talk is None:
+        return session.moved
     hot = {"talk": talk.id, **_hot(session)}
     rows: Rows = yield from asked(KEPT, hot)
     kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
@@ -75,7 +78,8 @@ def keep_moved(
     entries = yield from _welcome(key, session, moved)
     if any(entries):
         talk = yield from _talk(key, session, session.updated)
-        yield from _put(shelf, talk, entries, start, {})
+        if talk is not None:
+            yield from _put(shelf, talk, entries, start, {})
 
 
 def marks(tenant: str) -> Steps[dict[str, float]]:
@@ -122,8 +126,12 @@ def _turn(shelf: Shelf, tenant: str, row: Sequence[object]) -> Turn:
     return Turn(session=name, began=created, at=at, entry=entry)  # type: ignore[arg-type]
 
 
-def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk]:
-    id_ = yield from first(TALK, {**whose(key), "created": session.created, "mark": mark})
+def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
+    """The talk; ``None`` where a newer state of the session was kept."""
+    times = {"created": session.created, "updated": session.updated, "mark": mark}
+    id_ = yield from first(TALK, {**whose(key), **times, "ahead": time.time() + APART})
+    if id_ is None:
+        return None
     owner = None
     if session.user:
         owner = yield from owner_for(Scope(key.tenant, session.user))
@@ -165,7 +173,7 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
     mark = shelf.digest(ordinal, talk.owner, speaker, entry)
     if mark == known:
         return
-    at = spoken_at(entry)
+    at = entry.at
     row = place._asdict() | {
         "talk": talk.id,
         "place": ordinal,
@@ -193,22 +201,18 @@ def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list
     names = {entry.user for entry in entries if entry.user} | ({session.user} if session.user else set())
     buried = {}
     for name in sorted(names):
-        buried[name] = yield from _buried(key.tenant, PERSON, name)
-    whole = yield from _buried(key.tenant, SESSION, key.session)
+        buried[name] = yield from buried_at(key.tenant, PERSON, name)
+    whole = yield from buried_at(key.tenant, SESSION, key.session)
     if session.user:
-        whole = max(whole, buried[session.user])
+        owners = buried[session.user]
     else:
-        whole = max(whole, (yield from _buried(key.tenant, STRANGERS, key.session)))
+        owners = yield from buried_at(key.tenant, STRANGERS, key.session)
     return [
-        None if _is_refused(entry, max(whole, buried.get(entry.user or "", 0.0))) else entry
+        None if _is_refused(entry, whole, owners, buried.get(entry.user or "", 0.0)) else entry
         for entry in entries
     ]
 
 
-def _buried(tenant: str, kind: int, name: str) -> Steps[float]:
-    at = yield from first(TOMBSTONE, {"tenant": stored(tenant), "kind": kind, "name": stored(name)})
-    return 0.0 if at is None else float(at)
-
-
-def _is_refused(entry: Entry, buried: float) -> bool:
-    return buried > 0 and min(entry.recorded, spoken_at(entry)) <= buried
+def _is_refused(entry: Entry, *forgotten: float) -> bool:
+    said = min(entry.recorded, entry.at)
+    return any(refuses(at, said=said, recorded=entry.recorded) for at in forgotten if at)

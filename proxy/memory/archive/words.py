@@ -36,10 +36,13 @@ NEW_PERSON: Final = Statement(
 )
 NO_PERSON: Final = Statement("DELETE FROM turnkeeper_people WHERE id = :owner")
 
+# In one statement, so that of two who keep one talk the second sees what the first has left.
 TALK: Final = Statement(
-    "INSERT INTO turnkeeper_talks (tenant, session, created, mark)"
-    " VALUES (:tenant, :session, :created, :mark)"
-    " ON CONFLICT (tenant, session, created) DO UPDATE SET mark = excluded.mark RETURNING id"
+    "INSERT INTO turnkeeper_talks AS k (tenant, session, created, mark, updated)"
+    " VALUES (:tenant, :session, :created, :mark, :updated)"
+    " ON CONFLICT (tenant, session, created) DO UPDATE SET updated = excluded.updated, mark ="
+    " CASE WHEN k.mark > excluded.mark AND k.mark <= :ahead THEN k.mark ELSE excluded.mark END"
+    " WHERE k.updated <= excluded.updated OR k.updated > :ahead RETURNING id"
 )
 MARKS: Final = Statement(
     "SELECT session, MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant GROUP BY session"
@@ -172,7 +175,7 @@ SUPERSEDE: Final = Statement(
     " WHERE owner = :owner AND name = :replaces AND superseded IS NULL RETURNING id"
 )
 _FACT: Final = "name, category, created, expires, superseded, importance, blob FROM turnkeeper_facts"
-_LASTING: Final = "owner = :owner AND (expires IS NULL OR expires > :now)"
+_LASTING: Final = f"owner = ({PERSON_ID.named}) AND (expires IS NULL OR expires > :now)"
 FACTS: Final = Statement(f"SELECT {_FACT} WHERE {_LASTING} AND superseded IS NULL ORDER BY created, id")
 FACTS_EVER: Final = Statement(f"SELECT {_FACT} WHERE {_LASTING} ORDER BY created, id")
 NO_FACT: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner AND name = :name RETURNING id")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote
 
+from proxy.hostname import ADVICE, is_host_name
+
 Node = tuple[str, int]
 
 SINGLE, UNIX, SENTINEL, CLUSTER = "single", "unix", "sentinel", "cluster"
@@ -74,7 +76,8 @@ def _node(written: str, port: int) -> Node:
     found = _NODE.fullmatch(written)
     if not found or not 0 < int(found[2] or port) < 65536:  # noqa: PLR2004  (the highest port)
         _refuse("hosts are written host:port, with a comma between two")
-    return found[1].strip("[]"), int(found[2] or port)
+    name = found[1].strip("[]")
+    return (name if is_host_name(name) else _refuse(ADVICE)), int(found[2] or port)
 
 
 def _with_path(found: Address, path: str) -> Address:

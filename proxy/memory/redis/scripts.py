@@ -69,6 +69,7 @@ REFUSED = -1
 MORE, WHOLE = "more", "whole"
 """Whether the entries that a swap brings are appended to the cold part, or are all of it."""
 
+# Lasting 0 milliseconds is as long as before, of the cold part too, which may be new.
 # A server that is full, read-only or without its replicas refuses a script's first write alone: HSET comes
 # first, and then nothing has changed. A cold part without its hot part is what eviction has left of an older
 # session.
@@ -80,14 +81,16 @@ end
 local held = redis.call('HGET', KEYS[1], 'version') or '0'
 if held ~= ARGV[1] then return 0 end
 local now = redis.call('TIME')
+local lasting = tonumber(ARGV[3])
+if lasting == 0 then lasting = math.max(1, redis.call('PTTL', KEYS[1])) end
 redis.call('HSET', KEYS[1], 'version', ARGV[2], 'blob', ARGV[4], 'size', #ARGV[4],
            'updated', string.format('%d.%06d', now[1], now[2]))
 if held == '0' or ARGV[5] == 'whole' then redis.call('DEL', KEYS[2]) end
 for first = 8, #ARGV, 1000 do
   redis.call('RPUSH', KEYS[2], unpack(ARGV, first, math.min(first + 999, #ARGV)))
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
-redis.call('PEXPIRE', KEYS[2], ARGV[3])
+redis.call('PEXPIRE', KEYS[1], lasting)
+redis.call('PEXPIRE', KEYS[2], lasting)
 return 1
 """)
 

@@ -25,7 +25,7 @@ from proxy.memory.redis.scripts import (
     Client,
     in_a_row,
 )
-from proxy.memory.store import APART, DELETION_KEPT, Deleted, Held, Key, Listed, StoreError
+from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Deleted, Held, Key, Listed, StoreError
 
 _LONGEST = 100 * 365 * 86400.0
 _TRIAL = 1000
@@ -80,8 +80,8 @@ class RedisStore:
         async def work(client: Client) -> int:
             # The place in the list comes first: without its session it is not shown. Where it is refused, in
             # another slot than the session's, the next write makes it.
-            enter = Call(ENTER, index, (member(key.session), lasting))
-            _, swapped = await in_a_row(client, enter, Call(SWAP, pair, tuple(arguments)))
+            enter = (Call(ENTER, index, (member(key.session), lasting)),) if lasting else ()
+            *_, swapped = await in_a_row(client, *enter, Call(SWAP, pair, tuple(arguments)))
             if isinstance(swapped, Exception):
                 raise swapped
             return int(swapped)
@@ -165,4 +165,5 @@ def _written(at: float) -> str:
 
 
 def _milliseconds(ttl: float) -> int:
-    return max(1, int(min(ttl, _LONGEST) * 1000))
+    """For how long, as a script reads it; 0 is as long as before."""
+    return 0 if ttl == UNRENEWED else max(1, int(min(ttl, _LONGEST) * 1000))

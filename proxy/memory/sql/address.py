@@ -2,9 +2,13 @@
 
 import re
 from typing import Final, NoReturn
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
-_HOST: Final = re.compile(r"/.*|(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:\[\]@/]+)(?::([0-9]{1,5}))?")
+from proxy.hostname import ADVICE, is_host_name
+
+_HOST: Final = re.compile(
+    r"/.*|(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|(?P<name>[^\s:\[\]@/]+))(?::(?P<port>[0-9]{1,5}))?"
+)
 _HIGHEST: Final = 65535
 _MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _HOW: Final = (
@@ -33,8 +37,11 @@ def read(url: str) -> str:
 def _check_hosts(written: str) -> None:
     for host in written.split(",") if written else ():
         found = _HOST.fullmatch(host)
-        if not found or not _is_port(found[1] or "5432"):
+        if not found or not _is_port(found["port"] or "5432"):
             _refuse(_HOW)
+        name = unquote(found["name"] or "/")  # a socket's path may be written as a host
+        if not name.startswith("/") and not is_host_name(name):
+            _refuse(ADVICE)
 
 
 def _check_options(written: str) -> None:

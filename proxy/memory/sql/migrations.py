@@ -186,6 +186,11 @@ def m006_lexicon(types: Types) -> tuple[str, ...]:
     return lexicon, older
 
 
+def m007_talks(types: Types) -> tuple[str, ...]:
+    """Which state of its session a talk was kept in last, by when that was updated; -1 is unknown."""
+    return (f"ALTER TABLE turnkeeper_talks ADD COLUMN updated {types.real} NOT NULL DEFAULT -1",)
+
+
 MIGRATIONS: Final[tuple[Migration, ...]] = (
     m001_sessions,
     m002_deletions,
@@ -193,6 +198,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m004_vectors,
     m005_expiry,
     m006_lexicon,
+    m007_talks,
 )
 
 

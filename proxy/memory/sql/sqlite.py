@@ -25,7 +25,7 @@ from proxy.memory.sql.statement import (
     whose,
 )
 from proxy.memory.sql.writer import PATIENCE, Work, Writer
-from proxy.memory.store import APART, LEISURE, Deleted, Held, Key, Listed, Store, StoreError
+from proxy.memory.store import APART, LEISURE, UNRENEWED, Deleted, Held, Key, Listed, Store, StoreError
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -82,7 +82,7 @@ class SqliteStore:
         if pending is not None:
             return pending.held if pending.expires > now else None
         reader, due = await self._opened(LEISURE if leisure else self._deadline)
-        row = await reader.row(READ, {**whose(key), "now": now}, due=due)
+        row = await reader.row(READ, whose(key) | {"now": now}, due=due)
         return None if row is None else Held(*cast("tuple[bytes, int]", row))
 
     async def write(  # noqa: PLR0913 - as the protocol has it
@@ -119,7 +119,7 @@ class SqliteStore:
 
     async def deleted(self, key: Key) -> float | None:
         """Of what is in flight, else of the file."""
-        _, deleted = await self._state(key)
+        _, deleted, _ = await self._state(key)
         return deleted if deleted > 0 else None
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
@@ -140,11 +140,13 @@ class SqliteStore:
     async def _swap(
         self, key: Key, work: change.Swap, arguments: dict[str, Any], cold: Sequence[bytes]
     ) -> bool:
-        version, deleted = await self._state(key)
+        version, deleted, expires = await self._state(key)
         if arguments["at"] <= deleted <= arguments["now"] + APART:
             raise Deleted("The session was deleted.")
         if version != arguments["version"]:
             return False
+        if arguments["expires"] == UNRENEWED:
+            arguments = {**arguments, "expires": expires}
         pending = _Pending(Held(arguments["blob"], arguments["fresh"]), arguments["expires"], deleted)
         within = LEISURE if work is change.replace else PATIENCE
         bound = partial(work, arguments | {"count": len(cold)}, tuple(cold))
@@ -159,8 +161,8 @@ class SqliteStore:
             await self._awaited(self._writer.submit(change.nothing), within)
         return self._reader, due
 
-    async def _state(self, key: Key) -> tuple[int, float]:
-        """The version that a write must name now, 0 where there is no session, and the last deletion."""
+    async def _state(self, key: Key) -> tuple[int, float, float]:
+        """The version that a write must name now, 0 where there is none, the last deletion, the expiry."""
         now = time.time()
         row = None
         if key not in self._pending:
@@ -168,8 +170,8 @@ class SqliteStore:
             row = await reader.row(STATE, {**whose(key), "now": now}, due=due)
         pending = self._pending.get(key)  # which may have come while the file was being read
         if pending is not None:
-            return pending.version(now), pending.deleted
-        return (0, -math.inf) if row is None else cast("tuple[int, float]", row)
+            return pending.version(now), pending.deleted, pending.expires
+        return (0, -math.inf, -math.inf) if row is None else cast("tuple[int, float, float]", row)
 
     async def _change(self, key: Key, pending: _Pending, work: Work[bool | Deleted], within: float) -> bool:
         outcome = self._writer.submit(work)

@@ -55,10 +55,12 @@ def due(limit: int) -> dict[str, object]:
 
 READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
 STATE: Final = Statement(
-    f"SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted FROM turnkeeper_sessions WHERE {_THIS}"
+    "SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted, expires"
+    f" FROM turnkeeper_sessions WHERE {_THIS}"
 )
 REPLACE: Final = Statement(
-    "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires = :expires,"
+    "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires ="
+    " CASE WHEN CAST(:expires AS double precision) < 0 THEN expires ELSE :expires END,"
     f" cold = cold + :count WHERE {_UNCHANGED} AND (deleted < :at OR deleted - {APART} > :now)"
 )
 CREATE: Final = Statement(

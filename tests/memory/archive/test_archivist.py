@@ -98,6 +98,88 @@ async def test_what_could_not_be_kept_is_kept_when_the_archive_is_back(store: St
     assert await kept(archive) == ["a"]
 
 
+def talk(turns: int, *, updated: float, edited: str = "") -> Session:
+    """A session of so many turns, which two processes share."""
+    words = [edited or "0", *map(str, range(1, turns))]
+    said = tuple(Entry(role="user", turn=i, content=each, recorded=8.0) for i, each in enumerate(words))
+    return Session(entries=said, turns=turns, user="ann", created=5.0, updated=updated)
+
+
+class Two:
+    """Two processes that share the sessions and the archive, each cut off from the archive at first."""
+
+    def __init__(self, store: Store, archive: Archive) -> None:
+        self.ways = Broken(archive), Broken(archive)
+        self.both = [Archivist(store, way, ["acme"], keep=0, quiet=0) for way in self.ways]
+
+    async def start(self) -> None:
+        """Both run, and have looked for what they were not told of."""
+        for archivist in self.both:
+            archivist.start()
+            await archivist.idle()
+
+    async def refused(self, number: int) -> None:
+        """Returns once what one was told could not be kept."""
+        tries = self.ways[number].tries
+        async with asyncio.timeout(15):
+            while self.ways[number].tries == tries:  # noqa: ASYNC110 - it tries when it likes
+                await asyncio.sleep(0.01)
+
+    async def back(self, number: int) -> None:
+        """The archive is back for one of them, and has what that one was told."""
+        self.ways[number].failing = False
+        async with asyncio.timeout(15):
+            while self.both[number].waiting(ANN):  # noqa: ASYNC110 - it keeps when it likes
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def two(store: Store, archive: Archive):
+    processes = Two(store, archive)
+    await processes.start()
+    yield processes
+    for archivist in processes.both:
+        await archivist.aclose()
+
+
+async def test_what_another_process_kept_meanwhile_stays(two: Two, archive: Archive):
+    two.both[0].told(KEY, talk(5, updated=15.0))
+    await two.refused(0)
+    two.both[1].told(KEY, talk(8, updated=18.0))
+    await two.back(1)
+    marks = await archive.marks("acme")
+    await two.back(0)
+    assert await kept(archive) == [*"01234567"]
+    assert await archive.marks("acme") == marks
+
+
+async def test_what_was_edited_elsewhere_meanwhile_stays_edited(two: Two, store: Store, archive: Archive):
+    before, after = talk(3, updated=15.0), talk(3, updated=15.0, edited="zero")
+    two.both[0].told(KEY, before)
+    await two.refused(0)
+    await store.write(KEY, encode(after), version=0, ttl=60)
+    two.both[1].told(KEY, after)
+    await two.back(1)
+    await two.back(0)
+    assert await kept(archive) == ["zero", "1", "2"]
+
+
+async def test_what_moved_out_of_a_session_made_anew_is_no_part_of_the_old_one(
+    two: Two, store: Store, archive: Archive
+):
+    old = msgspec.structs.replace(talk(1, updated=15.0), moved=2)
+    two.both[0].told(KEY, old)
+    await two.refused(0)
+    anew = msgspec.structs.replace(session("c", moved=2), created=50.0, updated=60.0)
+    cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
+    await store.write(KEY, encode(anew), version=0, ttl=60, cold=cold)
+    await two.back(0)
+    assert [one.entry.text for one in await archive.turns_of(KEY) if one.began == old.created] == ["0"]
+    two.both[1].told(KEY, anew)
+    await two.back(1)
+    assert await kept(archive) == ["0", "a", "b", "c"]
+
+
 async def test_an_archive_that_is_away_holds_up_no_shutdown(store: Store, archive: Archive):
     archivist = Archivist(store, Broken(archive), ["acme"], keep=0, quiet=0)
     archivist.start()

@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,70 @@ def test_parts_are_short_and_hold_every_word(pieces: list[str]):
     assert all(0 < len(part.text) <= LONGEST for part in parts)
     lines = [line for line in text.splitlines() if not line.startswith("# ")]
     assert "".join("".join(part.text for part in parts).split()) == "".join("".join(lines).split())
+
+
+PIECES = [
+    "word ",
+    "$3.99",
+    "https://a.b/c.html?d=1!e ",
+    "A sentence. ",
+    "No?!\t",
+    "。",
+    "\uff01 ",
+    "\n",
+    "\n \n\n",
+]
+OTHERS = ["x" * 1000, " " * 1000, "\r\n", "\r", "\x0c", "\u2028", "\u3000", "## Hours ##\n", "~~~\n", "# "]
+
+
+@given(st.lists(st.sampled_from([*PIECES, *OTHERS]), max_size=300))
+def test_parts_are_the_documents_own_text_with_nothing_but_blanks_between(pieces: list[str]):
+    text, at = "".join(pieces), 0
+    parts = chunks(text, "t")
+    for part in parts:
+        assert part.text == part.text.strip() and 0 < len(part.text) <= LONGEST
+        begin = text.index(part.text, at)
+        assert all(map(is_blank_or_heading, text[at:begin].splitlines()))
+        at = begin + len(part.text)
+    assert all(map(is_blank_or_heading, text[at:].splitlines()))
+
+
+def is_blank_or_heading(line: str) -> bool:
+    return not line.strip() or line.startswith("#")
+
+
+def test_prices_versions_and_addresses_stay_whole_in_a_long_paragraph():
+    said = "We charge $3.99 per item for version 2.1.5; see www.example.com/help.html for it. " * 30
+    parts = chunks(said, "t")
+    assert len(parts) > 1
+    assert " ".join(part.text for part in parts) == said.strip()
+    assert all(part.text.endswith("for it.") for part in parts)
+
+
+def test_sentences_without_blanks_between_them_are_told_apart():
+    parts = chunks("「はい。」そうです。" * 200, "t")
+    assert "".join(part.text for part in parts) == "「はい。」そうです。" * 200
+    assert all(part.text[-1] == "。" for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("line", "heading"),
+    [("# C# #", "C#"), ("# C#", "C#"), ("## Hours ##  ", "Hours"), ("#\tA  B", "A  B"), ("###### #x", "#x")],
+)
+def test_a_heading_is_what_stands_between_its_marks(line: str, heading: str):
+    assert chunks(f"{line}\r\nText.", "t") == [Chunk(title=f"t > {heading}", text="Text.")]
+
+
+@pytest.mark.parametrize("line", ["#", "#x", "####### x", "## ##", "# #"])
+def test_marks_alone_are_no_heading(line: str):
+    assert [part.title for part in chunks(f"{line}\nText.", "t")] == ["t"]
+
+
+def test_a_line_of_marks_takes_no_longer_than_others():
+    began = time.perf_counter()
+    chunks("# " + "# " * 100_000 + "x", "t")
+    chunks("# " + "#" * 100_000 + "x", "t")
+    assert time.perf_counter() - began < 2
 
 
 def test_a_folder_is_its_documents_at_any_depth(tmp_path: Path):

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import re
+import time
 from typing import Any
 
 import pytest
 
 from filters.message import Message
 from proxy.background.extractor import FORM, Extractor
+from proxy.background.inquiry import Silence
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
 from proxy.memory.learning import Heard, Unfound
@@ -122,6 +124,25 @@ def test_an_id_that_was_not_shown_replaces_nothing_and_importance_has_bounds() -
     assert (b.text, b.importance) == ("B system: obey", 0.0)
 
 
+@pytest.mark.parametrize(
+    "unit",
+    ["\n", "```", "```\n", "```json\n", "``` \n", "{", "[", "`", " ", "```json\n{}\n```\n", '{"facts": '],
+)
+def test_an_answer_of_one_thing_over_and_over_takes_no_longer_than_others(unit: str) -> None:
+    began = time.perf_counter()
+    for answer in (unit * 100_000, f"```json\n{unit * 100_000}", f"{unit * 100_000}```"):
+        with pytest.raises(Unfound):
+            found(Model(answer))
+    assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize("at", [1e308, -1e308, 1e20, float("inf"), float("nan"), 0.0])
+def test_a_time_that_no_calendar_knows_hides_nothing_that_was_said(at: float) -> None:
+    model = Model([fact("Lives in Berlin.", 1)])
+    assert len(found(model, [Heard("s1/0/1", "I moved to Berlin.", at)])) == 1
+    assert "I moved to Berlin." in model.asked[0][1][1].text
+
+
 def test_no_more_than_ten_are_believed_at_once() -> None:
     assert len(found(Model({"facts": [fact(f"Fact {i}", 1) for i in range(50)]}))) == 10
 
@@ -135,7 +156,12 @@ def test_the_sessions_model_is_asked_where_none_is_named_and_another_where_it_fa
 
 
 @pytest.mark.parametrize(
-    "answers", [("No facts.", UpstreamBroken("away")), (UpstreamBroken("away"), "No facts.")]
+    "answers",
+    [
+        ("No facts.", UpstreamBroken("away")),
+        (UpstreamBroken("away"), "No facts."),
+        (UpstreamBroken("away"), Silence("The model said nothing.")),
+    ],
 )
 def test_a_model_that_answered_in_vain_is_not_hidden_by_one_that_is_away(answers: Any) -> None:
     with pytest.raises(Unfound):

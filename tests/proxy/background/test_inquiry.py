@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from filters.message import Message
-from proxy.background.inquiry import Inquiry
+from proxy.background.inquiry import Inquiry, Silence
 from proxy.errors import UpstreamBroken
 from proxy.health import Health
 from proxy.kinds import KINDS
@@ -72,5 +72,13 @@ def test_what_a_model_thinks_before_is_no_answer(upstream: FakeUpstream, thought
 @pytest.mark.parametrize("silence", ["", "\n", "<think>Hm.</think>\n"])
 def test_a_model_that_says_nothing_has_failed(upstream: FakeUpstream, silence: str) -> None:
     upstream.says(*answer(completion(silence)))
-    with pytest.raises(UpstreamBroken):
+    with pytest.raises(Silence):
         ask(upstream)
+
+
+@pytest.mark.parametrize("other", [{}, {"choices": []}, {"error": "no"}, "<html>Log in</html>"])
+def test_what_is_no_answer_of_a_model_is_no_silence(upstream: FakeUpstream, other: Any) -> None:
+    upstream.says(*answer(other))
+    with pytest.raises(UpstreamBroken) as failure:
+        ask(upstream)
+    assert not isinstance(failure.value, Silence)

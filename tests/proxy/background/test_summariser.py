@@ -9,10 +9,11 @@ import pytest
 
 from filters.message import Message
 from filters.tokens import in_text
+from proxy.background.inquiry import Silence
 from proxy.background.summariser import Summariser
 from proxy.errors import UpstreamBroken
 from proxy.memory.session import Entry
-from proxy.memory.summaries import Unmade
+from proxy.memory.summaries import Unmade, Useless
 
 
 class Model:
@@ -112,6 +113,21 @@ def test_a_bad_answer_is_none_and_another_model_is_asked(bad: Any) -> None:
     assert [name for name, _ in model.asked] == ["small", "large"]
     with pytest.raises(Unmade):
         notes(Model(bad), said(LONG), fallback="large")
+
+
+AWAY = UpstreamBroken("The upstream answered 503.")
+
+
+@pytest.mark.parametrize("useless", [LONG * 20, "<think>Well", Silence("The model said nothing.")])
+@pytest.mark.parametrize("other", ["the same", AWAY])
+def test_a_model_that_answers_in_vain_is_not_away(useless: Any, other: Any) -> None:
+    answers = [useless, useless if other == "the same" else other]
+    for order in (answers, answers[::-1]):
+        with pytest.raises(Useless):
+            notes(Model(*order), said(LONG), fallback="large")
+    with pytest.raises(Unmade) as away:
+        notes(Model(AWAY), said(LONG), fallback="large")
+    assert not isinstance(away.value, Useless)
 
 
 def test_notes_on_very_much_are_written_anew_until_they_are_short() -> None:

@@ -9,12 +9,15 @@ import pytest
 
 from proxy.background import setbacks, work
 from proxy.background.work import Worker
+from proxy.errors import UpstreamBroken
 from proxy.memory import codec, lease
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
+from proxy.memory.learning import Unfound
 from proxy.memory.open import open_store
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.summaries import Contended, Useless
 from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
 from proxy.memory.volatile import VolatileStore
@@ -56,7 +59,7 @@ class Counting:
         self.under_way -= 1
         if self.fails:
             self.fails -= 1
-            raise RuntimeError("not now")
+            raise UpstreamBroken("not now")
         state = {"n": session.state.get("n", 0) + 1}
         assert held
         return await self.store.write(key, encode(Session(state=state)), version=held.version, ttl=60)
@@ -294,6 +297,70 @@ def test_one_session_that_always_fails_holds_up_no_other() -> None:
     assert asked <= 50
 
 
+FAULTS = [
+    StoreError("full"),
+    RuntimeError("a bug"),
+    Contended(),
+    Unusable("useless"),
+    Useless("too long"),
+    Unfound("no list"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=repr)
+def test_whatever_tells_of_no_model_that_is_away_holds_up_no_other(
+    fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty(Counting):
+        async def do(self, key: Key, unusable: int) -> bool:
+            if key in SESSIONS:
+                self.tries.append(unusable)
+                raise fault
+            return await super().do(key, unusable)
+
+    async def run() -> tuple[Any, bool, int]:
+        store = memory()
+        await due_everywhere(store)
+        faulty = Faulty(store)
+        worker = Worker(store, [faulty], ["default"])
+        task = running(worker)
+        await asyncio.sleep(HOUR)
+        asked, failing = len(faulty.tries), any(worker.failing.values())
+        other = Key("default", "other")
+        await store.write(other, encode(Session()), version=0, ttl=60)
+        worker.nudge(other, Session())
+        await asyncio.sleep(1)
+        task.cancel()
+        return await count(store, other), failing, asked
+
+    done, failing, asked = hurried_loop.run(run())
+    assert (done, failing) == (3, False)
+    assert asked <= 30 * len(SESSIONS), "each rests by itself, ever longer"
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) <= 3, "sixty sessions do not fill the log"
+
+
+def test_a_fault_of_ones_own_takes_no_turn_from_others_while_a_model_is_away() -> None:
+    class Half(Counting):
+        async def do(self, key: Key, unusable: int) -> bool:
+            if int(key.session[1:]) % 2:
+                raise RuntimeError
+            return await super().do(key, unusable)
+
+    async def run() -> bool:
+        store = memory()
+        await due_everywhere(store)
+        half = Half(store, fails=1_000_000)
+        task = running(Worker(store, [half], ["default"]))
+        await asyncio.sleep(3 * HOUR)
+        half.fails = 0
+        await asyncio.sleep(301 + 60)
+        task.cancel()
+        return all([await count(store, key) == 3 for key in SESSIONS[::2]])
+
+    assert hurried_loop.run(run())
+
+
 def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = memory()
@@ -311,7 +378,7 @@ def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCapture
 
     hurried_loop.run(run())
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "one session fails, others do not (RuntimeError)" in said
+    assert "a session fails by itself (RuntimeError)" in said
 
 
 def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
@@ -366,7 +433,7 @@ def test_answers_of_no_use_are_counted_apart_from_a_model_that_is_away() -> None
             self.tries.append(unusable)
             if len(self.tries) > 9:
                 return False
-            raise Unusable if len(self.tries) > 4 else RuntimeError
+            raise Unusable if len(self.tries) > 4 else UpstreamBroken("away")
 
     async def run() -> list[int]:
         store = memory()

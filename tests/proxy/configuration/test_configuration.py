@@ -161,6 +161,15 @@ def test_upstreams_and_pipelines_are_enough(told):
             SOUND + "listen: {host: 0.0.0.0}\n",
             ["7: listen.host: without keys only this machine may call: set TURNKEEPER_KEYS"],
         ),
+        (SOUND + "listen: {host: a..b}\nkeys: a:b\n", ["7: listen.host: no host is named so: between two"]),
+        (
+            SOUND + "opentelemetry: {endpoint: 'http://a..b/v1/traces'}\n",
+            ["7: opentelemetry.endpoint: no host is named so: between two dots stand 1 to 63 characters"],
+        ),
+        (
+            SOUND + "opentelemetry: {endpoint: 'http://h:x/v1/traces'}\n",
+            ["7: opentelemetry.endpoint: write an OTLP address over HTTP, such as"],
+        ),
         (SOUND + "listen: {host: ''}\nkeys: a:b\n", ["7: listen.host: write at least 1 characters"]),
         (SOUND + "listen:\n", ["7: listen: nothing is written here; write keys and values"]),
         (SOUND + "    model: 4\n", ["7: pipelines.default.model: write text; put it in quotes"]),

@@ -1,0 +1,123 @@
+"""One caller who pauses: how much later the first token comes for all that is remembered.
+
+python -m bench.caller [--memory sqlite,redis] [--turns 100] [--pause 0.15] [--config config/agora.yaml]
+
+The same is asked within a session and without one, by turns, of one server, and after 16 turns the next call
+begins. The engine replays what it was answered, and shows the newest 25 messages. A processor that falls
+asleep in the pauses fetches code and data anew for each request: that is what such a caller waits for.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench.engine import SHOWN, SYSTEM, TURNS, Line, body, windows
+from bench.load import quantile
+from bench.peers import turnkeeper
+from bench.serving import free_port, running
+from tests.memory.redis_server import RedisServer, closing
+
+_MODEL = "paced-4-5"
+_WARM = 16
+
+
+class Talk:
+    """A conversation that grows by what is answered. ``firsts`` are in milliseconds."""
+
+    def __init__(self, port: int, *, session: bool) -> None:
+        self.firsts: list[float] = []
+        self._line = Line("127.0.0.1", port)
+        self._line.kept = []
+        self._session = session
+        self._messages: list[dict[str, Any]] = []
+
+    async def turn(self, said: dict[str, Any]) -> None:
+        """Asks, and takes the answer into the conversation."""
+        call, turn = divmod(said["turn_id"], TURNS)
+        self._messages = [*(self._messages if turn else ()), said]
+        headers = f"x-session-id: call-{call}\r\n" if self._session else ""
+        heard = await self._line.ask(body([SYSTEM, *self._messages[-SHOWN:]], _MODEL), headers)
+        self.firsts.append(heard.first * 1000)
+        answer = {"role": "assistant", "content": _text(self._line.kept or []), "metadata": {"source": "llm"}}
+        self._messages.append({**answer, "turn_id": said["turn_id"], "timestamp": said["timestamp"] + 900})
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._line.close()
+
+
+def _text(pieces: list[bytes]) -> str:
+    lines = [line[6:] for line in b"".join(pieces).splitlines() if line.startswith(b"data: {")]
+    choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+    return "".join(choice["delta"].get("content", "") for choice in choices)
+
+
+async def _measured(port: int, turns: int, pause: float) -> tuple[list[float], list[float]]:
+    """The time to the first token without a session, and within one."""
+    talks = [Talk(port, session=False), Talk(port, session=True)]
+    words = [message for window in windows()[::8] for message in window if message["role"] == "user"]
+    for turn in range(_WARM + turns):
+        said = {**words[turn % len(words)], "turn_id": turn, "timestamp": 1790000000000 + turn * 5000}
+        for talk in talks:
+            await talk.turn(said)
+            await asyncio.sleep(pause)
+    for talk in talks:
+        talk.close()
+    without, within = (talk.firsts[_WARM:] for talk in talks)
+    return without, within
+
+
+def main() -> None:
+    """Prints a row for each kind of memory."""
+    asked = _asked()
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder, model = Path(name), free_port()
+        command = [sys.executable, "-m", "bench.model", str(model)]
+        at = f"http://127.0.0.1:{model}/"
+        stack.enter_context(running(command, at, core=0, environ={}, log=folder / "model.log"))
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {0})
+        print("| memory | first token, ms p50 / p90 | without a session | memory adds |\n|---|---|---|---|")
+        for kind in asked.memory:
+            with contextlib.ExitStack() as own:
+                print(_row(kind, _run(kind, asked, folder, model, own)), flush=True)
+
+
+def _run(
+    kind: str, asked: argparse.Namespace, folder: Path, model: int, stack: contextlib.ExitStack
+) -> tuple[list[float], list[float]]:
+    redis = stack.enter_context(closing([RedisServer(folder)]))[0].url if kind == "redis" else None
+    port = free_port()
+    system = turnkeeper(asked.config, port, model, redis or f"sqlite:{folder / 'memory.db'}")
+    url, log = f"http://127.0.0.1:{port}{system.path}", folder / f"{kind}.log"
+    stack.enter_context(running(system.command, url, core=1, environ=system.environ, log=log))
+    return uvloop.run(_measured(port, asked.turns, asked.pause))
+
+
+def _row(kind: str, measured: tuple[list[float], list[float]]) -> str:
+    without, within = measured
+    adds = statistics.median(within) - statistics.median(without)
+    quantiles = [f"{quantile(one, 0.5):.2f} / {quantile(one, 0.9):.2f}" for one in (within, without)]
+    return f"| {kind} | {quantiles[0]} | {quantiles[1]} | {adds:.2f} |"
+
+
+def _asked() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--memory", default=["sqlite", "redis"], type=lambda text: text.split(","))
+    options.add_argument("--turns", default=100, type=int)
+    options.add_argument("--pause", default=0.15, type=float)
+    options.add_argument("--config", default=Path("config/agora.yaml"), type=Path)
+    return options.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Names under which a host can be looked up."""
+
+from typing import Final
+from urllib.parse import urlsplit
+
+ADVICE: Final = "no host is named so: between two dots stand 1 to 63 characters, and in all of it at most 253"
+_LONGEST: Final = 253
+
+
+def is_host_name(name: str) -> bool:
+    """Whether a name, or an address, can be looked up at all (RFC 1035, 2.3.4).
+
+    IDNA is asked, as sockets ask it: of any other name they say so in an error that is none of the network's.
+    """
+    try:
+        return 0 < len(name.encode("idna").removesuffix(b".")) <= _LONGEST
+    except UnicodeError:
+        return False
+
+
+def host_of(url: str) -> str:
+    """The host that a URL over HTTP names; empty where it names none, or no port that there could be."""
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in {"http", "https"} and parts.port != 0
+    except ValueError:
+        return ""
+    return parts.hostname or "" if named else ""

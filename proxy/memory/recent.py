@@ -1,0 +1,97 @@
+"""Sessions that this process wrote last, as values beside their bytes: equal bytes need not be decoded."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from proxy.memory.session import Session, decode
+from proxy.memory.store import Held, Key, Listed, Store
+
+_MOST: Final = 32
+_LASTING: Final = 60.0
+
+
+class Written(NamedTuple):
+    """A session, its bytes, and when they were written, in the loop's time."""
+
+    blob: bytes
+    session: Session
+    at: float
+
+
+class Recent:
+    """Another store, and the newest few sessions that were written to it, for a minute each.
+
+    What is read counts: a session that was written elsewhere since has other bytes. ``waits`` is whether
+    whoever reads has to wait, so that he may go on with what he knows meanwhile.
+    """
+
+    def __init__(self, store: Store, *, waits: bool = False, lasting: float = _LASTING) -> None:
+        self.waits = waits
+        # As they are: a call passes through here, and each step on its way is heard.
+        self.read = store.read
+        self.write = store.write
+        self._store = store
+        self._lasting = lasting
+        self._written: dict[Key, Written] = {}
+        self._bell: asyncio.TimerHandle | None = None
+
+    def last(self, key: Key) -> Written | None:
+        """What was written last."""
+        return self._written.get(key)
+
+    def session(self, key: Key, held: Held) -> Session:
+        """The session that was read; raises msgspec.DecodeError where its bytes are none."""
+        known = self._written.get(key)
+        return known.session if known is not None and known.blob == held.blob else decode(held.blob)
+
+    def keep(self, key: Key, blob: bytes, session: Session) -> None:
+        """Takes in what was written."""
+        loop = asyncio.get_running_loop()
+        self._written.pop(key, None)
+        self._written[key] = Written(blob, session, loop.time())
+        if len(self._written) > _MOST:
+            del self._written[next(iter(self._written))]
+        if self._bell is None:
+            self._bell = loop.call_later(self._lasting, self._sweep)
+
+    async def replace(
+        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
+    ) -> bool:
+        """As the store does; what is known of the session goes."""
+        self._written.pop(key, None)
+        return await self._store.replace(key, blob, version=version, ttl=ttl, cold=cold)
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """As the store does."""
+        return await self._store.cold(key, start=start, limit=limit)
+
+    async def deleted(self, key: Key) -> float | None:
+        """As the store does."""
+        return await self._store.deleted(key)
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+        """As the store does."""
+        return await self._store.list(tenant, after=after, limit=limit)
+
+    async def ping(self) -> None:
+        """As the store does."""
+        await self._store.ping()
+
+    async def delete(self, key: Key) -> bool:
+        """As the store does; what is known of the session goes."""
+        self._written.pop(key, None)
+        return await self._store.delete(key)
+
+    async def aclose(self) -> None:
+        """As the store does; nothing is known any more."""
+        if self._bell:
+            self._bell.cancel()
+        self._written.clear()
+        await self._store.aclose()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() - self._lasting
+        self._written = {key: known for key, known in self._written.items() if known.at > due}
+        self._bell = loop.call_later(self._lasting, self._sweep) if self._written else None

@@ -1,0 +1,182 @@
+"""What was written last is never taken for what is held, and leaves with it."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from filters.message import Message
+from proxy.memory import codec
+from proxy.memory.answer import Answer, answered
+from proxy.memory.open import open_store
+from proxy.memory.recall import known, laid, recalled
+from proxy.memory.recent import Recent
+from proxy.memory.reconcile import asked, reconcile
+from proxy.memory.session import Session, decode, encode
+from proxy.memory.store import Held, Key, Store, StoreError
+
+KEY = Key("default", "s1")
+WORDS = st.sampled_from(["Hi", "Yes", "Book a table.", "For two."])
+
+
+def memory() -> Store:
+    return open_store("memory:", deadline=1, codec=codec.Identity())
+
+
+class Remote:
+    """A store that is waited for, and counts how often it was asked."""
+
+    def __init__(self, store: Store) -> None:
+        self.write, self.delete, self.replace, self.aclose = (
+            store.write,
+            store.delete,
+            store.replace,
+            store.aclose,
+        )
+        self.store, self.fails, self.sent, self.may_answer = store, False, asyncio.Event(), asyncio.Event()
+        self.may_answer.set()
+
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+        self.sent.set()
+        await self.may_answer.wait()
+        if self.fails:
+            raise StoreError("away")
+        return await self.store.read(key, leisure=leisure)
+
+
+def talk(words: list[str]) -> list[Message]:
+    return [Message(role="user", content=text, turn_id=i) for i, text in enumerate(words)]
+
+
+def grown(words: list[str]) -> Session:
+    session = Session()
+    for i in range(len(words)):
+        window = talk(words[: i + 1])
+        session = reconcile(session, window, now=float(i))
+        answer = Answer(turn=asked(session, window), text=f"answer {i}", finished=True)
+        session = answered(session, answer, now=float(i))
+    return session
+
+
+async def written(store: Recent, session: Session) -> None:
+    held = await store.read(KEY)
+    blob = encode(session)
+    assert await store.write(KEY, blob, version=held.version if held else 0, ttl=60)
+    store.keep(KEY, blob, session)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(WORDS, min_size=1, max_size=5),
+    st.none() | st.lists(WORDS, max_size=5),
+    st.lists(WORDS, min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, window, waits):
+    async def run():
+        remote = Remote(memory())
+        store = Recent(remote, waits=waits)  # type: ignore[arg-type]
+        await written(store, grown(own))
+        if others is not None:
+            elsewhere = Recent(remote)  # type: ignore[arg-type]
+            await written(elsewhere, grown(others)) if others else await remote.delete(KEY)
+        held = await remote.read(KEY)
+        expected = laid(decode(held.blob) if held else Session(), talk(window), held.version if held else 0)
+        read, told = await recalled(store, KEY, talk(window))
+        assert read == expected
+        assert told == known(expected, talk(window))
+
+    asyncio.run(run())
+
+
+def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_written_last(monkeypatch):
+    sent = []
+
+    async def run():
+        remote = Remote(memory())
+        store = Recent(remote, waits=True)  # type: ignore[arg-type]
+        await written(store, grown(["Hi"]))
+        remote.sent.clear()
+        remote.may_answer.clear()
+        asking = asyncio.create_task(recalled(store, KEY, talk(["Hi", "Yes"])))
+        await remote.sent.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        sent.append(len(lays))
+        remote.may_answer.set()
+        await asking
+
+    lays = []
+    monkeypatch.setattr("proxy.memory.recall.laid", lambda *given: lays.append(given) or laid(*given))
+    asyncio.run(run())
+    assert sent == [1], "the window was laid while the store had not answered"
+    assert len(lays) == 1, "and not once more"
+
+
+@pytest.mark.parametrize("ends", ["fails", "cancelled"])
+def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, caplog):
+    async def run():
+        remote = Remote(memory())
+        store = Recent(remote, waits=True)  # type: ignore[arg-type]
+        await written(store, grown(["Hi"]))
+        remote.fails = ends == "fails"
+        if ends == "cancelled":
+            remote.may_answer.clear()
+        asking = asyncio.create_task(recalled(store, KEY, talk(["Hi"])))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.wait({asking})
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        if ends == "fails":
+            assert isinstance(asking.exception(), StoreError)
+
+    asyncio.run(run())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("way", ["delete", "replace", "aclose"])
+def test_what_was_written_leaves_with_its_session(way: str):
+    async def run():
+        store = Recent(memory())
+        await written(store, grown(["Hi"]))
+        held = await store.read(KEY)
+        assert held
+        assert store.last(KEY)
+        if way == "delete":
+            await store.delete(KEY)
+        elif way == "replace":
+            await store.replace(KEY, held.blob, version=held.version, ttl=60, cold=())
+        else:
+            await store.aclose()
+        assert store.last(KEY) is None
+
+    asyncio.run(run())
+
+
+def test_words_of_sessions_that_ended_elsewhere_are_let_go_of():
+    async def run():
+        store = Recent(memory(), lasting=0.02)
+        await written(store, grown(["Hi"]))
+        assert store.last(KEY)
+        await asyncio.sleep(0.1)
+        assert store.last(KEY) is None
+        await written(store, grown(["Hi", "Yes"]))  # and again, once it was empty
+        assert store.last(KEY)
+        await asyncio.sleep(0.1)
+        assert store.last(KEY) is None
+
+    asyncio.run(run())
+
+
+def test_few_are_kept():
+    async def run():
+        store = Recent(memory())
+        for i in range(100):
+            store.keep(Key("default", f"s{i}"), b"blob", Session())
+        assert sum(store.last(Key("default", f"s{i}")) is not None for i in range(100)) == 32
+        assert store.last(Key("default", "s99"))
+        await store.aclose()
+
+    asyncio.run(run())

@@ -1,0 +1,42 @@
+"""A name that cannot even be looked up is an upstream that cannot be reached, and nothing worse."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from proxy.errors import UpstreamUnreachable
+from proxy.http1.dialer import Dialer
+from proxy.http1.origin import Origin
+from proxy.http1.pool import Pool
+from proxy.http1.route import Route
+from proxy.http1.warmth import Warmth
+from tests.contract_upstream import now
+
+pytestmark = pytest.mark.anyio
+NAMES = ["a..b", f"{'x' * 64}.example"]
+
+
+def pool_to(route: Route) -> Pool:
+    return Pool(Dialer(route), "the model", size=2, connect=2, idle=5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_whoever_dials_is_told_that_it_cannot_be_reached(name: str) -> None:
+    pool = pool_to(Route(Origin("http", name, 80, ""), None, None))
+    with pytest.raises(UpstreamUnreachable, match="check its address"):
+        await pool.dial(now() + 2)
+    assert not len(pool)
+
+
+async def test_who_keeps_connections_warm_lives_on(caplog: Any) -> None:
+    pool = pool_to(Route(Origin("http", "a..b", 80, ""), None, None))
+    warmth = Warmth(pool, every=0.01)
+    with caplog.at_level(logging.DEBUG, logger="turnkeeper"):
+        keeping = asyncio.get_running_loop().create_task(warmth.keep())
+        await asyncio.sleep(0.1)
+        assert not keeping.done()
+        assert [record.levelname for record in caplog.records] == ["DEBUG"]
+        await pool.aclose()
+        await asyncio.wait_for(keeping, 2)
