@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from filters.group import Group, call_id, call_ids, groups
+from filters.group import FUNCTION, RESULTS, Group, answered, call_id, call_ids, function_of, groups, is_call
 from filters.message import Message, says_something
 
 Unanswered = Literal["stub", "drop"]
@@ -20,13 +20,14 @@ def closed(messages: Sequence[Message], stub: str | None, *, waits: bool = False
     at the very end is left alone.
     """
     found = {group.call: group for group in groups(messages)}
-    last = max((i for i, m in enumerate(messages) if m.role != "tool"), default=None)
+    last = max((i for i, m in enumerate(messages) if m.role not in RESULTS), default=None)
+    results = {i for group in found.values() for i in group.results}
     told: list[Message] = []
     for i, message in enumerate(messages):
         if group := found.get(i):
             answers = _answers(messages, group)
             told += _waiting(message, answers) if waits and i == last else _whole(message, answers, stub)
-        elif message.role != "tool":
+        elif message.role != "tool" and i not in results:
             told.append(_without_no_calls(message))
     return told
 
@@ -35,7 +36,7 @@ def _answers(messages: Sequence[Message], group: Group) -> dict[Any, Message]:
     """The first result of each call that has one."""
     answers: dict[Any, Message] = {}
     for i in group.results:
-        answers.setdefault(messages[i].tool_call_id, messages[i])
+        answers.setdefault(answered(messages[i]), messages[i])
     return answers
 
 
@@ -47,19 +48,29 @@ def _whole(call: Message, answers: dict[Any, Message], stub: str | None) -> list
     if stub is not None:
         answers = {i: _stub(call, i, stub) for i in call_ids(call)} | answers
     call = _calling_only(call, answers)
-    return _waiting(call, answers) if call.tool_calls or says_something(call) else []
+    return _waiting(call, answers) if is_call(call) or says_something(call) else []
 
 
 def _stub(call: Message, answers: str, words: str) -> Message:
+    if answers.startswith(FUNCTION):
+        name = answers.removeprefix(FUNCTION)
+        return Message(role="function", name=name, content=words, turn_id=call.turn_id)
     return Message(role="tool", tool_call_id=answers, content=words, turn_id=call.turn_id)
 
 
-def _calling_only(message: Message, answered: Mapping[Any, Message]) -> Message:
+def _calling_only(message: Message, answers: Mapping[Any, Message]) -> Message:
+    if function_of(message):
+        return message if answers else _without_function(message)
     calls = message.tool_calls or []
-    kept = [call for call in calls if call_id(call) in answered]
+    kept = [call for call in calls if call_id(call) in answers]
     if len(kept) == len(calls):
         return message
     return msgspec.structs.replace(message, tool_calls=kept or UNSET)
+
+
+def _without_function(message: Message) -> Message:
+    others = {name: value for name, value in message.others.items() if name != "function_call"}
+    return msgspec.structs.replace(message, others=others)
 
 
 def _without_no_calls(message: Message) -> Message:

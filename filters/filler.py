@@ -25,9 +25,9 @@ def _is_said(phrase: str) -> str:
 class Filler(AnswerFilter):
     """Say a phrase when the model's first word is late, so that the caller does not hear silence.
 
-    It goes out as words of the answer, before the model's, and cannot be taken back. The caller hears it and
-    an engine replays it, so what was heard begins with it; the model did not say it, so what was generated
-    does not hold it.
+    It goes out as words of the answer, before the model's, and cannot be taken back; the model's chunks then
+    bear its id. The caller hears it and an engine replays it, so that the answer is remembered with it, and
+    ``original`` begins with it as well where the caller cut the answer short.
     """
 
     after: Annotated[

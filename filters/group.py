@@ -2,15 +2,19 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from filters.message import Message
 
+FUNCTION: Final = "function:"
+"""What stands before a function's name where that is the id of its call: the form of before 2023 has none."""
+RESULTS: Final = ("tool", "function")
+
 
 class Group(msgspec.Struct, frozen=True):
-    """An assistant message that calls tools, and every tool message that answers it, by position.
+    """An assistant message that calls tools, or a function, and every message that answers it, by position.
 
     ``results`` are in the order in which they stand, second answers to one call included. ``unanswered``
     holds the calls' ids that have no result yet.
@@ -32,7 +36,7 @@ def groups(messages: Sequence[Message]) -> tuple[Group, ...]:
     Engines count call ids anew (``call_0`` in every turn), so a result belongs to the nearest call before
     it that bears its id; only where none stands before it, to the first one after it.
     """
-    calls = {i: call_ids(m) for i, m in enumerate(messages) if m.tool_calls and m.role == "assistant"}
+    calls = {i: call_ids(m) for i, m in enumerate(messages) if m.role == "assistant" and is_call(m)}
     if not calls:
         return ()
     results = _results(messages, calls)
@@ -41,8 +45,29 @@ def groups(messages: Sequence[Message]) -> tuple[Group, ...]:
 
 def call_ids(message: Message) -> tuple[str, ...]:
     """The ids of the tool calls that a message makes, each once."""
+    if function := function_of(message):
+        return (f"{FUNCTION}{function.get('name')}",)
     ids = (call_id(call) for call in message.tool_calls or ())
     return tuple(dict.fromkeys(i for i in ids if i is not None))
+
+
+def is_call(message: Message) -> bool:
+    """Whether a message calls anything."""
+    return bool(message.tool_calls) or bool(message.others and function_of(message))
+
+
+def function_of(message: Message) -> dict[str, Any] | None:
+    """The function that an assistant's message calls in the form of before 2023; ``None`` for all others."""
+    function = message.others.get("function_call")
+    return function if isinstance(function, dict) and message.role == "assistant" else None
+
+
+def answered(message: Message) -> str | None:
+    """The id of the call that a message is the result of; ``None`` where it is none's."""
+    if message.role == "function":
+        return FUNCTION + message.name if isinstance(message.name, str) else None
+    wanted = message.tool_call_id if message.role == "tool" else None
+    return wanted if isinstance(wanted, str) else None
 
 
 def call_id(call: dict[str, Any]) -> str | None:
@@ -69,7 +94,7 @@ def _results(messages: Sequence[Message], calls: dict[int, tuple[str, ...]]) -> 
             asked.setdefault(i, []).append(call)
     results: dict[int, list[int]] = {call: [] for call in calls}
     for position, message in enumerate(messages):
-        if message.role == "tool" and (askers := asked.get(message.tool_call_id)):
+        if message.role in RESULTS and (askers := asked.get(answered(message))):
             results[_asker(askers, position)].append(position)
     return results
 
@@ -80,5 +105,5 @@ def _asker(calls: list[int], result: int) -> int:
 
 
 def _group(messages: Sequence[Message], call: int, ids: tuple[str, ...], results: list[int]) -> Group:
-    answered = {messages[i].tool_call_id for i in results}
-    return Group(call, tuple(results), tuple(i for i in ids if i not in answered))
+    told = {answered(messages[i]) for i in results}
+    return Group(call, tuple(results), tuple(i for i in ids if i not in told))

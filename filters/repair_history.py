@@ -21,7 +21,8 @@ class RepairHistory(RequestFilter):
     whole request for it. Four things are put right, each of which can be switched off: tool results stand
     behind their call; messages that say nothing go; so do control words that a framework put into the
     user's mouth, and an answer that was committed twice. What the user said twice stays. A tool call at
-    the very end still waits for its results and is left alone.
+    the very end still waits for its results and is left alone. A ``function_call``, which came before tools,
+    counts as one of them.
 
     Put it first: what the other steps see is then in order. An answer of which nothing was played goes as
     well, its ``original`` included; switch ``empty`` off to have ``restore_interrupted`` tell of it.
@@ -111,7 +112,7 @@ class RepairHistory(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, put right; groups first, for they are judged by where they stood."""
-        if self.tools and any(isinstance(m.tool_calls, list) or m.role == "tool" for m in messages):
+        if self.tools and any(map(_is_of_tools, messages)):
             messages = self._with_groups_closed(messages)
         messages = self._without_unsaid(messages)
         return _without_repeats(messages) if self.repeated else messages
@@ -149,6 +150,10 @@ class RepairHistory(RequestFilter):
         if isinstance(content, list) and not all(is_text(part) for part in content):
             return False
         return message.text.strip() in self._control_words
+
+
+def _is_of_tools(message: Message) -> bool:
+    return isinstance(message.tool_calls, list) or message.role == "tool" or "function_call" in message.others
 
 
 def _is_empty(message: Message) -> bool:

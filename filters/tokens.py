@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any
 
+from filters.group import function_of
 from filters.message import Message, is_text
 
 # Hangul, radicals to ideographs (kana and bopomofo among them), compatibility and fullwidth forms.
@@ -39,6 +40,8 @@ def in_message(message: Message, count: Count = in_text) -> int:
     tokens = _MESSAGE + (count(content) if isinstance(content, str) else 0)
     if isinstance(content, list):
         tokens += sum(count(part["text"]) if is_text(part) else _PART for part in content)
+    if message.others and (function := function_of(message)):
+        tokens += _in_call({"function": function}, count)
     return (
         tokens + sum(_in_call(call, count) for call in message.tool_calls) if message.tool_calls else tokens
     )

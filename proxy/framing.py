@@ -8,6 +8,7 @@ from proxy.errors import UpstreamBroken
 # A blank line ends an event. Lines end in LF, CR LF or CR, mixed as the sender pleases.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_MARK = b"\xef\xbb\xbf"
 _LONGEST_EVENT = 16_000_000
 
 
@@ -59,14 +60,19 @@ def data_of(event: bytes) -> bytes:
         and b"\r" not in event
     ):
         return event[6:-2]  # as models write it: one line, then LF LF
-    values = [line[5:] for line in _LINE_END.split(event) if line.startswith(b"data:")]
+    values = [line[5:] for line in _lines(event) if line.startswith(b"data:")]
     return b"\n".join(value.removeprefix(b" ") for value in values)
 
 
 def lines_beside_data(event: bytes) -> bytes:
     """An event's other lines (its name, its id, comments), each with a line break."""
-    lines = (line for line in _LINE_END.split(event) if line and not line.startswith(b"data:"))
+    lines = (line for line in _lines(event) if line and not line.startswith(b"data:"))
     return b"".join(line + b"\n" for line in lines)
+
+
+def _lines(event: bytes) -> list[bytes]:
+    """An event's lines, without the mark that may stand before a stream's first."""
+    return _LINE_END.split(event.removeprefix(_MARK))
 
 
 def _last_end(stream: bytearray, start: int) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from proxy.memory.answer import Answer, answered
 from proxy.memory.bygone import deleted
 from proxy.memory.compaction import fitted
+from proxy.memory.overtaken import settled
 from proxy.memory.plan import Window
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
@@ -20,10 +21,10 @@ from proxy.memory.scale import Scales, estimated, scaled
 from proxy.memory.session import Entry, Session, encode
 from proxy.memory.speaker import knowing
 from proxy.memory.speech import spoken
-from proxy.memory.store import APART, Deleted, Key, StoreError
+from proxy.memory.store import Deleted, Key, StoreError
 from proxy.said import Said, alone
 from proxy.telemetry.usage import usage_of
-from proxy.transcript import transcript
+from proxy.transcript import Transcript, transcript
 
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
@@ -32,8 +33,7 @@ __all__ = ["Listener", "Recorder", "Said", "Window", "after"]
 
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
-_ATTEMPTS = 20
-_MOST_WAITING = 10_000
+_ATTEMPTS, _MOST_WAITING = 20, 10_000
 _DRAINED_WITHIN = 3.0
 
 
@@ -168,8 +168,12 @@ class Recorder:
         raise fault
 
     async def _attempt(self, said: Said, read: Reading | None) -> bool:
+        told = transcript(said.answer)
+        if not told.reached:
+            return True  # a failed turn leaves memory as it was, be it without this session
+
         def change(held: Session) -> Session:
-            known = after(settled(held, time.time()), said, reasoning=self._reasoning)
+            known = after(settled(held, time.time()), said, told, reasoning=self._reasoning)
             return self._asking(known, said)
 
         return await self._changed(said.key, change, at=said.at, read=read)
@@ -221,20 +225,15 @@ class Recorder:
             told(key, session)
 
 
-def settled(session: Session, now: float) -> Session:
-    """The same, unless its newest request lies ahead: after a clock was set back, whatever comes is newer."""
-    newest = session.newest
-    if newest is None or newest.at <= now + APART:
-        return session
-    return msgspec.structs.replace(session, newest=msgspec.structs.replace(newest, at=0.0))
-
-
-def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
+def after(
+    session: Session, said: Said, told: Transcript | None = None, *, reasoning: bool = False
+) -> Session:
     """What is held after a turn; the same turn again changes nothing, and a failed one neither.
 
-    ``reasoning`` says whether the model's reasoning is kept beside the answer.
+    ``told`` is what was said in it, where that has been read. ``reasoning`` says whether the model's
+    reasoning is kept beside the answer.
     """
-    told = transcript(said.answer)
+    told = told or transcript(said.answer)
     if not told.reached:
         return session
     session = knowing(session, said.user, said.window, said.told)
@@ -243,10 +242,9 @@ def after(session: Session, said: Said, *, reasoning: bool = False) -> Session:
     answer = Answer(
         turn=turn,
         text=told.text,
-        tool_calls=told.tool_calls,
+        tool_calls=told.whole_calls,
         reasoning=told.reasoning if reasoning else None,
         finished=told.finished,
-        reached=told.reached,
         number=said.turn,
     )
     return answered(known, answer, now=said.at)

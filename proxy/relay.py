@@ -42,15 +42,19 @@ async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Repl
     reply.watch.answered()
     passage = Passage(begun, opened, framing, answer, reply)
     response.offer(passage.take)
+    rest = b""
     try:
-        if refused:
-            raise refused
+        if fault := answer.unread or refused:
+            raise fault
         await passage.read_on()
+        rest = answer.feed(framing.close())
+        if answer.unread:
+            raise answer.unread
     except UpstreamError:
         if not passage.whole:  # what breaks behind its own end is whole
-            await reply.write(answer.close())
+            await reply.write(rest + answer.close())
             raise
-    await reply.end(answer.end(framing.close()))
+    await reply.end(rest + answer.close())
 
 
 class Passage:
@@ -79,7 +83,7 @@ class Passage:
     @property
     def whole(self) -> bool:
         """Whether the stream's end was passed on."""
-        return self._over or self._last.rstrip().endswith(_DONE)
+        return not self._answer.unread and (self._over or self._last.rstrip().endswith(_DONE))
 
     def take(self, data: bytes) -> bool:
         """Passes data on, if the task waits for it and the client reads."""
@@ -126,7 +130,11 @@ class Passage:
             return b""
         events, self._refused = up_to_error(events)
         self._note(events)
-        return self._answer.feed(events) if self._filtered else events
+        if not self._filtered:
+            return events
+        shown = self._answer.feed(events)
+        self._refused = self._answer.unread or self._refused
+        return shown
 
     def _note(self, events: bytes) -> None:
         self._last = events

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
+from uuid import uuid4
 
 from filters.base import Context
 from filters.filler import Filler
@@ -20,11 +21,18 @@ _LOOKS = 8
 class Silence:
     """Says the filler's phrase if the answer is late, and sends comments while nothing else goes out.
 
-    ``tape`` is what went out so far. Whatever goes out first takes the status with it. Leaving it ends both.
+    ``tape`` is what went out so far, and ``model`` what is asked. Whatever goes out first takes the status
+    with it. Leaving it ends both.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, context: Context, answer: Rewriting, reply: Reply, tape: Sequence[bytes]
+    def __init__(  # noqa: PLR0913, PLR0917 - all that it looks at, and what it speaks for
+        self,
+        pipeline: Pipeline,
+        context: Context,
+        answer: Rewriting,
+        reply: Reply,
+        tape: Sequence[bytes],
+        model: str,
     ) -> None:
         self._filler = next((each for each in pipeline.answer if isinstance(each, Filler)), None)
         self._keep_alive = pipeline.keep_alive
@@ -32,6 +40,7 @@ class Silence:
         self._answer = answer
         self._reply = reply
         self._tape = tape
+        self._model = model
         self._waiting: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> None:
@@ -48,8 +57,10 @@ class Silence:
 
     async def _fill(self, filler: Filler) -> None:
         await asyncio.sleep(filler.after)
-        if not (self._answer.begun or self._reply.ending):
-            await self._begin()
+        if self._answer.begun or self._reply.ending:
+            return
+        await self._begin()
+        if not self._answer.begun:  # it may have, while the status was on its way
             await self._reply.write(self._answer.first() + self._said(filler.phrase(self._context)))
 
     async def _hold(self, period: float) -> None:
@@ -68,8 +79,10 @@ class Silence:
             await self._reply.start(200, [_STREAM, *UNBUFFERED])
 
     def _said(self, phrase: str) -> bytes:
+        """The phrase as a chunk, under a name that the answer takes on."""
+        name = {"id": f"chatcmpl-{uuid4().hex}", "created": int(self._context.now)}
+        self._answer.under(name)
         delta = {"role": "assistant", "content": phrase}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-        created = int(self._context.now)
-        base = {"id": "chatcmpl-filler", "object": "chat.completion.chunk", "created": created}
-        return event_of({**base, "model": "filler", "choices": [choice]})
+        base = {**name, "object": "chat.completion.chunk", "model": self._model}
+        return event_of({**base, "choices": [choice]})

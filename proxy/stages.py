@@ -1,8 +1,10 @@
 """One choice of one answer on its way through all answer filters."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from filters.base import AnswerFilter, Context, Delta, Stage
+from filters.message import is_text
 from proxy.failing import failed
 
 # Said once for each choice; everything else in a delta adds to what came before it.
@@ -79,6 +81,20 @@ def _ended(stage: Stage, held: Delta) -> Delta:
 def _sum(first: object, second: object) -> object:
     if isinstance(first, str) and isinstance(second, str):
         return first + second
-    if isinstance(first, list) and isinstance(second, list):
-        return [*first, *second]
+    if isinstance(first, list) or isinstance(second, list):
+        return _parts_of(first, second)
     return first if second is None else second
+
+
+def _parts_of(first: object, second: object) -> object:
+    """Content of which some came in parts; words behind a part that is words belong to it."""
+    before, behind = _as_parts(first), _as_parts(second)
+    if isinstance(second, str) and before and isinstance(before[-1], dict) and is_text(before[-1]):
+        return [*before[:-1], {**before[-1], "text": before[-1]["text"] + second}]
+    return [*before, *behind]
+
+
+def _as_parts(content: object) -> list[Any]:
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if isinstance(content, str) and content else []

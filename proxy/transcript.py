@@ -1,12 +1,13 @@
 """What an answer said, read back from the bytes that went to the client."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import msgspec
 
+from proxy.calls import put_together, stands
 from proxy.framing import data_of, events
+from proxy.payload import Unreadable, payload
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
@@ -21,6 +22,12 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
     def reached(self) -> bool:
         """Whether anything that could be heard, or carried out, went to the client."""
         return bool(self.text.strip() or self.tool_calls)
+
+    @property
+    def whole_calls(self) -> list[dict[str, Any]] | None:
+        """The tool calls less those that broke off with the answer: nobody can carry them out."""
+        calls = self.tool_calls or []
+        return (calls if self.finished else [call for call in calls if stands(call)]) or None
 
 
 def transcript(sent: bytes) -> Transcript:
@@ -39,7 +46,7 @@ def _of_stream(sent: bytes) -> Transcript:
             deltas.append(choice.get("delta"))
             finished = finished or bool(choice.get("finish_reason"))
     said = [delta for delta in deltas if isinstance(delta, dict)]
-    return Transcript(_text(said), _calls(said), _reasoning(said), finished)
+    return Transcript(_text(said), put_together(said), _reasoning(said), finished)
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -47,13 +54,15 @@ class _Delta(msgspec.Struct, gc=False):
     refusal: Any = None
     audio: Any = None
     tool_calls: Any = None
+    function_call: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
 
     @property
     def is_plain(self) -> bool:
         """Whether it carries words and nothing else."""
-        return not (self.refusal or self.audio or self.tool_calls or self.reasoning or self.reasoning_content)
+        called = self.tool_calls or self.function_call
+        return not (called or self.refusal or self.audio or self.reasoning or self.reasoning_content)
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -104,13 +113,13 @@ def _payloads(sent: bytes) -> Iterator[bytes]:
 def _of_whole(sent: bytes) -> Transcript:
     messages = [choice.get("message") for choice in _first(_decoded(sent) or {})]
     said = [message for message in messages if isinstance(message, dict)]
-    return Transcript(_text(said), _calls(said), _reasoning(said), finished=bool(said))
+    return Transcript(_text(said), put_together(said), _reasoning(said), finished=bool(said))
 
 
 def _decoded(data: bytes) -> dict[str, Any] | None:
     try:
-        chunk = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunk = payload(data)
+    except Unreadable:
         return None
     return chunk if isinstance(chunk, dict) else None
 
@@ -122,11 +131,26 @@ def _first(chunk: dict[str, Any]) -> list[dict[str, Any]]:
     return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
 
 
+def words_of(said: Mapping[str, Any]) -> str:
+    """The words of a delta or a message, in one text or in parts; a thought is none."""
+    content = said.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    return "".join(_words_in(part) for part in parts if isinstance(part, dict))
+
+
+def _words_in(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    words = part.get(kind) if kind in ("text", "refusal") else None
+    return words if isinstance(words, str) else ""
+
+
 def _text(said: Iterable[dict[str, Any]]) -> str:
     spoken = []
     for delta in said:
         audio = delta.get("audio")
-        words = delta.get("content") or delta.get("refusal")
+        words = words_of(delta) or delta.get("refusal")
         if not words and isinstance(audio, dict):
             words = audio.get("transcript")
         if isinstance(words, str):
@@ -135,55 +159,14 @@ def _text(said: Iterable[dict[str, Any]]) -> str:
 
 
 def _reasoning(said: Iterable[dict[str, Any]]) -> str | None:
-    """What the model thought, under either of the names that servers give it."""
-    thoughts = (delta.get("reasoning_content") or delta.get("reasoning") for delta in said)
-    return "".join(thought for thought in thoughts if isinstance(thought, str)) or None
+    """What the model thought, under any of the names that servers give it."""
+    return "".join(map(_thought, said)) or None
 
 
-def _calls(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    calls: list[tuple[int, dict[str, Any]]] = []
-    newest: dict[int, dict[str, Any]] = {}
-    for delta in said:
-        pieces = delta.get("tool_calls")
-        for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
-            if isinstance(piece, dict):
-                index = index_of(piece, place)
-                if index not in newest or is_another(newest[index], piece):
-                    newest[index] = {}
-                    calls.append((index, newest[index]))
-                _add(newest[index], piece)
-    return [call for _, call in sorted(calls, key=itemgetter(0))] or None
-
-
-def index_of(piece: Mapping[str, Any], place: int) -> int:
-    """Which call of a delta a piece says it is of; its place there, where it says nothing of use."""
-    index = piece.get("index")
-    return index if isinstance(index, int) else place
-
-
-def is_another(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
-    """Whether a piece begins another call than the one that its index last stood for."""
-    # Some servers give all parallel calls one index; others give each piece of one call an id and the name.
-    function = piece.get("function")
-    named = piece.get("id") and isinstance(function, dict) and function.get("name")
-    return bool(named and call.get("id") and call["id"] != piece["id"]) and _is_whole(call)
-
-
-def _is_whole(call: Mapping[str, Any]) -> bool:
-    """Whether nothing of a call's arguments is to come."""
-    try:
-        return isinstance(msgspec.json.decode(call["function"]["arguments"]), dict)
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return False
-
-
-def _add(call: dict[str, Any], piece: dict[str, Any]) -> None:
-    for name, value in piece.items():
-        if name == "index":
-            continue
-        if isinstance(value, dict):
-            _add(call.setdefault(name, {}), value)
-        elif name == "arguments" and isinstance(value, str):
-            call[name] = call.get(name, "") + value
-        else:
-            call[name] = value
+def _thought(delta: Mapping[str, Any]) -> str:
+    thought = delta.get("reasoning_content") or delta.get("reasoning")
+    if isinstance(thought, str):
+        return thought
+    content = delta.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else ()
+    return "".join(words_of({"content": part.get("thinking")}) for part in parts)

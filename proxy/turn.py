@@ -95,9 +95,9 @@ async def _pass_on(  # noqa: PLR0913, PLR0917
     tape: list[bytes],
 ) -> None:
     answer = Rewriting(pipeline.answer, context)
-    silence = Silence(pipeline, context, answer, reply, tape) if question.streaming else nullcontext()
+    speaking = Silence(pipeline, context, answer, reply, tape, fallback.model)
     try:
-        async with silence:
+        async with speaking if question.streaming else nullcontext():
             with await fallback.begin() as begun:
                 await relay.pass_on(begun, answer, reply)
     finally:

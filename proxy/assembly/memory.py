@@ -82,7 +82,7 @@ def memory_of(
         Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
-        People((*holdings, HeldSessions(store, ttl=window.ttl, file=_file(url)), KeptTurns(traces))),
+        People((*holdings, HeldSessions(store, file=_file(url)), KeptTurns(traces))),
         archiving,
         archiving.knowledge.lines if archiving else None,
         pulse,
@@ -121,7 +121,7 @@ def _learning(
         return
     inquiry = Inquiry(target, timeout=own.timeout)
     finder = Extractor(inquiry, model=own.model or target.model or "", fallback=own.fallback)
-    yield Learning(store, archiving.knowledge, finder, pause=own.pause, ttl=settings.window.ttl)
+    yield Learning(store, archiving.knowledge, finder, pause=own.pause)
 
 
 def _window(settings: MemorySettings) -> Window:

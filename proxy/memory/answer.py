@@ -157,8 +157,10 @@ def _with(held: Session, entries: tuple[Entry, ...], replaced: Sequence[Entry], 
 def _shifted(held: Session, entries: Sequence[Entry]) -> Newest | None:
     """The newest window begins further on, where something was put before it."""
     newest, more = held.newest, len(entries) - len(held.entries)
-    since = 0 if newest is None else newest.since - held.moved
-    if newest is None or not more or since >= len(held.entries) or entries[since] is held.entries[since]:
+    since = -1 if newest is None else newest.since - held.moved
+    if newest is None or not more or not 0 <= since < len(held.entries):
+        return newest
+    if entries[since] is held.entries[since]:
         return newest
     return msgspec.structs.replace(newest, since=newest.since + more)
 

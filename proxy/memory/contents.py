@@ -9,6 +9,7 @@ import msgspec
 
 from filters.message import Message, epoch_seconds
 from proxy.memory.compaction import fingerprint
+from proxy.memory.functions import modern
 from proxy.memory.heard import entry_of
 from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import REASONING, Entry, Session, message_of
@@ -125,7 +126,7 @@ def _segment(carried: Summary, reach: Reach, told: Sequence[Entry]) -> Segment:
 
 
 def _entry(message: Message, now: float) -> Entry:
-    entry = entry_of(message, life=0, turn=0, now=now)
+    entry = entry_of(modern(message), life=0, turn=0, now=now)
     reasoning = message.others.get(REASONING)
     return msgspec.structs.replace(entry, reasoning=reasoning) if isinstance(reasoning, str) else entry
 

@@ -35,6 +35,7 @@ class _Kinship:
     def __init__(self, held: Sequence[Line]) -> None:
         self._held = held
         self._known: dict[Key, Kin] = {}
+        self._calls: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
         self._any: dict[str, list[int]] = defaultdict(list)
         self._said: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._replaced: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -55,6 +56,9 @@ class _Kinship:
         return found
 
     def _learn(self, place: int, line: Line) -> None:
+        if line.lane == "call":
+            self._calls[line.ids].append(place)
+            return
         if line.lane not in {"user", "assistant"}:
             self._any[line.lane].append(place)
             return
@@ -74,6 +78,9 @@ class _Kinship:
         self._lengths[letters[:_START]].add(len(letters))
 
     def _near(self, line: Line) -> Iterator[int]:
+        if line.lane == "call":
+            yield from self._calls.get(line.ids, ())
+            return
         yield from self._any.get(line.lane, ())
         letters = line.letters(line.text)
         if self._replaced:

@@ -15,7 +15,7 @@ from proxy.memory.cold import all_of
 from proxy.memory.knowledge import Knowledge, Learnt
 from proxy.memory.segment import Reach
 from proxy.memory.session import Entry, Session, anew, decode, encode
-from proxy.memory.store import Key, Store
+from proxy.memory.store import UNRENEWED, Key, Store
 from proxy.memory.unusable import Unusable
 
 MANY: Final = 6
@@ -57,27 +57,25 @@ class Learning:
     """Finds facts in sessions, in what their speakers said and nobody else.
 
     It looks at a session when enough was said, when nothing was said for ``pause`` seconds, and when a life
-    of it is over. ``ttl`` is for how long a session is kept, in seconds.
+    of it is over.
     """
 
     name: Final = "facts"
     bridges: Final = False
 
-    def __init__(  # noqa: PLR0913 - where turns are, where facts go, who finds them and when
+    def __init__(
         self,
         store: Store,
         knowledge: Knowledge,
         finder: Finder,
         *,
         pause: float,
-        ttl: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._knowledge = knowledge
         self._finder = finder
         self._pause = pause
-        self._ttl = ttl
         self._clock = clock
 
     @property
@@ -153,7 +151,7 @@ class Learning:
             if held is None or anew(session := decode(held.blob), former) or session.learnt >= reach:
                 return
             blob = encode(msgspec.structs.replace(session, learnt=reach))
-            if await self._store.write(key, blob, version=held.version, ttl=self._ttl):
+            if await self._store.write(key, blob, version=held.version, ttl=UNRENEWED):
                 return
 
 

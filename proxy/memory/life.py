@@ -12,6 +12,7 @@ Judge = Callable[[Sequence[Line], Sequence[Line]], bool]
 """Tells of held lines and a window's whether they belong to two lives."""
 
 _AGREEING = (0, 2, 1)
+_TELLING = 8
 
 
 def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
@@ -84,13 +85,18 @@ def _evidence(held: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, i
     for lane, lines in _by_turn(window).items():
         pairs = [
             (a, b)
-            for a in lines
-            for b in known.get(lane, ())
+            for a in _ends(lines)
+            for b in _ends(known.get(lane, ()))
             if None in {a.source, b.source} or a.source == b.source
         ]
         if pairs:
             found[min((_verdict(*pair) for pair in pairs), key=_AGREEING.index)] += 1
     return found[0], found[1], found[2]
+
+
+def _ends(lines: Sequence[Line]) -> Sequence[Line]:
+    """The first and the last of many lines: no turn has so many but one of a program, or of ill will."""
+    return lines if len(lines) <= 2 * _TELLING else [*lines[:_TELLING], *lines[-_TELLING:]]
 
 
 def _by_turn(lines: Sequence[Line]) -> dict[tuple[int, str], list[Line]]:

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from filters.message import LARGEST, Message
 from proxy.memory.agents import Agents
+from proxy.memory.functions import modern
 from proxy.memory.history import retold
 from proxy.memory.session import Entry, Session
 from proxy.memory.speech import is_speech
@@ -72,7 +73,7 @@ def told(
     life has begun, and the agent's own is not held, nothing changes. An agent that has stopped says no more:
     that life is over.
     """
-    spoken = [message for message in contents if is_speech(message)]
+    spoken = [modern(message) for message in contents if is_speech(message)]
     life = _life_of(session, agent, spoken)
     if life is None and not _went_on(session, agent):
         session = _begun(session)

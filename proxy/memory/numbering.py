@@ -23,10 +23,11 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     # Where the user's words stand tells where the others can.
     lanes = sorted(shown.items(), key=lambda item: item[0][1] != "user")
     for sure in _SURE, _LIKELY:
+        taken = set(places)
         for lane, ws in lanes:
             free = (
                 [w for w in ws if places[w] == NEW],
-                [h for h in known.get(lane, []) if h not in places],
+                [h for h in known.get(lane, []) if h not in taken],
             )
             for w, h in _pairs(held, window, free, sure, cut=lane[0] == opening):
                 if sure is _SURE or _in_order(places, window, w, h):

@@ -8,6 +8,7 @@ from proxy.memory.line import NEW
 from proxy.memory.newest import Newest
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session
+from proxy.memory.store import APART
 from proxy.memory.wording import goes_on
 
 
@@ -71,3 +72,11 @@ def _early(replay: Replay, place: int, message: Message) -> bool:
     """Whether these are words that the next ones, which are held, go on from."""
     after = next((entry for entry in replay.held[place:] if entry.role == "user"), None)
     return message.role == "user" and after is not None and goes_on(after.text, message.text)
+
+
+def settled(session: Session, now: float) -> Session:
+    """The same, unless its newest request lies ahead: after a clock was set back, whatever comes is newer."""
+    newest = session.newest
+    if newest is None or newest.at <= now + APART:
+        return session
+    return msgspec.structs.replace(session, newest=msgspec.structs.replace(newest, at=0.0))

@@ -15,7 +15,7 @@ from proxy.memory.cold import all_of
 from proxy.memory.contents import contents, summaries
 from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.sql import log
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import UNRENEWED, Key, Store, StoreError
 from proxy.memory.unread import Unread
 
 _AT_ONCE: Final = 100
@@ -101,9 +101,8 @@ class HeldSessions:
     ``file`` is where they are, if they are in a file.
     """
 
-    def __init__(self, store: Store, *, ttl: float, file: Path | None = None) -> None:
+    def __init__(self, store: Store, *, file: Path | None = None) -> None:
         self._store = store
-        self._ttl = ttl
         self._file = file
 
     async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
@@ -146,6 +145,7 @@ class HeldSessions:
         while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
             for line in page:
                 yield Key(tenant, line.session)
+                await asyncio.sleep(0)  # a store in this process would hold up all calls
             after = page[-1].session
 
     async def _told(self, key: Key, person: Scope) -> Sequence[dict[str, Any]]:
@@ -169,8 +169,8 @@ class HeldSessions:
                 return False
             left, cold = _without(session, entries, person.person)
             moved = [msgspec.msgpack.encode(entry) for entry in cold]
-            version, ttl = held.version, self._ttl
-            if await self._store.replace(key, encode(left), version=version, ttl=ttl, cold=moved):
+            version = held.version
+            if await self._store.replace(key, encode(left), version=version, ttl=UNRENEWED, cold=moved):
                 return True
         raise StoreError("others are writing this session")
 

@@ -1,8 +1,12 @@
 """Which replayed tool result is which held one: a result goes with its call."""
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
 
 from proxy.memory.line import NEW, Line
+
+_Group = tuple[int | None, tuple[str | None, ...]]
 
 
 def paired(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
@@ -26,30 +30,32 @@ def paired(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> N
 
 
 class _Results:
-    """The held results that are not found yet."""
+    """The held results that are not found yet, by their call and the id that they bear."""
 
     def __init__(self, held: Sequence[Line]) -> None:
         self._held = held
-        self._callers = _callers(held)
-        self._left = [h for h, line in enumerate(held) if line.lane == "tool"]
+        self._calls: dict[str | None, list[int]] = defaultdict(list)
+        self._left: dict[_Group, list[int]] = defaultdict(list)
+        callers = _callers(held)
+        for h, line in enumerate(held):
+            for called in dict.fromkeys(_called(line)):
+                self._calls[called].append(h)
+            if line.lane == "tool":
+                self._left[callers.get(h), line.ids].append(h)
 
     def first(self, line: Line, caller: int) -> int:
         """The first result of a call that has the line's words, or else any; ``NEW`` where none is left."""
-        fitting = [h for h in self._left if self._callers.get(h) == caller and _answers(line, self._held[h])]
-        equal = [h for h in fitting if self._held[h].text == line.text]
-        return self._taken((equal or fitting)[:1])
+        left = self._left.get((caller, line.ids), [])
+        equal = (i for i, h in enumerate(left) if self._held[h].text == line.text)
+        return left.pop(next(equal, 0)) if left else NEW
 
     def last(self, line: Line, end: int) -> int:
         """The last result, before ``end``, of the last call that bears the line's id."""
-        calls = (h for h in range(end - 1, -1, -1) if line.ids[-1] in _called(self._held[h]))
-        caller = next(calls, None)
-        fitting = (h for h in self._left if self._callers.get(h) == caller and h < end)
-        return self._taken([h for h in fitting if _answers(line, self._held[h])][-1:])
-
-    def _taken(self, found: list[int]) -> int:
-        for h in found:
-            self._left.remove(h)
-        return found[0] if found else NEW
+        calls = self._calls.get(line.ids[-1], [])
+        before = bisect_left(calls, end)
+        left = self._left.get((calls[before - 1] if before else None, line.ids), [])
+        at = bisect_left(left, end)
+        return left.pop(at - 1) if at else NEW
 
 
 def _callers(lines: Sequence[Line]) -> dict[int, int]:
@@ -65,7 +71,3 @@ def _callers(lines: Sequence[Line]) -> dict[int, int]:
 
 def _called(line: Line) -> tuple[str | None, ...]:
     return line.ids[:-1] if line.lane == "call" else ()
-
-
-def _answers(line: Line, held: Line) -> bool:
-    return line.ids == held.ids

@@ -6,10 +6,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from filters.group import call_id
 from filters.message import Content, Message, epoch_seconds
 from proxy.memory.agents import Agents
 from proxy.memory.forgotten import Forgotten
+from proxy.memory.functions import former
 from proxy.memory.newest import Newest
 from proxy.memory.order import going_back, risen
 from proxy.memory.segment import START, Reach, Segment
@@ -152,15 +152,10 @@ def anew(session: Session, former: Session) -> bool:
     return former.created > 0 and session.created != former.created
 
 
-def calls(entry: Entry, wanted: object) -> bool:
-    """Whether an entry makes the call with this id."""
-    return any(call_id(call) == wanted for call in entry.tool_calls or ())
-
-
 def message_of(entry: Entry) -> Message:
     """An entry in Agora's own shape, as an engine would replay it."""
     # Spelt out, because a turn may bring back all that an engine has dropped: no loop over names is as fast.
-    return Message(
+    message = Message(
         role=entry.role,
         content=entry.content,
         name=UNSET if entry.name is None else entry.name,
@@ -171,6 +166,7 @@ def message_of(entry: Entry) -> Message:
         metadata=_metadata(entry) or UNSET,
         others={} if entry.reasoning is None else {REASONING: entry.reasoning},
     )
+    return former(message) if entry.tool_calls or entry.tool_call_id else message
 
 
 def _metadata(entry: Entry) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from filters.group import RESULTS, is_call
 from filters.message import Message
+from proxy.memory.functions import modern
 from proxy.memory.media import lightened
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
@@ -39,9 +41,12 @@ def spoken(window: Sequence[Message]) -> Speech:
 
 
 def speech(window: Sequence[Message]) -> list[Message]:
-    """What was spoken, typed, called or returned by a tool, without expression tails and pictures."""
+    """What was spoken, typed, called or returned by a tool, without expression tails and pictures.
+
+    Functions, which came before tools, are called as these are.
+    """
     return [
-        lightened(_without_tail(message)) if message.role == "user" else message
+        lightened(_without_tail(message)) if message.role == "user" else modern(message)
         for message in window
         if is_speech(message)
     ]
@@ -61,7 +66,7 @@ def is_speech(message: Message) -> bool:
     role = message.role
     if role not in _ROLES:
         return False
-    if role == "tool" or message.tool_calls:
+    if role in RESULTS or is_call(message):
         return True
     if role == "assistant" and message.metadata and message.source in PROMPTS:
         return False

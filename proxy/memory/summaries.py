@@ -13,7 +13,7 @@ from proxy.memory.contents import imported
 from proxy.memory.plan import Plan, Window, due, forced
 from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session, anew, decode, encode
-from proxy.memory.store import Key, Store
+from proxy.memory.store import UNRENEWED, Key, Store
 from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
 
@@ -129,8 +129,8 @@ class Summaries:
                 return
             entries = await all_of(self._store, key, session)
             bare = msgspec.structs.replace(session, entries=entries, moved=0, summaries=())
-            ttl, version = self._window.ttl, held.version
-            if await self._store.replace(key, encode(bare), version=version, ttl=ttl, cold=()):
+            version = held.version
+            if await self._store.replace(key, encode(bare), version=version, ttl=UNRENEWED, cold=()):
                 return
         raise Contended
 
@@ -194,7 +194,7 @@ class Summaries:
                 return True  # somebody else was faster, or it is another session
             if not plan.merge and fingerprint(told) != made.fingerprint:
                 return False
-            if await self._write(key, put(session, plan, made), held.version):
+            if await self._write(key, put(session, plan, made), held.version, ttl=UNRENEWED):
                 return True
         raise Contended
 
@@ -221,12 +221,13 @@ class Summaries:
     async def _append(self, key: Key, session: Session, made: Segment, version: int) -> bool:
         end, reach = len(session.summaries), session.reach
         own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn, added=made.text)
-        return await self._write(key, put(session, Plan(end, end, reach, reach), own), version)
+        longer = put(session, Plan(end, end, reach, reach), own)
+        return await self._write(key, longer, version, ttl=self._window.ttl)
 
-    async def _write(self, key: Key, session: Session, version: int) -> bool:
+    async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
         kept, moved = settled(session, self._window.keep_messages)
         cold = [msgspec.msgpack.encode(entry) for entry in moved]
-        return await self._store.write(key, encode(kept), version=version, ttl=self._window.ttl, cold=cold)
+        return await self._store.write(key, encode(kept), version=version, ttl=ttl, cold=cold)
 
 
 def _stands_in(session: Session, plan: Plan) -> bool:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Key
+from proxy.memory.store import UNRENEWED, Key
 from proxy.page import archived
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
 from proxy.page.room import Room, redirect
@@ -117,10 +117,9 @@ async def _edited(room: Room) -> Response:
     if not _says_something(text, line):
         return await _edit(room, key, line, wordless=True)
     changed = reworded(session, line.position, text)
-    recorder = room.memory.recorder
-    if not await room.memory.store.write(key, encode(changed), version=version, ttl=recorder.window.ttl):
+    if not await room.memory.store.write(key, encode(changed), version=version, ttl=UNRENEWED):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
-    recorder.tell(key, changed)
+    room.memory.recorder.tell(key, changed)
     room.server.traces.forget(key.tenant, session=key.session)
     return redirect(_HERE, key.session)
 

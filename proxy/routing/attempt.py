@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Final, NoReturn, Self
 
 import msgspec
 
@@ -12,8 +12,10 @@ from proxy.errors import UpstreamError, UpstreamRedirected, UpstreamRefused, Ups
 from proxy.framing import Framing
 from proxy.pipeline import Target
 from proxy.question import Request
-from proxy.routing.opening import Opening, refusal
+from proxy.routing.opening import Opening
 from proxy.routing.remedy import remedy
+from proxy.routing.unlabelled import labelled
+from proxy.routing.whole import fault_of
 from proxy.upstream import Headers, Response, is_stream, read_all
 
 _PATH: Final = "/chat/completions"
@@ -77,7 +79,7 @@ async def attempt(
 ) -> Begun:
     """The answer once it has begun; where no stream is wanted, once it is whole.
 
-    Raises UpstreamError where there is none: for an error under the status 200, too.
+    Raises UpstreamError where there is none: for an error under the status 200, too, or a page to log in at.
     """
     response = await opened(target, request, due.first)
     try:
@@ -94,14 +96,18 @@ async def attempt(
 
 
 async def opened(target: Target, request: Request, due: float) -> Response:
-    """The response whose head is there by ``due``; raises UpstreamError where it is no answer."""
+    """The response whose head is there by ``due``; raises UpstreamError where it is no answer.
+
+    A stream is called one, whatever its upstream calls it.
+    """
     response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=due)
-    if response.status >= _REDIRECTION:
-        try:
+    try:
+        if response.status >= _REDIRECTION:
             await _refuse(response)
-        finally:
-            response.close()
-    return response
+        return await labelled(response)
+    except BaseException:
+        response.close()
+        raise
 
 
 async def _refuse(response: Response) -> NoReturn:
@@ -127,18 +133,9 @@ async def _opening(response: Response, framing: Framing, due: Due) -> bytes:
 
 async def _whole(response: Response) -> bytes:
     body = await read_all(response, _LARGEST_ANSWER)
-    try:
-        answer = msgspec.json.decode(body, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body  # nothing that we could judge: it is the client's
-    if answer.error and not answer.choices:
-        raise refusal(body, answer.error)
+    if fault := fault_of(response.status, response.headers, body):
+        raise fault
     return body
-
-
-class _Answer(msgspec.Struct):
-    error: Any = None
-    choices: Any = None
 
 
 def passed_on(headers: Headers) -> list[tuple[bytes, bytes]]:

@@ -6,6 +6,7 @@ import msgspec
 
 from proxy.errors import UpstreamBroken, UpstreamRefused
 from proxy.framing import Framing, data_of, events
+from proxy.payload import Unreadable, payload
 
 _MOST_HELD = 16_000_000
 _ERROR = b'"error"'
@@ -16,9 +17,9 @@ _REASONING = ("reasoning", "thinking")
 class Opening:
     """Holds a stream back until its first delta that carries anything.
 
-    A role alone, metadata, usage or comments carry nothing. An error frame, and an end without anything,
-    mean that the upstream has not answered, whatever its status said. With ``content``, reasoning is no
-    answer either; that it has come is ``thinking``.
+    A role alone, metadata, usage, comments and what cannot be read carry nothing. An error frame, and an end
+    without anything, mean that the upstream has not answered, whatever its status said. With ``content``,
+    reasoning is no answer either; that it has come is ``thinking``.
     """
 
     def __init__(self, framing: Framing, *, content: bool = False) -> None:
@@ -101,17 +102,30 @@ def _carried(event: bytes) -> bool | None:
         return None
     if data == b"[DONE]":
         raise _nothing()
-    try:
-        chunk = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return True  # no chunk of ours to judge: it is the client's
-    if chunk.error:
-        raise refusal(data, chunk.error)
     carried = None
-    for choice in chunk.choices or ():
-        said = _said(choice)
-        carried = said if carried is None else carried or said
+    for chunk in _chunks_in(data):
+        if chunk.error:
+            raise refusal(data, chunk.error)
+        for choice in chunk.choices or ():
+            said = _said(choice)
+            carried = said if carried is None else carried or said
     return carried
+
+
+def _chunks_in(data: bytes) -> list[_Chunk]:
+    """The chunk that an event carries; several, where single line breaks part them; none that can be read."""
+    try:
+        return [_decoder.decode(data)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        patiently = map(_patiently, [data, *data.splitlines()])
+        return [chunk for chunk in patiently if chunk is not None]
+
+
+def _patiently(data: bytes) -> _Chunk | None:
+    try:
+        return msgspec.convert(payload(data), _Chunk)
+    except (Unreadable, msgspec.ValidationError):
+        return None
 
 
 def _said(choice: _Choice) -> bool | None:
@@ -120,8 +134,15 @@ def _said(choice: _Choice) -> bool | None:
     said = None
     for name, value in (choice.delta or {}).items():
         if value and name != "role":
-            said = said or not name.startswith(_REASONING)
+            said = said or not (name.startswith(_REASONING) or _are_thoughts(value))
     return said
+
+
+def _are_thoughts(value: Any) -> bool:
+    """Whether content that comes in parts has nothing but reasoning in them."""
+    parts = value if isinstance(value, list) else ()
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in parts]
+    return bool(kinds) and all(isinstance(kind, str) and kind.startswith(_REASONING) for kind in kinds)
 
 
 def refusal(body: bytes, error: Any) -> UpstreamRefused:

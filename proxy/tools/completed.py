@@ -15,8 +15,8 @@ from proxy.tools.talk import (
     object_in,
     summed,
     tidied,
-    words_of,
 )
+from proxy.transcript import words_of
 
 
 class Completed:

@@ -93,5 +93,5 @@ def _decoded(raw: msgspec.Raw | None, otherwise: Any) -> Any:
 
 
 def _name_of(tool: Any) -> object:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return function.get("name") if isinstance(function, dict) else None
+    named = tool.get("function") or tool.get("custom") if isinstance(tool, dict) else None
+    return named.get("name") if isinstance(named, dict) else None

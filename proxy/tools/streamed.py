@@ -16,8 +16,8 @@ from proxy.tools.talk import (
     name_of,
     object_in,
     summed,
-    words_of,
 )
+from proxy.transcript import words_of
 
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _DONE = b"[DONE]"

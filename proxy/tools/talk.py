@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from filters.message import Message
-from proxy.transcript import index_of, is_another
+from proxy.calls import index_of, is_another
 
 Chunk = dict[str, Any]
 _CUT_SHORT = ("length", "content_filter")
+_GIVEN = {"function": "arguments", "custom": "input"}
 
 
 def decoded(data: bytes) -> Chunk | None:
@@ -32,15 +32,6 @@ def object_in(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A member that is an object, empty where it is none."""
     value = parent.get(name)
     return value if isinstance(value, dict) else {}
-
-
-def words_of(said: Mapping[str, Any]) -> str:
-    """What a message or a delta says, in one text or in the texts of its parts."""
-    content = said.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else ()
-    return Message(role="assistant", content=[part for part in parts if isinstance(part, dict)]).text
 
 
 def name_of(call: Mapping[str, Any]) -> str:
@@ -84,20 +75,22 @@ class Calls:
         """The call that a piece is of: the newest of its index, or a new one."""
         call = self._newest.get(index)
         if call is None or is_another(call, piece):
-            call = self._newest[index] = {"id": "", "type": "function"}
-            call["function"] = {"name": "", "arguments": ""}
+            kind = "custom" if object_in(piece, "custom") else "function"
+            call = self._newest[index] = {"id": "", "type": kind, kind: {"name": "", _GIVEN[kind]: ""}}
             self._calls.append(call)
         return call
 
 
 def _add(call: dict[str, Any], piece: Mapping[str, Any]) -> None:
-    function, given = call["function"], object_in(piece, "function")
-    function["name"] = function["name"] or name_of(piece)
-    function["arguments"] += _text(given.get("arguments"))
+    kind = call["type"]
+    called, said = call[kind], object_in(piece, kind)
+    name, given = said.get("name"), _GIVEN[kind]
+    called["name"] = called["name"] or (name if isinstance(name, str) else "")
+    called[given] += _text(said.get(given))
     # What else is said of a call may have to return with it, as Gemini's signatures do.
-    for name, value in piece.items():
-        if value and name not in {"index", "type", "function"}:
-            call[name] = call.get(name) or value
+    for other, value in piece.items():
+        if value and other not in {"index", "type", "function", "custom"}:
+            call[other] = call.get(other) or value
 
 
 def _text(arguments: Any) -> str:

@@ -15,8 +15,11 @@ from filters.base import Context
 from proxy import assembly, chain, kinds, session, wire
 from proxy.configuration.load import load
 
-BUDGETS = {"turn": 650, "known": 395, "after": 490}
-"""A tenth more calls than when they were counted last. Whoever needs more says why."""
+BUDGETS = {"turn": 650, "known": 395, "after": 570}
+"""A tenth more calls than when they were counted last. Whoever needs more says why.
+
+``after`` looks the place of each entry up by its identity: to search for it took the square of a window.
+"""
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
 
 

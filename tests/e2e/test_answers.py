@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import openai
 import pytest
 
 from tests.fake_upstream import (
@@ -18,10 +19,12 @@ from tests.fake_upstream import (
     chunk,
     completion,
     delta,
+    event,
     sse,
     stream_of,
 )
 from tests.proxy_server import ProxyServer
+from tests.remembering import call, held, said, texts, user
 
 Serve = Callable[..., ProxyServer]
 CONFIG = """
@@ -31,9 +34,12 @@ pipelines:
 """
 
 
+def chunks(stream: bytes) -> list[Any]:
+    return [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
+
+
 def words(stream: bytes) -> str:
-    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
-    deltas = [choice["delta"] for each in chunks for choice in each.get("choices", ())]
+    deltas = [choice["delta"] for each in chunks(stream) for choice in each.get("choices", ())]
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
@@ -62,6 +68,35 @@ def test_reasoning_is_hidden(serve: Serve, upstream: FakeUpstream) -> None:
     assert b"hm" not in got.content
 
 
+def test_one_choice_that_is_over_leaves_the_other_filtered(serve: Serve, upstream: FakeUpstream) -> None:
+    first = delta(0, content="Hello") + delta(1, content="Mail ann@exam") + delta(0, finish="stop")
+    rest = delta(1, content="ple.org or bob@example.org now") + delta(1, finish="stop") + DONE
+    upstream.says(HEAD, chunk(first), 0.2, chunk(rest), END)
+    got = serve(CONFIG % "redact").chat(stream=True, n=2)
+    assert b"ple.org" not in got.content
+    assert words(got.content).count("[email]") == 2
+
+
+def test_a_message_beside_the_deltas_is_filtered(serve: Serve, upstream: FakeUpstream) -> None:
+    """As some vendors say all of it once more in their last chunk."""
+    whole = {"role": "assistant", "content": "Mail ann@example.org"}
+    last = event(choices=[{"index": 0, "delta": {}, "message": whole, "finish_reason": "stop"}])
+    upstream.says(*sse(ROLE + delta(content="Mail ann@") + delta(content="example.org") + last + DONE))
+    got = serve(CONFIG % "redact").chat(stream=True)
+    assert b"ple.org" not in got.content
+    assert words(got.content) == "Mail [email]"
+    said = [choice.get("message") for each in chunks(got.content) for choice in each["choices"]]
+    assert [each["content"] for each in said if each] == ["Mail [email]"]
+
+
+def test_words_behind_the_finish_are_filtered(serve: Serve, upstream: FakeUpstream) -> None:
+    late = delta(content="Mail ann@example.org or bob@example.org")
+    upstream.says(HEAD, chunk(stream_of("Hello.").removesuffix(DONE)), 0.2, chunk(late + DONE), END)
+    got = serve(CONFIG % "redact").chat(stream=True)
+    assert b"ple.org" not in got.content
+    assert words(got.content) == "Hello.Mail [email] or [email]"
+
+
 def test_a_stream_that_breaks_says_what_it_held_back(serve: Serve, upstream: FakeUpstream) -> None:
     upstream.says(HEAD, chunk(ROLE + delta(content="My number is +49 30 12")), 0.05, "reset")
     got = serve(CONFIG % "redact").chat(stream=True)
@@ -86,13 +121,63 @@ def test_a_late_answer_is_preceded_by_a_filler(serve: Serve, upstream: FakeUpstr
     upstream.says(1.0, HEAD, chunk(body), END)
     proxy = serve(CONFIG % FILLER % "200ms")
     started = time.monotonic()
-    call: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-    with proxy.client.stream("POST", "/v1/chat/completions", json=call) as got:
+    asked: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    with proxy.client.stream("POST", "/v1/chat/completions", json=asked) as got:
         pieces = got.iter_raw()
         first = next(pieces)
         assert 0.15 < time.monotonic() - started < 2
         assert words(first) == "One moment. "
-        assert b"".join(pieces) == body
+        assert words(b"".join(pieces)) == "Two eggs."
+
+
+@pytest.mark.parametrize("others", ["", ", speakable", ", redact"])
+def test_a_filler_and_its_answer_are_one_completion(
+    serve: Serve, upstream: FakeUpstream, others: str
+) -> None:
+    odd = b": hm\n\ndata: odd\n\n" if not others else b": hm\n\n"
+    upstream.says(0.6, HEAD, chunk(ROLE + odd + delta(content="Two")), chunk(stream_of(" eggs.")), END)
+    body = serve(CONFIG % (FILLER % "100ms" + others)).chat(stream=True).content
+    found = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+    assert words(body) == "One moment. Two eggs."
+    assert len({(each["id"], each["created"]) for each in found}) == 1
+    roles = [choice["delta"].get("role") for each in found for choice in each["choices"]]
+    assert (roles[0], set(roles[1:])) == ("assistant", {None})
+    assert {each["model"] for each in found} == {"fake"}
+    assert "usage" in found[-1]
+    assert odd in body
+    assert body.endswith(DONE)
+
+
+def test_two_fillers_are_two_completions(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(0.5, HEAD, chunk(stream_of("Two.")), END)
+    proxy = serve(CONFIG % FILLER % "100ms")
+    ids = {json.loads(proxy.chat(stream=True).content.splitlines()[0][6:])["id"] for _ in range(2)}
+    assert len(ids) == 2
+
+
+def test_what_a_client_adds_up_has_one_speaker(serve: Serve, upstream: FakeUpstream) -> None:
+    upstream.says(0.5, HEAD, chunk(stream_of("Two", " eggs.")), END)
+    url = serve(CONFIG % FILLER % "100ms").url
+    with (
+        openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client,
+        client.chat.completions.stream(model="fake", messages=[{"role": "user", "content": "Hi"}]) as stream,
+    ):
+        [choice] = stream.get_final_completion().choices
+    assert (choice.message.role, choice.message.content) == ("assistant", "One moment. Two eggs.")
+
+
+def test_what_is_cut_short_behind_a_filler_keeps_all_that_was_to_be_said(
+    serve: Serve, upstream: FakeUpstream
+) -> None:
+    upstream.says(0.5, HEAD, chunk(stream_of("Two eggs, and a pinch of salt.")), END)
+    proxy = serve("memory: {sessions: 'memory:'}\n" + CONFIG % FILLER % "100ms")
+    call(proxy, user("Hi"), stream=True)
+    assert texts(held(proxy)) == [("user", "Hi"), ("assistant", "One moment. Two eggs, and a pinch of salt.")]
+    upstream.says(*sse(stream_of("Yes.")))
+    call(proxy, user("Hi"), said("One moment. Two eggs"), user("Wait"), stream=True)
+    [_, heard, *_] = held(proxy)
+    assert (heard.content, heard.interrupted) == ("One moment. Two eggs", True)
+    assert heard.original == "One moment. Two eggs, and a pinch of salt."
 
 
 @pytest.mark.parametrize(("stream", "after"), [(True, "5s"), (False, "200ms")])

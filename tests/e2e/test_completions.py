@@ -87,7 +87,7 @@ GOLDEN = {
     "tool call": ROLE
     + delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}])
     + DONE,
-    "no json": b"data: hello\n\n" + DONE,
+    "no json": b"data: hello\n\n" + delta(content="x") + DONE,
 }
 
 

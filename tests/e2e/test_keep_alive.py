@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.transcript import transcript
 from tests.fake_upstream import (
     DONE,
     END,
@@ -113,9 +114,9 @@ def test_it_goes_together_with_a_filler(serve: Serve, upstream: FakeUpstream) ->
     got = b"".join(data for _, data in arriving(proxy))
     assert got.startswith(COMMENT)
     events = got.replace(COMMENT, b"")
-    assert events.endswith(BODY)
-    filler = events.removesuffix(BODY)
-    assert filler.index(b'"interruptable":false') < filler.index(b"One moment.")
+    assert transcript(events).text == "One moment. Two eggs."
+    assert events.endswith(DONE)
+    assert events.index(b'"interruptable":false') < events.index(b"One moment.")
 
 
 def test_agoras_first_event_stands_before_the_models_own(serve: Serve, upstream: FakeUpstream) -> None:

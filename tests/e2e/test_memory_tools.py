@@ -77,3 +77,22 @@ def test_what_the_model_stores_in_one_call_it_finds_in_another_and_can_forget(pr
         headers={**WHO, "x-session-id": "s3"},
     )
     assert proxy.client.get("/v1/memory/users/ann/facts").json()["data"] == []
+
+
+def untyped(script):
+    """The same, by a server that does not say that it streams."""
+    return [
+        step.replace(b"text/event-stream", b"text/plain") if isinstance(step, bytes) else step
+        for step in script
+    ]
+
+
+def test_rounds_of_a_server_that_does_not_say_that_it_streams_are_one_answer(proxy, upstream):
+    answers(upstream, untyped(calling("memory_recall", query="dog")), untyped(sse(stream_of("Rex", "."))))
+    got = proxy.chat(stream=True, messages=[{"role": "user", "content": "What is he called?"}], headers=WHO)
+    assert said(got) == "Rex."
+    assert "memory_recall" not in got.text
+    assert len(upstream.requests) == 2
+    answers(upstream, calling("memory_recall", query="dog"), untyped(sse(stream_of("Rex", "."))))
+    got = proxy.chat(stream=True, messages=[{"role": "user", "content": "Called what?"}], headers=WHO)
+    assert said(got) == "Rex."

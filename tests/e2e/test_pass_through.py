@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta
+from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.proxy_server import CONFIG, ProxyServer
 
 PACE = settings(max_examples=150)
@@ -58,7 +58,7 @@ def test_the_client_receives_the_upstreams_bytes(pair: Any, pieces: list[bytes])
 @given(body=json_values)
 def test_a_whole_answer_is_the_upstreams_too(pair: Any, body: Any) -> None:
     proxy, upstream = pair
-    data = json.dumps({"choices": [], "anything": body}).encode()
+    data = json.dumps({"choices": [{"message": body}], "anything": body}).encode()
     upstream.says(*answer(data))
     assert proxy.chat().content == data
 
@@ -105,7 +105,7 @@ def test_the_upstream_receives_the_clients_body_less_the_extensions(
     pair: Any, messages: list[dict[str, Any]], known: dict[str, Any], extensions: dict[str, Any]
 ) -> None:
     proxy, upstream = pair
-    upstream.says(*answer({"choices": []}))
+    upstream.says(*answer(completion()))
     body = {**extensions, "model": "m", **known, "messages": messages}
     assert proxy.chat(content=json.dumps(body).encode()).status_code == 200
     plain = [{"role": message["role"], "content": message["content"]} for message in messages]

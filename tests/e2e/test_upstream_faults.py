@@ -24,6 +24,7 @@ from tests.fake_upstream import (
     HEAD,
     RESET,
     ROLE,
+    USAGE,
     FakeUpstream,
     Received,
     Step,
@@ -77,9 +78,19 @@ def zipped(body: bytes) -> bytes:
 ZIPPED = HEAD.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
 LONG = ROLE + delta(content="x" * 1_000_000) + DONE
 WRONG_BYTES = ROLE + b'data: {"choices": [{"delta": {"content": "\xff\xfe"}}]}\n\n' + DONE
+FILTERED = event(choices=[], prompt_filter_results=[{"prompt_index": 0, "content_filter_results": {}}])
 WRONG_JSON = ROLE + b'data: {"choices": [{"delta": {"content": }\n\n' + DONE
 MIXED = WRONG_BYTES.removesuffix(DONE) + WRONG_JSON.removesuffix(DONE) + GOOD
 DEEP = ROLE + b"data: " + b"[" * 100_000 + b"\n\n" + DONE
+
+OWN = b'event: ping\ndata: {"type": "ping"}\n\nid: 1\nretry: 5\n\n' + event(object="note", choices=None)
+LOGIN = b"data: Please log in\n\n"
+JOINED = ROLE.removesuffix(b"\n") + delta(content="Hello there.") + DONE
+THOUGHTS = ROLE + delta(reasoning_content="hm") + DONE
+SECOND = delta(1, content="Hello") + delta(1, finish="stop") + DONE
+OLDEST = event(choices=[{"index": 0, "text": "Hello there.", "finish_reason": None}]) + DONE
+NOTHING = event(choices=[])
+PAGE = b"<html><title>Please log in</title></html>"
 
 # Before the first delta: the caller gets this status.
 BEFORE: dict[str, tuple[list[Step], int]] = {
@@ -119,6 +130,20 @@ BEFORE: dict[str, tuple[list[Step], int]] = {
         502,
     ),
     "a redirection that stays": ([STATUS.replace(b"200", b"302") + b"\r\n\r\n", HANG], 502),
+    "words in place of events": (sse(LOGIN), 502),
+    "words, and [DONE]": (sse(LOGIN + DONE), 502),
+    "data that is no JSON": (sse(WRONG_JSON), 502),
+    "JSON that is too deep": (sse(DEEP), 502),
+    "empty choices alone": (sse(NOTHING + DONE), 502),
+    "usage alone": (sse(USAGE + DONE), 502),
+    "a page of HTML for an answer": (answer(PAGE, kind="text/html"), 502),
+    "a page of HTML for a stream": (answer(PAGE, kind="text/event-stream"), 502),
+    "nothing, of no type": ([OPEN_END.replace(b"content-type: text/event-stream\r\n", b""), CLOSE], 502),
+    "a body of nothing": (answer(b""), 502),
+    "no content": ([b"HTTP/1.1 204 No Content\r\n\r\n"], 502),
+    "JSON that is no completion": (answer({"detail": "ok"}), 502),
+    "JSON that is no object": (answer([]), 502),
+    "a completion without choices": (answer({**completion(), "choices": []}), 502),
     "an error that is no stream": (answer({"error": {"message": "boom"}}), 502),
     "a page of HTML": (answer(b"<html>Bad gateway</html>", 502, kind="text/html"), 502),
     "an error of 2 MB": (answer(b"x" * 2_000_000, 500), 502),
@@ -154,9 +179,15 @@ ODD: dict[str, tuple[list[Step], bytes]] = {
     "gzip that nobody asked for": ([ZIPPED, chunk(zipped(GOOD)), END], GOOD),
     "a line of a megabyte": ([HEAD, chunk(LONG[:400_000]), 0.02, chunk(LONG[400_000:]), END], LONG),
     "bytes that are no UTF-8": (sse(WRONG_BYTES), WRONG_BYTES),
-    "data that is no JSON": (sse(WRONG_JSON), WRONG_JSON),
     "events that are none among good ones": (sse(MIXED), MIXED),
-    "JSON that is too deep": (sse(DEEP), DEEP),
+    "empty choices first, as Azure has it": (sse(FILTERED + GOOD), FILTERED + GOOD),
+    "usage first": (sse(USAGE + GOOD), USAGE + GOOD),
+    "a vendor's own events first": (sse(OWN + GOOD), OWN + GOOD),
+    "words before the first event": (sse(LOGIN + GOOD), LOGIN + GOOD),
+    "a line break where a blank line is due": (sse(JOINED), JOINED),
+    "thoughts alone": (sse(THOUGHTS), THOUGHTS),
+    "a choice of the second alone": (sse(SECOND), SECOND),
+    "a legacy completion": (sse(OLDEST), OLDEST),
     "ends with the connection": ([OPEN_END, GOOD, CLOSE], GOOD),
     "resets behind [DONE]": ([HEAD, chunk(GOOD), 0.03, RESET], GOOD),
     "resets behind [DONE] without a space": ([HEAD, chunk(CLOSELY), 0.03, RESET], CLOSELY),
@@ -166,8 +197,13 @@ ODD: dict[str, tuple[list[Step], bytes]] = {
     "interim answers first": ([b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", *sse(GOOD)], GOOD),
 }
 
-# Of these no client can read a word: it is as if nothing had been said.
-UNREADABLE = {"bytes that are no UTF-8", "data that is no JSON", "JSON that is too deep"}
+# Of these no caller hears a word: it is as if nothing had been said.
+UNREADABLE = {
+    "thoughts alone",
+    "a choice of the second alone",
+    "a legacy completion",
+    "a line break where a blank line is due",
+}
 
 
 class Greeting(FakeUpstream):
@@ -352,7 +388,14 @@ def test_a_whole_answer_that_ends_at_any_byte_is_a_status(
     [
         ("stalls before its head", [HANG], 504),
         ("stalls inside its body", [answer(completion())[0][:-9], HANG], 504),
-        ("no JSON", answer(b"<html>", 200, kind="text/html"), 200),
+        ("no JSON", answer(PAGE, kind="text/html"), 502),
+        ("nothing", answer(b""), 502),
+        ("no content", [b"HTTP/1.1 204 No Content\r\n\r\n"], 502),
+        ("no completion", answer({"detail": "Please log in"}), 502),
+        ("no object", answer(["Please log in"]), 502),
+        ("no choices", answer({**completion(), "choices": []}), 502),
+        ("choices that are none", answer({**completion(), "choices": [None, {}]}), 502),
+        ("too deep", answer(b"[" * 100_000), 502),
         ("a length shorter than the body", [answer(completion())[0] + b"more"], 200),
     ],
 )
@@ -362,9 +405,42 @@ def test_a_whole_answer_may_be_bad_too(
     proxy, upstream = brief
     with harmless(proxy, upstream):
         upstream.says(*steps)
-        got = proxy.chat()
+        got = proxy.chat(headers=of(f"{name}, no stream"))
         assert got.status_code == status
+        assert b"log in" not in got.content
+    assert texts(held(proxy, f"{name}, no stream"))[1:] == (
+        [("assistant", "Hello there.")] if status == 200 else []
+    )
     tried(f"{name}, no stream", f"{status}")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("steps", "came"),
+    [
+        (answer(PAGE, kind="text/html; charset=utf-8"), "41 bytes of text/html"),
+        (answer(b"", kind="application/json"), "an empty body"),
+        ([b"HTTP/1.1 204 No Content\r\n\r\n"], "an empty body under the status 204"),
+        (answer({"detail": "ok"}), "JSON without choices"),
+        (answer(b"oh", kind="secret: ann@example.org"), "2 bytes of no known type"),
+    ],
+)
+def test_another_upstream_answers_for_one_whose_answer_is_none(
+    serve: Serve, upstream: FakeUpstream, steps: list[Step], came: str, stream: bool
+) -> None:
+    upstream.says(*steps)
+    got = serve(CONFIG % (PATIENT, 0)).chat(stream=stream)
+    assert_error(got, 502)
+    assert came in got.json()["error"]["message"]
+    assert got.json()["error"]["code"] == "upstream_broken"
+    assert "log in" not in got.text
+    assert "ann@" not in got.text
+    with FakeUpstream() as other:
+        both = CONFIG.replace("upstreams: [main]", "upstreams: [main, other]")
+        both = both.replace("upstreams:\n", f"upstreams:\n  other: {{base_url: {other.url}}}\n", 1)
+        got = serve(both % (PATIENT, 0)).chat(stream=stream)
+        assert got.status_code == 200
+        assert len(other.requests) == 1
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

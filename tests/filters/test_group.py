@@ -1,4 +1,9 @@
+import msgspec
+from msgspec import UNSET
+
+from filters.closed import closed
 from filters.group import Group, call_ids, groups, with_results
+from filters.message import Message
 from tests.conversations import message_of
 
 
@@ -67,3 +72,35 @@ def test_results_go_where_their_call_goes():
     assert with_results(told, {0, 3}) == {0, 1}
     assert with_results(told, {4, 5}) == {4, 5}
     assert with_results(told, ()) == set()
+
+
+# --- the form of before 2023
+
+CALLED = Message(
+    role="assistant", content=None, others={"function_call": {"name": "weather", "arguments": "{}"}}
+)
+TOLD = Message(role="function", name="weather", content="Rain.")
+
+
+def test_a_function_and_its_result_are_a_group():
+    words = Message(role="user", content="Hi")
+    assert groups([words, CALLED, words, TOLD]) == (Group(1, (3,), ()),)
+    assert groups([CALLED, words]) == (Group(0, (), ("function:weather",)),)
+    other = Message(role="function", name="time", content="Noon.")
+    assert groups([CALLED, other]) == (Group(0, (), ("function:weather",)),)
+
+
+def test_functions_that_are_called_again_are_told_apart():
+    assert groups([CALLED, TOLD, CALLED, TOLD]) == (Group(0, (1,), ()), Group(2, (3,), ()))
+
+
+def test_a_group_of_a_function_is_closed_in_its_own_form():
+    words = Message(role="user", content="Hi")
+    assert closed([CALLED, words, TOLD], "None.") == [CALLED, TOLD, words]
+    stub = Message(role="function", name="weather", content="None.", turn_id=UNSET)
+    assert closed([CALLED, words], "None.") == [CALLED, stub, words]
+    assert closed([CALLED, words], None) == [words]
+    speaking = msgspec.structs.replace(CALLED, content="One moment.")
+    assert closed([speaking, words], None) == [Message(role="assistant", content="One moment."), words]
+    assert closed([words, CALLED], "None.", waits=True) == [words, CALLED]
+    assert closed([words, TOLD], "None.") == [words, TOLD]

@@ -111,7 +111,6 @@ def test_what_says_nothing_goes(nothing):
     [
         said(None, refusal="No."),
         said(None, audio={"id": "audio_1"}),
-        said(None, function_call={"name": "look"}),
         said(None, name="ann"),
         said([{"type": "refusal", "refusal": "No."}]),
         {"role": "user", "content": [{"type": "image_url"}]},
@@ -120,6 +119,14 @@ def test_what_says_nothing_goes(nothing):
 )
 def test_what_is_no_words_but_something_stays(something):
     assert repaired(something, user()) == messages_of([something, user()])
+
+
+def test_a_function_that_was_called_gets_a_result_of_its_own_form():
+    called, told = said(None, function_call={"name": "look"}), {"role": "function", "name": "look"}
+    assert repaired(called, user()) == messages_of([called, {**told, "content": STUB}, user()])
+    told["content"] = "Rain."
+    assert repaired(called, user(), told) == messages_of([called, told, user()])
+    assert repaired(user(), told) == messages_of([user(), told])
 
 
 def test_the_newest_message_of_the_user_stays_though_it_is_empty():

@@ -1,5 +1,6 @@
 """Whoever is to be forgotten is, wherever that can be done, and nobody is told so where it was not."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,7 +74,7 @@ async def test_what_may_be_over_later_is_told_before_what_will_not(first: bool) 
     bare = VolatileStore()
     store, lost = (CodedStore(bare, Encryption([letter * 32])) for letter in (b"n", b"o"))
     await put(lost, "a", encode(Session()))
-    places = [HeldSessions(store, ttl=60), Place(1, fails=True)]
+    places = [HeldSessions(store), Place(1, fails=True)]
     with pytest.raises(StoreError, match="away"):
         await People(places if first else places[::-1]).forget(BOB)
 
@@ -101,7 +102,7 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> Non
     other = CodedStore(bare, Encryption([b"o" * 32]))
     await put(*((other, "a", encode(Session())) if lost == "key" else (store, "a", b"no session")))
     await put(store, "b", encode(Session(user="bob", entries=(said("4711", "bob"),))))
-    held = HeldSessions(store, ttl=60)
+    held = HeldSessions(store)
     told = await held.exported(BOB)
     assert [one["id"] for one in told["sessions"]] == ["b"]
     assert told["unreadable_sessions"] == ["a"]
@@ -116,15 +117,45 @@ async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
     await put(store, "a", encode(Session(user="ann", entries=(said("4711", "bob"),))))
     await put(store, "b", encode(Session(user="bob")))
     with pytest.raises(StoreError, match="others are writing"):
-        await HeldSessions(store, ttl=60).forget(BOB, at=0)
+        await HeldSessions(store).forget(BOB, at=0)
     assert await names(store) == ["a"]
+
+
+async def test_who_is_forgotten_keeps_no_session_of_another_for_longer() -> None:
+    store = memory()
+    session = Session(user="ann", entries=(said("4711", "bob"), said("Hello.", "ann")))
+    await store.write(Key("acme", "a"), encode(session), version=0, ttl=0.5)
+    assert await HeldSessions(store).forget(BOB, at=0) == 1
+    assert await names(store) == ["a"]
+    await asyncio.sleep(0.6)
+    assert await names(store) == []
+
+
+@pytest.mark.parametrize("way", ["exported", "forget"])
+async def test_others_have_their_turn_after_each_session(way: str) -> None:
+    store = memory()
+    for number in range(50):
+        await put(store, str(number), encode(Session(user="ann", entries=(said("Hello.", "ann"),))))
+    steps, done = 0, False
+
+    async def others() -> None:
+        nonlocal steps
+        while not done:
+            steps += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await (HeldSessions(store).exported(BOB) if way == "exported" else HeldSessions(store).forget(BOB, at=0))
+    done = True
+    await beside
+    assert steps >= 50
 
 
 async def test_an_export_from_a_store_that_is_away_is_none() -> None:
     store = memory()
     await put(store, "b", encode(Session(user="bob")))
     with pytest.raises(StoreError, match="away"):
-        await HeldSessions(Away(store), ttl=60).exported(BOB)
+        await HeldSessions(Away(store)).exported(BOB)
 
 
 @pytest.mark.parametrize("whole", [True, False])

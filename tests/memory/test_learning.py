@@ -1,5 +1,6 @@
 """Which turns are looked at for facts, whose they are, and that nothing is looked at twice or lost."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,7 @@ class Bench:
         self.knowledge = Knowledge(self.archive)
         self.finding = finding
         self.now = 1000.0
-        self.learning = Learning(
-            self.store, self.knowledge, finding, pause=20, ttl=60, clock=lambda: self.now
-        )
+        self.learning = Learning(self.store, self.knowledge, finding, pause=20, clock=lambda: self.now)
 
     async def put(self, session: Session) -> None:
         held = await self.store.read(KEY)
@@ -238,6 +237,15 @@ def test_a_time_that_cannot_be_is_when_it_was_recorded(timestamp: float | None, 
     assert heard(KEY, said).at == said.at == at
     (line,) = lines([], [said], 0)
     assert line.at == at
+
+
+async def test_who_looks_for_facts_keeps_no_session_for_longer(bench: Bench) -> None:
+    session = talk(entry(0), updated=0.0)
+    await bench.store.write(KEY, encode(session), version=0, ttl=1)
+    assert await bench.learning.do(KEY, 0) is True
+    assert (await bench.session()).learnt == Reach(0, 0)
+    await asyncio.sleep(1.1)
+    assert await bench.store.read(KEY) is None
 
 
 async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_something(bench: Bench) -> None:

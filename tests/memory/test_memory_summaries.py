@@ -85,6 +85,34 @@ def test_a_turn_that_is_corrected_while_the_model_writes_is_summarised_as_correc
     assert asked == 2
 
 
+@pytest.mark.parametrize("way", ["do", "stand_in", "summarize", "clear"])
+def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
+    async def run() -> tuple[int, Any]:
+        store = open_store("memory:", deadline=1, codec=codec.Identity())
+        digested = Session(entries=entries(4))
+        if way == "clear":
+            told = Segment(text="x", life=0, turn=0, messages=2, fingerprint="", made=1.0)
+            digested = msgspec.structs.replace(digested, summaries=(told,))
+        await store.write(KEY, encode(digested), version=0, ttl=0.5)
+        await getattr(Summaries(store, WINDOW, Writer()), way)(KEY, *([0] if way == "do" else []))
+        count = len(await texts(store))
+        await asyncio.sleep(0.6)
+        return count, await store.read(KEY)
+
+    assert asyncio.run(run()) == (0 if way == "clear" else 1, None)
+
+
+def test_a_summary_of_messages_that_are_sent_along_renews_the_session() -> None:
+    async def run() -> Any:
+        store = open_store("memory:", deadline=1, codec=codec.Identity())
+        await store.write(KEY, encode(Session(entries=entries(1))), version=0, ttl=0.5)
+        await Summaries(store, WINDOW, Writer()).summarize(KEY, [Message(role="user", content="Hello.")])
+        await asyncio.sleep(0.6)
+        return await store.read(KEY)
+
+    assert asyncio.run(run()) is not None
+
+
 def test_turns_that_are_said_while_the_model_writes_stay() -> None:
     def grown(session: Session) -> Session:
         return msgspec.structs.replace(session, entries=(*session.entries, *entries(1, 4)), turns=5)

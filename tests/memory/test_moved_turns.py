@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from filters.letters import bare
 from proxy.memory.alignment import align
 from proxy.memory.answer import Answer, answered
-from proxy.memory.cap import cap
+from proxy.memory.cap import cap, moved_out
 from proxy.memory.line import NEW, Line
 from proxy.memory.reconcile import asked, marked, missing, reconcile
 from proxy.memory.session import Session
-from tests.memory.call import calling, message, messages
+from tests.memory.call import Call, calling, message, messages
 
 NORMAL = pytest.param(25, id="25 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
@@ -150,3 +150,19 @@ def test_what_is_new_between_held_lines_is_not_taken_for_older_ones():
     held = messages("u:Fine.", calling("x"), "u:Good.")
     window = messages("u:One.", "u:Two.", "u:Fine.", calling("x"), "u:Hm.", calling("x"), "u:Good.")
     assert align([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, 0, 1, NEW, NEW, 2]
+
+
+def test_an_overtaken_answer_is_held_where_the_newest_window_began_before_what_has_moved():
+    texts = [f"Word {n}." for n in range(20)]
+    call = Call()
+    for n in range(20):
+        call.ask(*(f"u:{text}" for text in texts[: n + 1]), answer=f"Answer {n}.")
+    asked_before = call.now + 1
+    call.ask(*(f"u:{text}" for text in texts), "u:And then?", "u:And now?")
+    held, _ = moved_out(call.held, 36)
+    assert held.newest.since < held.moved - len(held.entries)
+    window = messages(*(f"u:{text}" for text in texts), "u:And then?")
+    held = reconcile(held, window, now=asked_before)
+    answer = Answer(turn=asked(held, window), text="In a moment.")
+    held = answered(held, answer, now=asked_before)
+    assert [e.text for e in held.entries][-3:] == ["And then?", "In a moment.", "And now?"]

@@ -55,7 +55,7 @@ async def test_a_place_that_cannot_be_scrubbed_holds_up_no_other(tmp_path: Path,
     store = open_store(f"sqlite:{path}", deadline=1, codec=Identity())
     words = Entry(role="user", turn=0, content="My scarecrow is called Ferdinand.")
     await store.write(KEY, encode(Session(entries=(words,), user="ann")), version=0, ttl=60)
-    people = People((Unscrubbed(), HeldSessions(store, ttl=60, file=path)))
+    people = People((Unscrubbed(), HeldSessions(store, file=path)))
     with pytest.raises(StoreError, match="too slow"):
         await (people.forget_session("acme", "call") if session else people.forget(ANN))
     left = b"".join(file.read_bytes() for file in tmp_path.iterdir())

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from filters.group import FUNCTION
 from filters.message import Message
 from proxy.memory.agents import Agents
 from proxy.memory.answer import Answer, answered
 from proxy.memory.contents import contents, imported
+from proxy.memory.functions import held as functions_held
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.segment import START, Reach
@@ -19,6 +21,11 @@ from proxy.wire import read_messages
 from tests.memory.call import NOW, message
 from tests.memory.test_contents import windows
 
+
+def called(name: str) -> list[dict[str, Any]]:
+    return [functions_held({"name": name, "arguments": "{}"})]
+
+
 numbers = st.integers(0, 9)
 times = st.none() | st.integers(0, 2**40) | st.floats(0, 1e12)
 texts = st.text(max_size=8)
@@ -26,7 +33,7 @@ calls = st.lists(st.fixed_dictionaries({"id": texts, "function": st.just({"name"
 contents_ = st.none() | texts | st.just([{"type": "text", "text": "Hi"}, {"type": "image_url"}])
 entries = st.builds(
     Entry,
-    role=st.sampled_from(["user", "assistant", "tool", "function"]),
+    role=st.sampled_from(["user", "assistant", "tool"]),
     turn=numbers,
     life=numbers,
     engine_turn=st.none() | st.integers(-5, 2**62),
@@ -46,10 +53,21 @@ entries = st.builds(
     replaced=st.none() | texts,
     recorded=st.floats(0, 2e9),
 )
+functions = st.builds(Entry, role=st.just("assistant"), turn=numbers, tool_calls=texts.map(called))
+results = texts.map(lambda name: Entry(role="tool", turn=0, name=name, tool_call_id=FUNCTION + name))
+
+
+def in_order(found: list[Entry]) -> tuple[Entry, ...]:
+    """No turn goes back."""
+    return tuple(sorted(found, key=lambda entry: entry.place))
+
+
 sessions = st.builds(
     Session,
     # In order: no turn goes back.
-    entries=st.lists(entries, max_size=8).map(lambda found: tuple(sorted(found, key=lambda e: e.place))),
+    entries=st.lists(entries | functions | results, max_size=8).map(
+        lambda found: tuple(sorted(found, key=lambda e: e.place))
+    ),
     life=st.integers(9, 12),
     turns=st.integers(10, 20),
     user=st.none() | texts,

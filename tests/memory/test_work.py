@@ -125,3 +125,19 @@ def test_twice_as_long_a_window_takes_twice_the_work(made: Made, numbered: bool,
     held = Session() if first else talk(numbered=numbered)
     once, twice = (work(lambda n=n: turn(held, made(n))) for n in (FEW, 2 * FEW))
     assert twice < 2.5 * once
+
+
+def numbered_calls(n: int) -> list[Message]:
+    calls = calls_with_results(n)[:-1]
+    return [*(msgspec.structs.replace(line, turn_id=1) for line in calls), message("2u:Well?")]
+
+
+@pytest.mark.parametrize("made", [results, numbered_calls], ids=lambda made: made.__name__)
+def test_a_turn_that_nothing_can_cut_takes_no_more_as_it_is_replayed(made: Made) -> None:
+    def again(n: int) -> int:
+        window = made(n)
+        held = turn(Session(), window[:-1])
+        assert len(held.entries) >= n
+        return work(lambda: turn(held, [*window[:1], *window[3:], message("9u:More.")]))
+
+    assert again(2 * FEW) < 2.5 * again(FEW)

@@ -402,6 +402,18 @@ def test_words_can_be_edited(open_proxy: ProxyServer, visit: Visit):
     assert visit.post(path, seen=path, shown=shown, text="Once more").status_code == 409
 
 
+def test_neither_an_edit_nor_a_state_keeps_a_conversation_for_longer(serve: Callable[..., ProxyServer]):
+    proxy = serve(KEYED.replace("keep_messages: 20}", "keep_messages: 20, ttl: 3s}"))
+    talk(proxy)
+    spoke = time.monotonic()
+    time.sleep(1.5)
+    assert edited(Visit(proxy), "/conversations/room-1/edit/1", "Tell a joke!").status_code == 303
+    assert proxy.client.put("/v1/memory/sessions/room-1/state", json={"plan": "small"}).status_code == 200
+    assert proxy.client.get("/v1/memory/sessions/room-1").status_code == 200
+    time.sleep(max(0.0, spoke + 3.2 - time.monotonic()))
+    assert proxy.client.get("/v1/memory/sessions/room-1").status_code == 404
+
+
 def edited(visit: Visit, path: str, text: str) -> Any:
     """What comes of words that are sent from the page that edits a turn."""
     shown = re.search(r'name="shown" value="(\w+)"', visit.page(path))[1]

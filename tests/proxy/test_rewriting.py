@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import AnswerFilter, Context, Delta, Stage
-from proxy.framing import Framing
+from proxy.errors import UpstreamBroken
+from proxy.framing import Framing, data_of, events
+from proxy.payload import payload
 from proxy.rewriting import Rewriting
 from tests.fake_upstream import DONE, ROLE, USAGE, completion, delta, event
 
@@ -67,7 +69,7 @@ def run(body: bytes, *filters: AnswerFilter, cuts: int = 0) -> bytes:
     answer, framing = Rewriting(filters, CONTEXT), Framing()
     pieces = [body[i : i + cuts] for i in range(0, len(body), cuts)] if cuts else [body]
     passed = b"".join(answer.feed(framing.feed(piece)) for piece in pieces)
-    return answer.first() + passed + answer.end(framing.close())
+    return answer.first() + passed + answer.feed(framing.close()) + answer.close()
 
 
 def words(stream: bytes, index: int = 0) -> str:
@@ -134,7 +136,7 @@ def test_on_every_ending_all_is_said_and_stages_close_once(name: str) -> None:
     closed.clear()
     answer = Rewriting([Shout()], CONTEXT)
     framing = Framing()
-    got = answer.feed(framing.feed(ENDINGS[name])) + answer.end(framing.close())
+    got = answer.feed(framing.feed(ENDINGS[name])) + answer.feed(framing.close()) + answer.close()
     assert answer.close() == b""
     assert words(got.replace(b'data: {"cho', b"")) == "HELLO"
     assert len(closed) == 1
@@ -171,12 +173,32 @@ def test_a_whole_answer_is_one_large_delta() -> None:
         json.loads(Rewriting([Shout()], CONTEXT).whole(body))["choices"][0]["message"]["content"] == "HELLO"
     )
     assert Rewriting([Watch()], CONTEXT).whole(body) == body
-    assert Rewriting([Shout()], CONTEXT).whole(b"no json") == b"no json"
 
 
-@given(
-    body=st.binary(max_size=60)
-    | st.sampled_from([b"data: 5\n\n", b'data: {"choices": 5}\n\n', b"data: []\n\n"])
+@pytest.mark.parametrize("body", [b"no json", b"", b"[]", b'"words"', b'{"choices": [{"message": {"con'])
+def test_a_whole_answer_that_cannot_be_read_passes_where_there_is_no_filter(body: bytes) -> None:
+    assert Rewriting([], CONTEXT).whole(body) == body
+    with pytest.raises(UpstreamBroken):
+        Rewriting([Shout()], CONTEXT).whole(body)
+
+
+ODD = st.binary(max_size=60) | st.sampled_from(
+    [b"data: 5\n\n", b"data: null\n\n", b'data: {"choices": 5}\n\n', b"data: []\n\n", b"data: words\n\n"]
 )
-def test_any_bytes_pass(body: bytes) -> None:
-    assert run(body, Shout()).replace(b"\r", b"\n") == body.replace(b"\r", b"\n")
+
+
+@given(body=ODD)
+def test_any_bytes_pass_where_there_is_no_filter(body: bytes) -> None:
+    assert run(body) == body
+
+
+@given(body=ODD)
+def test_of_what_cannot_be_read_nothing_passes_a_filter(body: bytes) -> None:
+    before, behind = delta(content="one "), delta(content="two") + DONE
+    answer = Rewriting([Shout()], CONTEXT)
+    framing = Framing()
+    got = answer.feed(framing.feed(before + body + b"\n\n" + behind) + framing.close()) + answer.close()
+    assert b'"ONE' in got
+    told = [data_of(each) for each in events(got)]
+    assert (b"[DONE]" in told) is (answer.unread is None)
+    assert all(isinstance(payload(data), dict) for data in told if data not in {b"", b"null", b"[DONE]"})

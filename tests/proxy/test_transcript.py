@@ -53,6 +53,32 @@ def test_a_call_whose_pieces_all_bear_a_name_and_an_id_of_their_own_is_one() -> 
     assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
 
 
+def test_what_a_custom_tool_is_given_comes_in_pieces_too() -> None:
+    custom = {"id": "call_1", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
+    first = {**custom, "custom": {"name": "sql", "input": ""}}
+    pieces = [first, *({"index": 0, "custom": {"input": part}} for part in ("select ", "1"))]
+    assert transcript(b"".join(delta(tool_calls=[piece]) for piece in pieces)).tool_calls == [custom]
+
+
+@pytest.mark.parametrize("none", [None, ""])
+def test_pieces_that_have_no_id_and_no_name_take_none_away(none) -> None:
+    pieces = [
+        {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": none}},
+        {"index": 0, "id": none, "type": none, "function": {"name": none, "arguments": '{"town": "Rome"}'}},
+        {"index": 0, "function": none},
+    ]
+    assert transcript(b"".join(delta(tool_calls=[piece]) for piece in pieces)).tool_calls == [CALL]
+
+
+def test_a_call_that_broke_off_with_its_answer_is_not_whole() -> None:
+    torn = {**CALL, "function": {"name": "weather", "arguments": '{"town'}}
+    body = delta(tool_calls=[CALL, {**torn, "id": "call_2"}])
+    assert transcript(body).whole_calls == [CALL]
+    assert transcript(delta(tool_calls=[torn])).whole_calls is None
+    assert transcript(delta(tool_calls=[torn])).reached
+    assert len(transcript(body + delta(finish="tool_calls")).whole_calls or ()) == 2
+
+
 def test_a_call_whose_index_says_nothing_stands_where_it_is_written() -> None:
     function = {"name": "weather", "arguments": "{}"}
     odd = [{"index": [], "id": "a"}, {"index": None, "id": "b"}, {"index": 2, "id": "c"}]
@@ -89,6 +115,12 @@ def test_reasoning_of_a_whole_answer_is_read() -> None:
     whole = completion("Yes")
     whole["choices"][0]["message"]["reasoning_content"] = "She asks."
     assert transcript(json.dumps(whole).encode()).reasoning == "She asks."
+
+
+def test_thoughts_in_parts_are_reasoning() -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "She asks."}]}]
+    told = transcript(ROLE + delta(content=parts) + delta(content=[{"type": "text", "text": "Yes"}]))
+    assert (told.reasoning, told.text) == ("She asks.", "Yes")
 
 
 _WORDS = st.none() | st.text(max_size=5)

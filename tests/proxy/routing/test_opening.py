@@ -23,6 +23,16 @@ def test_reasoning_begins_an_answer_unless_content_is_wanted(name):
     assert wanting.feed(delta(content="Two.")) == ROLE + thought + delta(content="Two.")
 
 
+def test_thoughts_in_parts_are_reasoning():
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
+    thought, words = delta(content=parts), delta(content=[*parts, {"type": "text", "text": "Two."}])
+    assert Opening(Framing()).feed(thought) == thought
+    wanting = Opening(Framing(), content=True)
+    assert wanting.feed(thought) is None
+    assert wanting.thinking
+    assert wanting.feed(words) == thought + words
+
+
 @pytest.mark.parametrize(
     "said",
     [{"content": "x"}, {"refusal": "No."}, {"tool_calls": [{"index": 0}]}, {"audio": {"id": "a"}}],

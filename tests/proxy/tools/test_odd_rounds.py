@@ -3,10 +3,12 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.tools import offered
 from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
 from tests.rounds import JSON, SSE, chunks, shown
@@ -100,6 +102,45 @@ async def test_what_is_streamed_in_parts_is_told_to_the_model_as_well():
     first = ROLE + delta(content=[{"type": "text", "text": "Well. "}]) + delta(tool_calls=[RECALL]) + DONE
     _, _, [([call, _], _)] = await shown(first, stream_of("Ann."))
     assert call.content == "Well. "
+
+
+SQL = {"id": "call_3", "type": "custom", "custom": {"name": "sql", "input": "select * from t"}}
+SQL_IN_PIECES = [
+    {"index": 1, "id": "call_3", "type": "custom", "custom": {"name": "sql", "input": ""}},
+    {"index": 1, "custom": {"input": "select * "}},
+    {"index": 1, "custom": {"input": "from t"}},
+]
+
+
+async def test_a_custom_tool_of_the_clients_is_called_beside_ours():
+    pieces = b"".join(delta(tool_calls=[piece]) for piece in SQL_IN_PIECES)
+    seen, done, _ = await shown(ROLE + delta(tool_calls=[{"index": 0, **RECALL}]) + pieces + FINISH + DONE)
+    assert done == [("memory_recall", "{}")]
+    assert transcript(seen).tool_calls == [SQL]
+    seen, done, _ = await shown(whole({"tool_calls": [RECALL, SQL]}, "tool_calls"), headers=JSON)
+    assert done == [("memory_recall", "{}")]
+    assert json.loads(seen)["choices"][0]["message"]["tool_calls"] == [SQL]
+
+
+async def test_custom_tools_that_share_an_index_are_told_apart():
+    second = {"index": 1, **SQL, "id": "call_4"}
+    pieces = b"".join(delta(tool_calls=[piece]) for piece in [*SQL_IN_PIECES, second])
+    seen, _, _ = await shown(ROLE + delta(tool_calls=[{"index": 0, **RECALL}]) + pieces + FINISH + DONE)
+    assert transcript(seen).tool_calls == [SQL, {**SQL, "id": "call_4"}]
+    assert transcript(ROLE + pieces).tool_calls == [SQL, {**SQL, "id": "call_4"}]
+
+
+async def test_a_custom_tool_of_the_clients_may_have_the_name_of_ours():
+    given = {"tools": msgspec.Raw(b'[{"type": "custom", "custom": {"name": "memory_recall"}}]')}
+    offer = offered(given, ["memory_recall", "memory_store"])
+    assert offer.own == {"memory_store"}
+
+
+async def test_a_custom_tool_in_a_later_round_is_the_clients():
+    first = ROLE + delta(tool_calls=[RECALL]) + FINISH + DONE
+    pieces = b"".join(delta(tool_calls=[piece]) for piece in SQL_IN_PIECES)
+    seen, done, asked = await shown(first, ROLE + pieces + FINISH + DONE)
+    assert (transcript(seen).tool_calls, len(done), len(asked)) == ([SQL], 1, 1)
 
 
 # --- what upstreams get wrong
