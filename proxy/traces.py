@@ -10,7 +10,9 @@ import msgspec
 
 from proxy.memory.archive.archive import Buried
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.bygone import bygone
 from proxy.memory.session import Session
+from proxy.memory.speech import speech
 from proxy.memory.store import Key
 from proxy.telemetry.account import Account
 from proxy.telemetry.hour import Hour
@@ -66,8 +68,14 @@ class Traces:
             self._take(trace)
 
     def recorded(self, key: Key, session: Session) -> None:
-        """Notes when the turns of a session were written, and whose it is; a recorder's listener."""
+        """Notes when the turns of a session were written, and whose it is; a recorder's listener.
+
+        Turns that show what was forgotten are kept without what was said in them.
+        """
         self._latest[key] = time.perf_counter(), session.user
+        if session.forgotten and self.keeping.content:
+            self._settle()
+            self._ring = deque(self._without_bygone(trace, key, session) for trace in self._ring)
         while len(self._latest) > _MOST_SESSIONS:
             del self._latest[next(iter(self._latest))]
         for number in self._unwritten.pop(key, ()):
@@ -145,6 +153,13 @@ class Traces:
             else:
                 kept.append(trace)
         self._ring = kept
+
+    def _without_bygone(self, trace: Trace, key: Key, session: Session) -> Trace:
+        account = trace.account
+        if (account.tenant, account.session) != key or not bygone(session, speech(trace.messages)):
+            return trace
+        self._bytes -= trace.size
+        return msgspec.structs.replace(trace, content=None, answer=b"", size=0)
 
     def _await(self, trace: Trace) -> None:
         """Its turn is written from now on, or has been since it ended."""

@@ -71,8 +71,7 @@ def known(proxy: ProxyServer) -> list[str]:
 
 def told_of(proxy: ProxyServer) -> str:
     """Everything that anybody can be told of the person, in one text."""
-    export = proxy.client.get(f"{PERSON}/export").json()
-    export.pop("kept_turns", None)
+    export = proxy.client.get(f"{PERSON}/export").text
     found = proxy.client.post("/v1/memory/search", json={"user": "ann", "query": "secret mango"})
     system = proxy.client.get(f"{PERSON}/system_messages")
     return f"{export}{found.text}{system.text}"
