@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import body, turn
 from proxy.audience import Audience
 from proxy.era import Era, Parts
-from proxy.errors import FilterFailed, MethodNotAllowed, NotFound, ShuttingDown, TurnkeeperError
+from proxy.errors import FilterFailed, MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
 from proxy.page.door import Door
@@ -181,7 +181,7 @@ class App:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{path} takes POST.", allow="POST")
         query = query_of(scope["query_string"])
-        pipeline = _pipeline(parts, (chat["pipeline"] if chat else query.get("pipeline")) or "default")
+        pipeline = parts.pipeline((chat["pipeline"] if chat else query.get("pipeline")) or "default")
         if chat:
             reply.watch.turn_of(tenant, pipeline.name)
             if parts.tracing:
@@ -225,14 +225,6 @@ def _continue(headers: dict[str, str], watch: Watch) -> None:
     """Takes the client's trace over; the model, where it gets that header, becomes a part of ours."""
     watch.lineage = Lineage.of(headers.get(TRACEPARENT))
     headers[TRACEPARENT] = watch.lineage.onward
-
-
-def _pipeline(parts: Parts, name: str) -> Pipeline:
-    pipeline = parts.pipelines.get(name)
-    if pipeline is None:
-        there = ", ".join(parts.pipelines)
-        raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
-    return pipeline
 
 
 async def _explain(request: turn.Request, pipeline: Pipeline, reply: Reply) -> None:

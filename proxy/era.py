@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from proxy.background.work import EVERY, Worker
+from proxy.errors import NotFound
 from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.graves import Graves
@@ -45,6 +46,13 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker | None = None
     works: bool = True
     graves: Graves | None = None
+
+    def pipeline(self, name: str) -> Pipeline:
+        """The one of this name; raises NotFound, which tells those that there are."""
+        if name not in self.pipelines:
+            there = ", ".join(self.pipelines)
+            raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
+        return self.pipelines[name]
 
     @property
     def answering(self) -> bool:

@@ -10,7 +10,7 @@ from proxy.loopback import is_loopback_name
 _OPEN = frozenset({"/healthz", "/readyz"})
 _SIGNED = frozenset({"/webhooks/agora"})
 _CHAT_ONLY = "chat"
-_FOR_ALL_KEYS = ("/v1/models", "/chat/completions", "/v1/chat/completions", "/pipelines/")
+_FOR_ALL_KEYS = ("/models", "/v1/models", "/chat/completions", "/v1/chat/completions", "/pipelines/")
 
 
 class Gate:
@@ -32,6 +32,7 @@ class Gate:
         """
         if path in _OPEN or path in _SIGNED:
             return "default"
+        _refuse_preflights(headers)
         if not self._keys:
             self.refuse_strangers(headers)
             _refuse_foreign_pages(headers)
@@ -53,11 +54,21 @@ class Gate:
             raise Forbidden(f"'{host[:80]}' is no loopback name; {advice}.", code="host_not_allowed")
 
 
+def _refuse_preflights(headers: Mapping[str, str]) -> None:
+    # A page sends no key with this question, and may not read any answer but one that allows it.
+    if "access-control-request-method" in headers:
+        raise _refused()
+
+
+def _refused() -> Forbidden:
+    advice = "let a server of yours call, which keeps the key (TURNKEEPER_KEYS) to itself"
+    return Forbidden(f"Browsers may not call for pages of other sites; {advice}.", code="site_not_allowed")
+
+
 def _refuse_foreign_pages(headers: Mapping[str, str]) -> None:
     # A page may post what looks like a form to loopback under its right name, and asks nobody first.
     if _is_foreign(headers):
-        advice = "set TURNKEEPER_KEYS and send one"
-        raise Forbidden(f"Pages of other sites may not call this server; {advice}.", code="site_not_allowed")
+        raise _refused()
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:

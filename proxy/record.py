@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from proxy.memory.answer import Answer, answered
+from proxy.memory.bygone import deleted
 from proxy.memory.compaction import fitted
 from proxy.memory.overtaken import settled
 from proxy.memory.plan import Window
@@ -32,8 +33,7 @@ __all__ = ["Listener", "Recorder", "Said", "Window", "after"]
 
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
-_ATTEMPTS = 20
-_MOST_WAITING = 10_000
+_ATTEMPTS, _MOST_WAITING = 20, 10_000
 _DRAINED_WITHIN = 3.0
 
 
@@ -196,6 +196,8 @@ class Recorder:
         self, key: Key, change: Callable[[Session], Session], *, at: float, read: Reading | None = None
     ) -> bool:
         session, version = await self._held(key) if read is None else read[:2]
+        if not version and (forgotten := await self._store.deleted(key)):
+            session = deleted(forgotten)
         kept, moved = fitted(session, change(session), self.window, now=at)
         if written := await self._written(key, kept, moved, version=version, at=at):
             self.tell(key, kept)
@@ -206,9 +208,8 @@ class Recorder:
     ) -> bool:
         blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
         with self._pulse.writing(key):
-            written = await self._store.write(
-                key, blob, version=version, ttl=self.window.ttl, cold=cold, at=at
-            )
+            ttl = self.window.ttl
+            written = await self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
         if written:
             self._store.keep(key, blob, kept)
         return written
@@ -228,8 +229,7 @@ def after(
 ) -> Session:
     """What is held after a turn; the same turn again changes nothing, and a failed one neither.
 
-    ``told`` is what was said in it, where that has been read. ``reasoning`` says whether the model's
-    reasoning is kept beside the answer.
+    ``told`` is what was said in it, where that was read. ``reasoning`` says whether reasoning is kept with it.
     """
     told = told or transcript(said.answer)
     if not told.reached:
@@ -245,5 +245,6 @@ def after(
         finished=told.finished,
         reached=told.reached,
         ended=said.ended,
+        number=said.turn,
     )
     return answered(known, answer, now=said.at)

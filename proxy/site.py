@@ -15,7 +15,7 @@ from proxy.endless import Endless
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.pipeline import Pipeline
-from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, users
+from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, turns, users
 from proxy.telemetry.feed import Event, Feed
 from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
 from proxy.traces import Traces
@@ -60,11 +60,11 @@ class Site:
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics),
                 Route(TURNS, self._turns),
-                Route("/v1/models", self._models),
-                Route("/v1/models/{model:path}", self._model),
+                *self._catalogues(),
                 *sessions.routes(),
                 *summaries.routes(sessions.PATH),
                 *state.routes(sessions.PATH),
+                *turns.routes(sessions.PATH),
                 *agents.routes(),
                 *persons.routes(),
                 *facts.routes(),
@@ -83,6 +83,12 @@ class Site:
             await self._router({**scope, **known}, receive, send)
         except HTTPException as error:
             raise _method_missing(scope, error) from None
+
+    def _catalogues(self) -> Iterator[Route]:
+        """The models, wherever completions are: clients look for them under the same base."""
+        for base in ("", "/v1", "/pipelines/{pipeline}", "/pipelines/{pipeline}/v1"):
+            yield Route(f"{base}/models", self._models)
+            yield Route(f"{base}/models/{{model:path}}", self._model)
 
     async def _alive(self, _: Request) -> Response:
         return _json({"status": "alive"})
@@ -135,8 +141,10 @@ def _path(scope: Scope) -> str:
 
 
 def _pipelines(request: Request) -> Iterable[Pipeline]:
+    """The one that the path names, else all of them."""
     parts: Parts = request.scope["parts"]
-    return parts.pipelines.values()
+    name = request.path_params.get("pipeline")
+    return parts.pipelines.values() if name is None else [parts.pipeline(name)]
 
 
 async def _missing(scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -73,7 +73,18 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def concerns(self, person: str) -> bool:
         """Whether somebody called, or said anything that was sent along."""
-        return person in self._persons
+        return person in self.persons
+
+    @property
+    def messages(self) -> Messages:
+        """What the client sent, where that is kept."""
+        return self.content.call.messages if self.content else ()
+
+    def said_by(self, person: str) -> Messages:
+        """What a person said of it: what is marked as theirs, and the newest words, if they called."""
+        users = [m for m in self.messages if m.role == "user"]
+        newest = users[-1:] if self.account.user == person else []
+        return [m for m in users if m.user == person or (m.user is None and any(m is one for one in newest))]
 
     @property
     def arrived(self) -> float:
@@ -82,14 +93,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def is_buried(self, buried: Buried) -> bool:
         """Whether its session, or one of its persons, was forgotten after it had arrived."""
-        times = [buried.persons.get(name) for name in self._persons]
+        times = [buried.persons.get(name) for name in self.persons]
         times.append(buried.sessions.get(self.account.session or ""))
         return any(at is not None and self.arrived <= at for at in times)
 
     @property
-    def _persons(self) -> set[str]:
-        said = self.content.call.messages if self.content else ()
-        return {name for name in (self.account.user, *(m.user for m in said)) if name is not None}
+    def persons(self) -> set[str]:
+        """Who called, and whoever said anything that was sent along."""
+        return {name for name in (self.account.user, *(m.user for m in self.messages)) if name is not None}
 
 
 def _without_keys(content: Content) -> Content:

@@ -10,7 +10,9 @@ import msgspec
 
 from proxy.memory.archive.archive import Buried
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.bygone import bygone
 from proxy.memory.session import Session
+from proxy.memory.speech import speech
 from proxy.memory.store import Key
 from proxy.telemetry.account import Account
 from proxy.telemetry.hour import Hour
@@ -41,7 +43,7 @@ class Traces:
         self._bytes = 0
         self._unwritten: dict[Key, set[int]] = {}
         self._written: dict[int, float] = {}
-        self._latest: dict[Key, float] = {}
+        self._latest: dict[Key, tuple[float, str | None]] = {}
         self._settle: Callable[[], None] = lambda: None
 
     def filled_by(self, settle: Callable[[], None]) -> None:
@@ -65,9 +67,15 @@ class Traces:
             self._await(trace)
             self._take(trace)
 
-    def recorded(self, key: Key, _: Session) -> None:
-        """Notes when the turns of a session were written; a recorder's listener."""
-        self._latest[key] = time.perf_counter()
+    def recorded(self, key: Key, session: Session) -> None:
+        """Notes when the turns of a session were written, and whose it is; a recorder's listener.
+
+        Turns that show what was forgotten are kept without what was said in them.
+        """
+        self._latest[key] = time.perf_counter(), session.user
+        if session.forgotten and self.keeping.content:
+            self._settle()
+            self._ring = deque(self._without_bygone(trace, key, session) for trace in self._ring)
         while len(self._latest) > _MOST_SESSIONS:
             del self._latest[next(iter(self._latest))]
         for number in self._unwritten.pop(key, ()):
@@ -83,6 +91,12 @@ class Traces:
         for trace in reversed(self._ring):
             if trace.account.tenant == tenant and session in {None, trace.account.session}:
                 yield trace
+
+    def person(self, trace: Trace) -> str | None:
+        """Whose session a turn is of: as whose it is held, else who called, where nobody else spoke."""
+        account = trace.account
+        _, held = self._latest.get(Key(account.tenant, account.session or ""), (0.0, None))
+        return held or (account.user if trace.persons <= {account.user} else None)
 
     def oldest(self) -> Mapping[str, float]:
         """When the oldest turn arrived that is kept of each tenant, in seconds since 1970."""
@@ -122,6 +136,8 @@ class Traces:
         self._sort_out(
             tenant, lambda one: one.account.session == session if user is None else one.concerns(user)
         )
+        for key in [key for key, (_, held) in self._latest.items() if key.tenant == tenant and held == user]:
+            self._latest[key] = self._latest[key][0], None
 
     def let_go_buried(self, tenant: str, buried: Buried) -> None:
         """Lets go, here alone, of all turns of whoever was forgotten after they had arrived."""
@@ -138,13 +154,20 @@ class Traces:
                 kept.append(trace)
         self._ring = kept
 
+    def _without_bygone(self, trace: Trace, key: Key, session: Session) -> Trace:
+        account = trace.account
+        if (account.tenant, account.session) != key or not bygone(session, speech(trace.messages)):
+            return trace
+        self._bytes -= trace.size
+        return msgspec.structs.replace(trace, content=None, answer=b"", size=0)
+
     def _await(self, trace: Trace) -> None:
         """Its turn is written from now on, or has been since it ended."""
         account = trace.account
         if account.session is None:
             return
         key = Key(account.tenant, account.session)
-        written = self._latest.get(key, 0.0)
+        written, _ = self._latest.get(key, (0.0, None))
         if written > trace.end:
             self._written[trace.number] = written
         else:
@@ -179,7 +202,8 @@ class KeptTurns:
     async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
         """The turns of a person; of a turn of somebody else's, what the person said in it."""
         found = [t for t in self._traces.newest(person.tenant) if t.concerns(person.person)]
-        return {"kept_turns": [_exported(trace, person.person) for trace in reversed(found)]}
+        told = [_exported(t, person.person, self._traces.person(t) == person.person) for t in reversed(found)]
+        return {"kept_turns": told}
 
     async def forget(self, person: Scope, *, at: float) -> int:  # noqa: ARG002 - what comes later is no longer theirs
         """Lets go of all turns in which a person spoke; how many there were."""
@@ -197,15 +221,15 @@ class KeptTurns:
         """Nothing was ever in a file."""
 
 
-def _exported(trace: Trace, person: str) -> dict[str, Any]:
-    account, whole = trace.account, trace.account.user == person
-    messages = trace.content.call.messages if trace.content else ()
-    said = [{"role": m.role, "content": m.text} for m in messages if whole or m.user == person]
-    answer = transcript(trace.answer).text if whole else ""
+def _exported(trace: Trace, person: str, is_theirs: bool) -> dict[str, Any]:  # noqa: FBT001 - whose session it is
+    account = trace.account
+    said = [
+        {"role": m.role, "content": m.text} for m in (trace.messages if is_theirs else trace.said_by(person))
+    ]
     return {
         "id": account.id,
         "timestamp": account.at,
         "session_id": account.session,
         "messages": said,
-        "answer": answer,
+        "answer": transcript(trace.answer).text if is_theirs else "",
     }

@@ -77,7 +77,12 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         watch.fell_back = fallback.upstream != pipeline.targets[0].name
         if pipeline.memory and who.key and tape:
             said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
-            asked = {"user": who.user, "model": fallback.model, "again": fallback.rounds > 0}
+            asked = {
+                "user": who.user,
+                "turn": watch.turn,
+                "model": fallback.model,
+                "again": fallback.rounds > 0,
+            }
             pipeline.memory.recorder.put(msgspec.structs.replace(said, told=told, read=read, **asked))
 
 

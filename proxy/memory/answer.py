@@ -20,7 +20,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``turn`` is the turn that it answers, as ``asked`` tells; ``finished`` is false where the stream broke off
     or the client hung up; ``reached`` is whether anything with content reached the client. ``ended`` is when
-    it ended, in seconds since 1970, 0 where nobody knows.
+    it ended, in seconds since 1970, 0 where nobody knows. ``number`` is the engine's own of the turn that the
+    request asks for, where it says so.
     """
 
     turn: Turn | None
@@ -30,6 +31,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished: bool = True
     reached: bool = True
     ended: float = 0.0
+    number: int | None = None
 
 
 def answered(held: Session, answer: Answer, *, now: float) -> Session:
@@ -40,6 +42,10 @@ def answered(held: Session, answer: Answer, *, now: float) -> Session:
     """
     if answer.turn is None or not answer.reached or not (answer.text.strip() or answer.tool_calls):
         return held
+    if answer.turn.unasked:
+        said = _spoken(answer, now, turn=answer.turn.turn, life=answer.turn.life)
+        number = _number(answer, held.entries[-1]) if held.entries else answer.number
+        return _unasked(held, msgspec.structs.replace(said, engine_turn=number))
     question = position_of(held.entries, answer.turn)
     if question is None:
         return held
@@ -56,6 +62,34 @@ def _ended(session: Session, held: Session, answer: Answer) -> Session:
         return session
     newest = msgspec.structs.replace(newest, ended=answer.ended, finished=answer.finished)
     return msgspec.structs.replace(session, newest=newest)
+
+
+def _unasked(held: Session, said: Entry) -> Session:
+    """With what a model says on an instruction alone, behind all that had been said by then."""
+    newest, now = held.newest, said.recorded
+    if newest is not None and now < newest.at and held.entries:
+        return _unasked_before(held, said)
+    again = [e for e in held.entries if e.pending and newest is not None and e.recorded >= newest.at]
+    if any(entry.recorded > now for entry in again):
+        return held
+    kept = (entry for entry in held.entries if entry not in again)
+    session = _with(held, (*kept, said), again, now=now)
+    return msgspec.structs.replace(session, turns=max(session.turns, said.turn + 1))
+
+
+def _unasked_before(held: Session, said: Entry) -> Session:
+    """The same, where a newer request has overtaken it."""
+    entries, now = held.entries, said.recorded
+    place = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].recorded <= now), -1)
+    beside = entries[max(place, 0)]
+    said = msgspec.structs.replace(said, turn=beside.turn, life=beside.life)
+    if _shown(entries, said, place) is not None:
+        return _overtaken(held, said, place)
+    if any(entry.pending and entry.generated == said.generated for entry in entries):
+        return held
+    if _passed_over(held, said, place) or (place < 0 and held.older):
+        return remembering(held, [said])
+    return _with(held, (*entries[: place + 1], said, *entries[place + 1 :]), (), now=now)
 
 
 def _late(held: Session, question: int, now: float) -> bool:
@@ -145,11 +179,22 @@ def _shifted(held: Session, entries: Sequence[Entry]) -> Newest | None:
 
 
 def _said(answer: Answer, question: Entry, now: float) -> Entry:
+    said = _spoken(answer, now, turn=question.turn, life=question.life)
+    return msgspec.structs.replace(said, engine_turn=_number(answer, question))
+
+
+def _number(answer: Answer, question: Entry) -> int | None:
+    """The engine's number of an answer: a turn in which nobody asked anything may have begun since."""
+    if question.engine_turn is None or answer.number is None:
+        return question.engine_turn
+    return max(question.engine_turn, answer.number)
+
+
+def _spoken(answer: Answer, now: float, *, turn: int, life: int) -> Entry:
     return Entry(
         role="assistant",
-        turn=question.turn,
-        life=question.life,
-        engine_turn=question.engine_turn,
+        turn=turn,
+        life=life,
         content=answer.text or None,
         tool_calls=answer.tool_calls,
         reasoning=answer.reasoning,

@@ -50,6 +50,10 @@ class CodedStore:
         """As the store has it."""
         return await self._store.delete(key)
 
+    async def deleted(self, key: Key) -> float | None:
+        """As the store has it."""
+        return await self._store.deleted(key)
+
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """As the store has it: sizes are those of the encoded bytes."""
         return await self._store.list(tenant, after=after, limit=limit)

@@ -14,6 +14,7 @@ from proxy.memory.heard import entry_of
 from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import REASONING, Entry, Session, message_of
 from proxy.memory.speech import is_speech
+from proxy.memory.utterance import uttered
 
 _OTHERS = "*"
 _NUMBERED = frozenset({"user", "assistant"})
@@ -38,9 +39,10 @@ def imported(messages: Sequence[Message], *, now: float) -> Session:
     """The session that such a list tells of; ``now`` is in seconds since 1970.
 
     The order stays as it is and nothing is compared, since a list that was exported is clean; what is no
-    speech is left out. A turn number that goes back begins a new life.
+    speech is left out. A turn number that goes back begins a new life. What Agora tells of a talk that is
+    over is read as its notice is.
     """
-    entries = numbered(list(filter(is_speech, messages)), now=now)
+    entries = numbered(list(filter(is_speech, uttered(messages))), now=now)
     user = next((entry.user for entry in entries if entry.role == "user" and entry.user), None)
     life, turns = (entries[-1].life, entries[-1].turn + 1) if entries else (0, 0)
     times = (entry.timestamp for entry in entries if entry.life == life and entry.timestamp is not None)

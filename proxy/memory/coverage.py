@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from filters.covered import covered
 from filters.message import Message
 from proxy.memory.alignment import AGAIN
+from proxy.memory.bygone import FORGOTTEN
 from proxy.memory.line import number_of
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session
-from proxy.memory.speech import is_speech
-
-_INSTRUCTIONS = frozenset({"system", "developer"})
+from proxy.memory.speech import INSTRUCTIONS, is_speech
 
 
 def shown(
@@ -39,6 +38,8 @@ def _of_spoken(session: Session, replay: Replay) -> list[bool]:
         place = replay.places[i]
         if place >= 0:
             verdicts[i], following = behind[place], place
+        elif place == FORGOTTEN:
+            verdicts[i] = False  # what memory knows nothing of goes on as the client sends it
         elif place == AGAIN and answers:
             verdicts[i] = answers.are_behind(i, behind)
         else:
@@ -89,7 +90,7 @@ def _of_window(window: Sequence[Message], replay: Replay, spoken: Sequence[bool]
     behind = False
     for i in range(len(verdicts) - 1, -1, -1):
         behind = verdicts[i] = behind if (verdict := verdicts[i]) is None else verdict
-    return [bool(v) and m.role not in _INSTRUCTIONS for m, v in zip(window, verdicts, strict=True)]
+    return [bool(v) and m.role not in INSTRUCTIONS for m, v in zip(window, verdicts, strict=True)]
 
 
 def _verdict(message: Message, known: dict[int, bool], others: Iterator[bool]) -> bool | None:

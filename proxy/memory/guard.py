@@ -72,6 +72,10 @@ class Guard:
         await self._probed()
         return await self._timed(lambda: self._store.delete(key))
 
+    async def deleted(self, key: Key) -> float | None:
+        """As the store does."""
+        return await self._timed(lambda: self._store.deleted(key))
+
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """As the store does. One that takes long says little of the store: the list may be long."""
         await self._probed()

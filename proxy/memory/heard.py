@@ -8,13 +8,14 @@ from msgspec import UNSET
 from filters.letters import bare
 from filters.message import LARGEST, Message
 from proxy.memory.line import number_of
+from proxy.memory.media import light
 from proxy.memory.session import Entry
 from proxy.memory.wording import cut, ends_as, goes_on, jumbled, same
 
 
 def entry_of(message: Message, *, life: int, turn: int, now: float) -> Entry:
     """A message that nobody has recorded yet; ``now`` in seconds since 1970."""
-    said = {"content": _given(message.content)} | _cut_by_engine(message, message.text)
+    said = {"content": light(_given(message.content))} | _cut_by_engine(message, message.text)
     return Entry(
         role=message.role,
         turn=turn,
@@ -39,7 +40,7 @@ def renewed(entry: Entry, message: Message) -> Entry:
     if entry.role == "assistant":
         changes |= _answer(entry, message)
     elif not entry.replaces(message.text) and (entry.role != "user" or not same(entry.text, message.text)):
-        changes |= {"content": _given(message.content), "replaced": None}
+        changes |= {"content": light(_given(message.content)), "replaced": None}
     changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
     return msgspec.structs.replace(entry, **changed) if changed else entry
 

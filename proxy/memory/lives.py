@@ -9,20 +9,19 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from filters.message import LARGEST, Message, epoch_seconds
+from filters.message import LARGEST, Message
 from proxy.memory.agents import Agents
 from proxy.memory.functions import modern
 from proxy.memory.history import retold
-from proxy.memory.session import COMMAND, Entry, Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.speech import is_speech
+from proxy.memory.utterance import plausible, uttered
 
 _FORMERLY = "agora"
-_SPOKEN = "speech_start_ms"
-_PUT_IN = "[think API injected]"
 _MOST_NOTICES = 32
 _MOST_AGENTS = 16
-_EARLIEST, _LATEST = 1e9, 1e11
 _SLACK = 10.0
+_FIELDS = frozenset({"role", "content", "turn_id", "timestamp", "metadata"})
 _BEFORE = 2.0
 
 
@@ -32,12 +31,6 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     start: float | None = None
     stop: float | None = None
-
-
-def plausible(timestamp: object) -> float | None:
-    """A time of an event in seconds since 1970; ``None`` for what is none."""
-    seconds = epoch_seconds(timestamp)
-    return seconds if seconds is not None and _EARLIEST <= seconds < _LATEST else None
 
 
 def noticed(session: Session, notice: str) -> bool:
@@ -121,6 +114,7 @@ def _merged(session: Session, life: int, spoken: Sequence[Message], now: float) 
     first = session.entries.index(own[0])
     moved = session.moved if first == 0 else 0
     alone = Session(entries=tuple(own), life=life, turns=1 + max(e.turn for e in own), moved=moved)
+    alone = msgspec.structs.replace(alone, forgotten=session.forgotten)
     known = retold(alone, spoken, now=now).entries
     return _with(session, first, len(own), known)
 
@@ -161,27 +155,19 @@ def _is_in_time(entry: Entry, agent: Agent) -> bool:
 
 
 def messages(contents: Sequence[Any]) -> list[Message]:
-    """What an engine tells was said, as messages.
-
-    Words of a user without a time of speech, where others have one, were put in through the engine's
-    interface, and nobody said them; so were those that say so themselves.
-    """
+    """What an engine tells was said, as messages."""
     items = [item for item in contents if isinstance(item, dict) and isinstance(item.get("role"), str)]
-    timed = any(_SPOKEN in item for item in items)
-    return [_message(item, unsaid=item["role"] == "user" and _is_put_in(item, timed=timed)) for item in items]
+    return uttered([_message(item) for item in items])
 
 
-def _is_put_in(item: Mapping[str, Any], *, timed: bool) -> bool:
-    return (timed and _SPOKEN not in item) or str(item.get("content")).startswith(_PUT_IN)
-
-
-def _message(item: Mapping[str, Any], *, unsaid: bool) -> Message:
+def _message(item: Mapping[str, Any]) -> Message:
     content, metadata, number = item.get("content"), item.get("metadata"), item.get("turn_id")
-    at = item.get(_SPOKEN, item.get("timestamp"))
+    at = item.get("timestamp")
     return Message(
         role=item["role"],
         content=content if isinstance(content, str) else "",
         turn_id=number if isinstance(number, int) and 0 <= number < LARGEST else UNSET,
         timestamp=at if plausible(at) is not None else UNSET,
-        metadata=metadata if isinstance(metadata, dict) else {"source": COMMAND} if unsaid else UNSET,
+        metadata=metadata if isinstance(metadata, dict) else UNSET,
+        others={name: value for name, value in item.items() if name not in _FIELDS},
     )

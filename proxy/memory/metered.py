@@ -62,6 +62,10 @@ class Metered:
         """As the store does."""
         return await self._metered("delete", self._store.delete(key))
 
+    async def deleted(self, key: Key) -> float | None:
+        """As the store does."""
+        return await self._metered("deleted", self._store.deleted(key))
+
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """As the store does."""
         return await self._metered("list", self._store.list(tenant, after=after, limit=limit))

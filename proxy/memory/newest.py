@@ -18,12 +18,18 @@ _KEYS = (b"silent", b"answering")
 class Turn(NamedTuple):
     """Which words of the user: their turn, whose number means nothing without its life.
 
-    ``question`` tells which words of a turn that has several: -1 are the last of them, -2 those before.
+    ``question`` tells which words of a turn that has several: -1 are the last of them, -2 those before; 0 are
+    none, where the model speaks unasked behind what the turn has.
     """
 
     life: int
     turn: int
     question: int = -1
+
+    @property
+    def unasked(self) -> bool:
+        """Whether these are no words at all."""
+        return self.question == 0
 
 
 class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -69,8 +75,9 @@ def seal(speech: Speech, attempt: Attempt = UNTOLD) -> bytes:
 
     Where that is a line alone, a request's name counts as well.
     """
-    lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in speech.lines]
-    name = attempt.request if len(lines) == 1 else b""
+    said = speech.lines or speech.bidden
+    lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in said]
+    name = attempt.request if len(speech.lines) == 1 else b""
     return blake2b(_written(lines) + name, digest_size=_BYTES, key=_KEYS[speech.answering]).digest()
 
 

@@ -1,9 +1,11 @@
 """Which replayed line is which held line, where the engine numbers its turns."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
+from filters.message import Message
 from proxy.memory.alignment import repeated
-from proxy.memory.line import CUT, KIN, NEW, Line, kinship
+from proxy.memory.line import CUT, KIN, NEW, Line, kinship, number_of
 
 Lane = tuple[int, str, object]
 Fit = Callable[[Line, Line], bool]
@@ -48,6 +50,17 @@ def filled(given: Sequence[int | None]) -> list[int]:
         last = number if number is not None else last
         found.append(last)
     return found
+
+
+def ordered(spoken: Sequence[Message]) -> Sequence[Message]:
+    """The lines in the order of their turns; a line without a number stays behind the line before it."""
+    given = [number_of(message) for message in spoken]
+    if not any(given):
+        return spoken
+    numbers = filled(given) if None in given else cast("list[int]", given)
+    if sorted(numbers) == numbers:
+        return spoken
+    return [spoken[i] for i in sorted(range(len(spoken)), key=numbers.__getitem__)]
 
 
 def _lanes(lines: Sequence[Line]) -> dict[Lane, list[int]]:

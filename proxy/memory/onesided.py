@@ -21,17 +21,19 @@ class Onesided(msgspec.Struct, frozen=True, gc=False):
 _NOTHING = Onesided()
 
 
-def onesided(replay: Replay) -> Onesided:
+def onesided(replay: Replay, window: Sequence[Message]) -> Onesided:
     """What a window shows without any answer to it; what it asks stays where it is.
 
     One answer that is not shown may be one that was not heard. Two, of an engine that has never shown any,
-    are an engine that leaves them out.
+    are an engine that leaves them out. Where a line is shown otherwise than it is spoken, with a picture in
+    it, the window stays as it is: what comes back would not be what the client shows.
     """
     if replay.answering or len(replay.spoken) <= _TELLING:
         return _NOTHING
     pairs = list(enumerate(zip(replay.spoken, replay.places, strict=True)))
     shown = [(line, place) for i, (line, place) in pairs if place >= 0 and i != replay.asked]
-    if not shown:
+    own = {id(message) for message in window}
+    if not shown or not all(id(line) in own for line, _ in shown):
         return _NOTHING
     asked = NEW if replay.asked is None else replay.places[replay.asked]
     span = range(min(place for _, place in shown), asked if asked >= 0 else replay.end)

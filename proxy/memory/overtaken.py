@@ -23,7 +23,7 @@ def overtaken(held: Session, replay: Replay, newest: Newest, *, now: float) -> S
     before = len(held.entries) - len(replay.held)
     since = max(0, newest.since - held.moved - before)
     entries = _heard(replay, since)
-    for place, message in reversed(_unknown(replay, since, now, moved=held.moved > 0)):
+    for place, message in reversed(_unknown(replay, since, now, moved=held.older)):
         beside = replay.held[max(0, place - 1)]
         entries.insert(place, entry_of(message, life=held.life, turn=beside.turn, now=now))
     if entries == list(replay.held):

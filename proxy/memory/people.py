@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from proxy.memory import bygone
 from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.cold import all_of
@@ -187,6 +188,7 @@ def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Ses
     Where summaries stand for some of it, they go, and all turns are held ready for new ones.
     """
     told = None if session.told and session.told.person == name else session.told
+    session = bygone.without(session, (e for e in entries if e.user == name), now=time.time())
     kept = tuple(entry for entry in entries if entry.user != name)
     if any(entry.user == name and entry.place <= session.reach for entry in entries):
         return msgspec.structs.replace(session, entries=kept, moved=0, summaries=(), told=told), ()

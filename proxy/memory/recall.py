@@ -91,7 +91,7 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = TOLD) -> Kn
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
-    silent = onesided(replay) if wanted.restoring else Onesided()
+    silent = onesided(replay, window) if wanted.restoring else Onesided()
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
     dropped = (*missing(session, window, replay, behind=behind, also=also), *results.new)
     snapshot = _snapshot(session, replay, dropped, summaries)

@@ -66,6 +66,10 @@ class Recent:
         """As the store does."""
         return await self._store.cold(key, start=start, limit=limit)
 
+    async def deleted(self, key: Key) -> float | None:
+        """As the store does."""
+        return await self._store.deleted(key)
+
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """As the store does."""
         return await self._store.list(tenant, after=after, limit=limit)

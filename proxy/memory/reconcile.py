@@ -9,10 +9,11 @@ from filters.message import Message
 from proxy.memory import lone
 from proxy.memory.absence import gone
 from proxy.memory.attempt import NOW, UNTOLD, Asking, Attempt
+from proxy.memory.bygone import closed
 from proxy.memory.heard import renewed, undotted
 from proxy.memory.newest import Newest, Turn, seal
 from proxy.memory.overtaken import overtaken
-from proxy.memory.question import question_before, turn_of
+from proxy.memory.question import question_before, turn_of, unasked
 from proxy.memory.replay import Replay, beside, last_user, read
 from proxy.memory.segment import START, Reach
 from proxy.memory.session import Entry, Session, message_of
@@ -66,10 +67,13 @@ def _reconciled(held: Session, request: _Request, replay: Replay | None = None) 
     late = newest is not None and now < newest.at
     if late or replay is None:
         replay = beside(held, request.said, request.asking, overtaken=late)
-    if not replay.spoken or replay.stale:
+    if replay.stale or not (replay.spoken or request.said.bidden):
         return held
+    held = closed(held, replay.spoken)
     if newest and late:
         return _overtaken(overtaken(held, replay, newest, now=now), request)
+    if not replay.spoken:
+        return _bidden(held, request.sealed, now)
     session = woven(held, replay, gone(replay), now=now, seal=request.sealed)
     newest = session.newest and msgspec.structs.replace(session.newest, request=attempt.request)
     return msgspec.structs.replace(
@@ -80,6 +84,14 @@ def _reconciled(held: Session, request: _Request, replay: Replay | None = None) 
         created=held.created or now,
         updated=now,
     )
+
+
+def _bidden(held: Session, sealed: bytes, now: float) -> Session:
+    """The session after a request without any speech."""
+    turn, since = unasked(held.entries, held.life, held.turns), held.moved + len(held.entries)
+    newest = held.newest or Newest(at=now, seal=sealed, lines=0, since=since, answering=False, whole=True)
+    newest = msgspec.structs.replace(newest, at=now, seal=sealed, asked=turn)
+    return msgspec.structs.replace(held, newest=newest, created=held.created or now, updated=now)
 
 
 def _overtaken(session: Session, request: _Request) -> Session:
@@ -110,6 +122,9 @@ def _asked(held: Session, request: _Request) -> Turn | None:
         return None
     if replay.asked is None:
         place = question_before(replay.held, max(replay.matched, default=-1))
+        if place is None:
+            says = replay.spoken or request.said.bidden
+            return unasked(replay.held, held.life, held.turns) if says else None
     else:
         place = replay.places[replay.asked]
     return None if place is None or place < 0 else turn_of(replay.held, place)

@@ -8,6 +8,7 @@ import msgspec
 from filters.message import Message
 from proxy.memory.agents import Agents
 from proxy.memory.contents import numbered, shown
+from proxy.memory.forgotten import Forgotten
 from proxy.memory.newest import Newest
 from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import Entry, Session, disorder
@@ -42,6 +43,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     alias: str | None = None
     shared: bool = False
     scale: float = 0.0
+    forgotten: Forgotten | None = None
 
 
 def remainder(session: Session) -> Remainder:
@@ -68,6 +70,7 @@ def remainder(session: Session) -> Remainder:
         alias=session.alias,
         shared=session.shared,
         scale=session.scale,
+        forgotten=session.forgotten,
     )
 
 
@@ -101,6 +104,7 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
         alias=left.alias,
         shared=left.shared,
         scale=left.scale,
+        forgotten=left.forgotten,
     )
     if (fault := disorder(session)) is not None:
         raise ValueError(fault)

@@ -1,7 +1,7 @@
 """What an engine replays, laid beside what is held."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -9,6 +9,7 @@ from filters.message import Message
 from proxy.memory import life, lone, numbering
 from proxy.memory.alignment import align
 from proxy.memory.attempt import NOW, Asking
+from proxy.memory.bygone import FORGOTTEN, bygone, rest
 from proxy.memory.glance import shows_again, straight
 from proxy.memory.line import NEW, Line, number_of
 from proxy.memory.newest import Newest
@@ -24,10 +25,11 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     """The speech of a window, in the order in which it was said, and where each line of it is held.
 
     ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
-    ``places`` are positions in ``held``, ``NEW`` or ``AGAIN``. ``end`` is the position from which on entries
-    are newer than the window. ``answering`` is whether the window tells what the assistant said. ``follows``
-    is whether it is words alone that came once the newest held words had been answered. ``wholes`` are
-    answers that the window shows in pieces, by the position of the first, which alone has their place.
+    ``places`` are positions in ``held``, ``NEW``, ``AGAIN`` or ``FORGOTTEN``. ``end`` is the position from
+    which on entries are newer than the window. ``answering`` is whether it tells what the assistant said.
+    ``follows`` is whether it is words alone that came once the newest held words had been answered.
+    ``wholes`` are answers that the window shows in pieces, by the position of the first, which alone has
+    their place.
     """
 
     held: Sequence[Entry]
@@ -52,7 +54,8 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     @property
     def asked(self) -> int | None:
         """The position in ``spoken`` of the newest words of the user."""
-        return next((i for i in range(len(self.spoken) - 1, -1, -1) if self.spoken[i].role == "user"), None)
+        users = (i for i in range(len(self.spoken) - 1, -1, -1) if self.spoken[i].role == "user")
+        return next((i for i in users if self.places[i] != FORGOTTEN), None)
 
     @property
     def revised(self) -> int | None:
@@ -78,6 +81,18 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
         later = (number_of(self.spoken[asked]) or 0) > (self.held[last].engine_turn or 0)
         return not later and goes_on(self.held[last].text, self.spoken[asked].text)
 
+    def among(self, spoken: Sequence[Message], old: set[int]) -> "Replay":
+        """The same among all that was ``spoken``, some of which, by their positions, was forgotten."""
+        kept = iter(zip(self.spoken, self.places, strict=True))
+        lines = [(line, FORGOTTEN) if i in old else next(kept) for i, line in enumerate(spoken)]
+        at = [i for i in range(len(spoken)) if i not in old]
+        return msgspec.structs.replace(
+            self,
+            spoken=[m for m, _ in lines],
+            places=[h for _, h in lines],
+            wholes={at[i]: whole for i, whole in self.wholes.items()},
+        )
+
 
 def read(held: Session, window: Sequence[Message]) -> Replay:
     """The window, laid beside what is held of the life that it belongs to."""
@@ -92,7 +107,10 @@ def beside(
     One that a newer request has overtaken begins no life, and may show older lines alone; so does one that is
     ``known`` to be of the life that goes on, whatever it says.
     """
-    entries, spoken = of_life(held), _by_number(speech.lines)
+    entries, spoken = of_life(held), numbering.ordered(speech.lines)
+    if old := bygone(held, spoken):
+        kept = Speech([message for i, message in enumerate(spoken) if i not in old], speech.answering)
+        return beside(rest(held), kept, asking, overtaken=overtaken, known=known).among(spoken, old)
     anew = life.never if known else life.contradicts if overtaken else life.begins_anew
     counts = in_pieces(entries, spoken)
     if not counts:
@@ -107,7 +125,7 @@ def _laid(
     held: Session, spoken: Sequence[Message], speech: Speech, asking: Asking, anew: life.Judge
 ) -> Replay:
     entries, newest = of_life(held), anew is life.begins_anew
-    answering, moved = speech.answering, held.moved > 0
+    answering, moved = speech.answering, held.older
     if entries and lone.is_lone(spoken) and (asking.attempt.request or newest):
         replay = Replay(entries, spoken, [NEW], len(entries), anew=False, answering=answering)
         return _alone(replay, held.newest, asking)
@@ -210,17 +228,6 @@ def _alone(replay: Replay, newest: Newest | None, asking: Asking) -> Replay:
     """Words without any history are the newest that are held, once more, or new: they take nothing back."""
     place = lone.place(replay.held, replay.spoken[0], asking, newest)
     return msgspec.structs.replace(replay, places=[place], follows=lone.follows(newest, asking.at))
-
-
-def _by_number(spoken: Sequence[Message]) -> Sequence[Message]:
-    """The lines in the order of their turns; a line without a number stays behind the line before it."""
-    given = [number_of(message) for message in spoken]
-    if not any(given):
-        return spoken
-    numbers = numbering.filled(given) if None in given else cast("list[int]", given)
-    if sorted(numbers) == numbers:
-        return spoken
-    return [spoken[i] for i in sorted(range(len(spoken)), key=numbers.__getitem__)]
 
 
 def _newer(held: Sequence[Line], window: Sequence[Line]) -> int:

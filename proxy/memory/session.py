@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from filters.message import Content, Message, epoch_seconds
 from proxy.memory.agents import Agents
+from proxy.memory.forgotten import Forgotten
 from proxy.memory.functions import former
 from proxy.memory.newest import Newest
 from proxy.memory.order import going_back, risen
@@ -109,7 +110,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     that was looked at for facts, and ``told`` which facts the prompts begin with; ``alias`` is what the
     engine calls ``user``, where that is another name; ``shared`` is whether others have spoken whom nothing
     tells from ``user``. ``scale`` is how many tokens the model counts for each that is estimated, 0 where it
-    has not said.
+    has not said. ``forgotten`` is what was deleted and that an engine may still replay.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -133,6 +134,12 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     alias: str | None = None
     shared: bool = False
     scale: float = 0.0
+    forgotten: Forgotten | None = None
+
+    @property
+    def older(self) -> bool:
+        """Whether there was talk before the oldest entry that is held here: moved away, or forgotten."""
+        return self.moved > 0 or (self.forgotten is not None and self.forgotten.whole)
 
     @property
     def reach(self) -> Reach:

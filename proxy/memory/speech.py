@@ -8,9 +8,11 @@ import msgspec
 from filters.group import RESULTS, is_call
 from filters.message import Message
 from proxy.memory.functions import modern
+from proxy.memory.media import lightened
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPTS = frozenset({"silence", "llm_failure"})
+INSTRUCTIONS = frozenset({"system", "developer"})
 _CONTROL = frozenset({"<continue>"})
 _SIGNS = "<{"
 
@@ -23,24 +25,28 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     """What was spoken, typed, called or returned by a tool, in a window's order.
 
     ``answering`` is whether it tells what the assistant said: an answer that it leaves out was not heard.
+    ``bidden`` are the instructions of a window without any speech: by them alone a model speaks.
     """
 
     lines: Sequence[Message]
     answering: bool
+    bidden: Sequence[Message] = ()
 
 
 def spoken(window: Sequence[Message]) -> Speech:
     """The speech of a window."""
-    return Speech(speech(window), answers(window))
+    lines = speech(window)
+    bidden = () if lines else [message for message in window if message.role in INSTRUCTIONS]
+    return Speech(lines, answers(window), bidden)
 
 
 def speech(window: Sequence[Message]) -> list[Message]:
-    """The messages that were spoken, typed, called or returned by a tool, without expression tails.
+    """What was spoken, typed, called or returned by a tool, without expression tails and pictures.
 
     Functions, which came before tools, are called as these are.
     """
     return [
-        _without_tail(message) if message.role == "user" else modern(message)
+        lightened(_without_tail(message)) if message.role == "user" else modern(message)
         for message in window
         if is_speech(message)
     ]

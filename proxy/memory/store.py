@@ -116,6 +116,13 @@ class Store(Protocol):
         """Removes both parts, and remembers when; whether there was anything."""
         ...
 
+    async def deleted(self, key: Key) -> float | None:
+        """When the session was deleted last, in seconds since 1970, where that is still remembered.
+
+        There may be a new one by now.
+        """
+        ...
+
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """A tenant's sessions in the order of their ids' code points, those behind ``after`` first."""
         ...

@@ -81,6 +81,10 @@ class VolatileStore:
         self._deleted[key] = time.time()
         return there
 
+    async def deleted(self, key: Key) -> float | None:
+        """As the protocol has it."""
+        return self._deleted.get(key)
+
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """As the protocol has it; looks at every session that there is."""
         lines = sorted(line for line in self._lines(tenant) if line.session > after)

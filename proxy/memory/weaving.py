@@ -7,11 +7,10 @@ import msgspec
 
 from filters.group import call_id
 from filters.message import Message
-from proxy.memory.alignment import AGAIN
 from proxy.memory.heard import entry_of, renewed
 from proxy.memory.line import CUT, NEW, Line, kinship
-from proxy.memory.newest import Newest
-from proxy.memory.question import question_before, turn_of
+from proxy.memory.newest import Newest, Turn
+from proxy.memory.question import question_before, turn_of, unasked
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session, remembering
 from proxy.memory.wording import takes_up
@@ -43,10 +42,6 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
     places = {id(entry): i for i, entry in enumerate(entries)}
     found = [place for entry in loom.shown.values() if (place := places.get(id(entry))) is not None]
     first = found[0] if found else len(entries)
-    if replay.asked is None:
-        asked = question_before(entries, max(found, default=-1))
-    else:
-        asked = places.get(id(loom.shown.get(replay.asked)))
     return Newest(
         at=loom.now,
         seal=seal,
@@ -54,8 +49,17 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
         since=loom.held.moved + first,
         answering=replay.answering,
         whole=first <= len(loom.held.entries) - len(replay.held),
-        asked=None if asked is None else turn_of(entries, asked),
+        asked=_asked(loom, entries, places, max(found, default=-1)),
     )
+
+
+def _asked(loom: "_Loom", entries: Sequence[Entry], places: Mapping[int, int], last: int) -> Turn | None:
+    replay = loom.replay
+    if replay.asked is not None:
+        place = places.get(id(loom.shown.get(replay.asked)))
+        return None if place is None else turn_of(entries, place)
+    place = question_before(entries, last)
+    return unasked(entries, loom.life, loom.turns) if place is None else turn_of(entries, place)
 
 
 class _Loom:
@@ -68,8 +72,8 @@ class _Loom:
         self._aside = () if replay.anew else held.unheard
         self.turns = 0 if replay.anew else held.turns
         self.held, self.replay, self.now = held, replay, now
-        self._gone, self._life = gone, life
-        self._moved = bool(held.moved) and not replay.anew
+        self._gone, self.life = gone, life
+        self._moved = held.older and not replay.anew
         self._done = 0
         self._revised = replay.revised
         self._run = _run(replay)
@@ -126,7 +130,7 @@ class _Loom:
         self._done = place + 1
 
     def _add(self, message: Message, *, last: bool) -> None:
-        entry = self._unheard(message) or entry_of(message, life=self._life, turn=0, now=self.now)
+        entry = self._unheard(message) or entry_of(message, life=self.life, turn=0, now=self.now)
         if entry.tool_call_id is not None:
             self._confirm(entry.tool_call_id)
         turn = self._turn(entry, last=last)
@@ -195,7 +199,7 @@ def _order(replay: Replay, start: int) -> list[int]:
         elif replay.spoken[position].role == "user":
             before = _turn_end(replay, before, ends)
         keys[position] = (before, True) if place < 0 else (place, False)
-    return sorted((i for i in keys if replay.places[i] != AGAIN), key=keys.__getitem__)
+    return sorted((i for i in keys if replay.places[i] >= NEW), key=keys.__getitem__)
 
 
 def _turn_end(replay: Replay, place: int, ends: Mapping[int, int]) -> int:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import UNRENEWED, Key
+from proxy.page import archived
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
 from proxy.page.room import Room, redirect
 from proxy.place import identifier
@@ -20,6 +21,7 @@ _HERE: Final = "conversations"
 _ON_A_PAGE: Final = 50
 _LINES: Final = 200
 _LATEST: Final = 8
+_FURTHEST: Final = 10**9
 
 
 async def _listed(room: Room) -> Response:
@@ -36,6 +38,7 @@ async def _listed(room: Room) -> Response:
         after=after,
         more=shown[-1].session if len(found) > len(shown) else None,
         latest=_latest(room),
+        archived=room.memory.archiving is not None,
     )
 
 
@@ -51,6 +54,8 @@ def _latest(room: Room) -> Sequence[Account]:
 
 async def _shown(room: Room) -> Response:
     key = _key(room)
+    if await room.memory.store.read(key) is None and room.memory.archiving:
+        return await archived.page(room, key, _position(room.query.get("from", "0"), _FURTHEST))
     session, _ = await _read(room, key)
     end = _position(room.query.get("before"), session.moved + len(session.entries))
     start = max(0, end - _LINES)

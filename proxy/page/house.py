@@ -10,7 +10,7 @@ from proxy import body
 from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.memory.store import StoreError
-from proxy.page import conversations, entrance, health, live, people, playground, turns
+from proxy.page import archived, conversations, entrance, health, live, people, playground, turns
 from proxy.page.door import Server
 from proxy.page.paper import Paper
 from proxy.page.room import Path, Room, redirect
@@ -30,7 +30,7 @@ class House:
         self._paper = Paper(server.place)
         # What is looked at must not cost a call its time: one thing at a time, however many people look.
         self._turnstile = Turnstile(_PATIENCE)
-        rooms = (entrance, live, conversations, turns, playground, people, health)
+        rooms = (entrance, live, conversations, archived, turns, playground, people, health)
         self._paths = [Path(*route) for room in rooms for route in room.ROUTES]
 
     async def answer(

@@ -14,7 +14,7 @@ from proxy import body
 from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, NotFound, RequestError
 from proxy.memory.store import StoreError
-from proxy.pipeline import Memory
+from proxy.pipeline import Archiving, Memory
 from proxy.place import identifier
 from proxy.rest.methods import Endpoint, Methods
 
@@ -36,6 +36,15 @@ def memory_of(request: Request) -> Memory:
     if parts.memory is None:
         raise NotFound("Nothing is remembered here; set 'memory:' in the configuration.", code="memory_off")
     return parts.memory
+
+
+def archiving_of(request: Request) -> Archiving:
+    """Where turns are kept for good; raises NotFound where they are not."""
+    archiving = memory_of(request).archiving
+    if archiving is None:
+        advice = "keep sessions in SQL, or set ARCHIVE_URL"
+        raise NotFound(f"There is no archive; {advice}.", code="archive_off")
+    return archiving
 
 
 def path_id(request: Request, name: str = "id") -> str:

@@ -16,6 +16,7 @@ from proxy.memory import lives
 from proxy.memory.lives import Agent
 from proxy.memory.session import Session
 from proxy.memory.store import Deleted, Key
+from proxy.memory.utterance import plausible
 from proxy.pipeline import Memory
 from proxy.place import identifier
 from proxy.webhook import Webhook
@@ -48,7 +49,7 @@ class Notice(msgspec.Struct, frozen=True):
         """The agent that it tells of, as far as it is named."""
         told = self.told
         name = identifier(told.get("agent_id")) or ""
-        start, stop = lives.plausible(told.get("start_ts")), lives.plausible(told.get("stop_ts"))
+        start, stop = plausible(told.get("start_ts")), plausible(told.get("stop_ts"))
         return Agent(id=name, start=start, stop=stop)
 
     @property
@@ -56,7 +57,7 @@ class Notice(msgspec.Struct, frozen=True):
         """When what it tells came about; of a history, when the first of it may have."""
         start, stop = self.agent.start, self.agent.stop
         told = start or stop if self.eventType == _HISTORY else stop or start
-        return told or lives.plausible(self.notifyMs)
+        return told or plausible(self.notifyMs)
 
 
 _EXAMPLE: Final = '{"noticeId": "...", "eventType": 101, "payload": {...}}'
@@ -133,7 +134,7 @@ def _change(notice: Notice, now: float) -> Change | None:
     """What a notice does to its session; nothing for one that is not known."""
     agent = notice.agent
     if notice.eventType == _JOINED:
-        begun = agent.start or lives.plausible(notice.notifyMs) or now
+        begun = agent.start or plausible(notice.notifyMs) or now
         joining = msgspec.structs.replace(agent, start=begun)
         return lambda session: lives.joined(session, joining)
     if notice.eventType == _LEFT:

@@ -10,11 +10,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy import rest
-from proxy.errors import NotFound, SessionsUnreadable
+from proxy.errors import SessionsUnreadable
 from proxy.memory.archive.archive import Query
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.unread import Unread
-from proxy.pipeline import Archiving, Memory
+from proxy.pipeline import Memory
 from proxy.place import identifier
 
 _LONGEST = 2000
@@ -46,7 +46,7 @@ def routes() -> list[Route]:
 
 
 async def _found(request: Request) -> Response:
-    finder = _archiving(request).finder
+    finder = rest.archiving_of(request).finder
     asked = rest.checked(Asked, await rest.content(request))
     person = Scope(request.scope["tenant"], identifier(asked.user) or "")
     query = Query(text=asked.query, now=time.time(), limit=asked.limit)
@@ -75,11 +75,3 @@ async def forget(memory: Memory, person: Scope) -> None:
 
 def _person(request: Request) -> Scope:
     return Scope(request.scope["tenant"], rest.path_id(request))
-
-
-def _archiving(request: Request) -> Archiving:
-    archiving = rest.memory_of(request).archiving
-    if archiving is None:
-        advice = "keep sessions in SQL, or set ARCHIVE_URL"
-        raise NotFound(f"There is no archive to search; {advice}.", code="archive_off")
-    return archiving

@@ -45,14 +45,25 @@ def routes() -> list[Route]:
 
 
 async def _listed(request: Request) -> Response:
-    store = rest.memory_of(request).store
     after = request.query_params.get("after", "")
     limit = _limit(request.query_params.get("limit"))
     behind = _identifier(after, "after") if after else ""
-    found = await store.list(request.scope["tenant"], after=behind, limit=limit + 1)
-    data = [{"id": line.session, "updated": line.updated} for line in found[:limit]]
+    archived = request.query_params.get("archived") == "true"
+    found = await (_archived if archived else _held)(request, behind, limit + 1)
+    data = [{"id": name, "updated": updated} for name, updated in found[:limit]]
     last = data[-1]["id"] if data else None
     return rest.answer({"object": "list", "data": data, "has_more": len(found) > limit, "last_id": last})
+
+
+async def _held(request: Request, after: str, limit: int) -> list[tuple[str, float]]:
+    found = await rest.memory_of(request).store.list(request.scope["tenant"], after=after, limit=limit)
+    return [(line.session, line.updated) for line in found]
+
+
+async def _archived(request: Request, after: str, limit: int) -> list[tuple[str, float]]:
+    """Those of which turns are kept for good, whether or not they are still held."""
+    archive = rest.archiving_of(request).archive
+    return [*(await archive.talks(request.scope["tenant"], after=after, limit=limit)).items()]
 
 
 async def _made(request: Request) -> Response:

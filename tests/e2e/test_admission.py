@@ -131,5 +131,15 @@ def test_with_keys_a_page_of_any_site_may_call_that_has_one(serve: Serve) -> Non
     assert proxy.chat(headers=foreign).status_code == 401
 
 
+@pytest.mark.parametrize("keys", ["", KEYS])
+def test_a_browser_that_asks_whether_a_page_may_call_is_told_what_to_do(serve: Serve, keys: str) -> None:
+    proxy = serve(KEYED, TURNKEEPER_KEYS=keys)
+    asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
+    got = proxy.client.options("/v1/chat/completions", headers=asked)
+    assert (got.status_code, got.json()["error"]["code"]) == (403, "site_not_allowed")
+    assert "a server of yours" in got.json()["error"]["message"]
+    assert not any(name.startswith("access-control") for name in got.headers)
+
+
 def test_a_link_from_another_site_leads_to_the_page(proxy: ProxyServer) -> None:
     assert proxy.client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200

@@ -29,6 +29,14 @@ from tests.fake_upstream import (
 from tests.proxy_server import ProxyServer
 
 Serve = Callable[..., ProxyServer]
+TWO_PIPELINES = """
+upstreams:
+  main: {base_url: "${UPSTREAM_BASE_URL}", model: large}
+  other: {base_url: "${UPSTREAM_BASE_URL}", model: small}
+pipelines:
+  default: {upstreams: [main]}
+  quick: {upstreams: [other]}
+"""
 PATHS = ["/chat/completions", "/v1/chat/completions", "/pipelines/default/v1/chat/completions"]
 
 
@@ -470,6 +478,24 @@ def test_models_are_the_upstreams_own_where_none_is_set(proxy: ProxyServer) -> N
     assert [model["id"] for model in listed["data"]] == ["fake"]
     assert proxy.client.get("/v1/models/fake").json()["object"] == "model"
     assert_error(proxy.client.get("/v1/models/other"), 404)
+
+
+@pytest.mark.parametrize("base", ["", "/v1", "/pipelines/default", "/pipelines/default/v1"])
+def test_models_are_wherever_completions_are(proxy: ProxyServer, base: str) -> None:
+    assert proxy.chat(path=f"{base}/chat/completions").status_code == 200
+    assert [model["id"] for model in proxy.client.get(f"{base}/models").json()["data"]] == ["fake"]
+    assert proxy.client.get(f"{base}/models/fake").json()["object"] == "model"
+    assert_error(proxy.client.get(f"{base}/models/other"), 404)
+
+
+def test_a_pipeline_lists_its_own_models(serve: Serve) -> None:
+    proxy = serve(TWO_PIPELINES)
+    assert [model["id"] for model in proxy.client.get("/v1/models").json()["data"]] == ["large", "small"]
+    assert [m["id"] for m in proxy.client.get("/pipelines/quick/v1/models").json()["data"]] == ["small"]
+    assert_error(proxy.client.get("/pipelines/quick/v1/models/large"), 404)
+    missing = proxy.client.get("/pipelines/none/v1/models")
+    assert_error(missing, 404)
+    assert missing.json()["error"]["code"] == "pipeline_not_found"
 
 
 def test_models_are_the_set_ones(serve: Serve, upstream: FakeUpstream) -> None:

@@ -128,3 +128,23 @@ def test_the_same_keys_are_always_there(
     nothing = {"user": "ann", "sessions": [], "turns": [], "facts": []}
     assert exported(proxy) == {**nothing, "kept_turns": []}
     assert turnkeeper("export", "ann", KEEP=keep).items() >= nothing.items()
+
+
+@pytest.mark.parametrize("named", ["in the words", "in the header"])
+def test_a_turn_that_is_kept_tells_what_its_person_said_in_anothers_talk_alone(
+    serve: Serve, url: str, named: str
+) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    window: list[dict[str, Any]] = []
+    for user, text in (("ann", "My secret is KIWI."), ("bob", "And I am Bob."), ("ann", "Me again.")):
+        by = {"metadata": {"user": user}} if named == "in the words" else {}
+        window.append({"role": "user", "content": text, **by})
+        headers = {"X-Session-Id": "two"} | ({} if by else {"X-User-Id": user})
+        proxy.chat(window, headers=headers)
+        awaited(lambda text=text: text in str(proxy.client.get("/v1/memory/sessions/two").json()))
+        window.append({"role": "assistant", "content": "Hello there."})
+    kept = exported(proxy, "bob")["kept_turns"]
+    assert {m["content"] for turn in kept for m in turn["messages"]} == {"And I am Bob."}
+    assert not any(turn["answer"] for turn in kept)
+    first = exported(proxy, "ann")["kept_turns"][0]
+    assert (first["messages"][0]["content"], first["answer"]) == ("My secret is KIWI.", "Hello there.")

@@ -754,3 +754,16 @@ async def vectors_left(archive: Archive) -> int:
 
     assert isinstance(archive, SqlArchive)
     return await archive._engine.read(count)
+
+
+async def test_a_session_is_read_in_parts_and_found_by_its_name(archive: Archive):
+    await archive.keep(KEY, session("one", "two", "three"), mark=5.0)
+    await archive.keep(Key(KEY.tenant, "zz"), session("four"), mark=6.0)
+    await archive.keep(Key("other", "a"), session("five"), mark=7.0)
+    part = await archive.turns_of(KEY, start=1, limit=1)
+    assert [turn.entry.text for turn in part] == ["two"]
+    assert await archive.turns_of(KEY, start=3) == []
+    assert await archive.talks(KEY.tenant) == {KEY.session: 5.0, "zz": 6.0}
+    assert await archive.talks(KEY.tenant, after=KEY.session) == {"zz": 6.0}
+    assert list(await archive.talks(KEY.tenant, limit=1)) == [KEY.session]
+    assert await archive.talks("nobody") == {}

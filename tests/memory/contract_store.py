@@ -444,6 +444,16 @@ async def test_a_deletion_outlives_what_comes_after_it(store: Store, driver: str
     assert await store.cold(KEY) == [b"a"]
 
 
+async def test_a_deletion_is_remembered_whatever_is_written_after_it(store: Store):
+    await put(store)
+    assert await store.deleted(KEY) is None
+    before, after = await deleted(store)
+    assert before <= (await store.deleted(KEY) or 0) <= after
+    await put(store)
+    assert before <= (await store.deleted(KEY) or 0) <= after
+    assert await store.deleted(Key("other", KEY.session)) is None
+
+
 async def test_what_names_no_time_is_written_after_a_deletion(store: Store):
     version = await put(store, cold=(b"c",))
     await store.delete(KEY)

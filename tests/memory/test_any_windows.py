@@ -25,7 +25,9 @@ def lines(draw) -> Message:
         return Message(role="assistant", content=None, tool_calls=calls, **fields)
     if draw(st.integers(0, 8)) == 0:
         return Message(role="tool", content="found", tool_call_id=draw(st.sampled_from("xy")), **fields)
-    return Message(role=draw(st.sampled_from(["user", "user", "assistant"])), content=draw(TEXTS), **fields)
+    return Message(
+        role=draw(st.sampled_from(["user", "user", "assistant", "system"])), content=draw(TEXTS), **fields
+    )
 
 
 REQUESTS = st.tuples(

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
-from proxy.memory.lives import Agent, joined, left, messages, noticed, noting, plausible, told
+from proxy.memory.lives import Agent, joined, left, messages, noticed, noting, told
 from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
+from proxy.memory.utterance import plausible
 
 T = 1_790_000_000.0
 A = Agent(id="a", start=T, stop=T + 100)

@@ -87,3 +87,15 @@ def test_answers_that_broke_off_do_not_come_back():
 
 def test_where_nothing_is_restored_the_window_stays_as_it_is():
     assert prompt(grown(3), list(map(user, WORDS[:4])), restoring=False) == WORDS[:4]
+
+
+def test_a_window_with_a_picture_in_it_stays_as_it_is():
+    window = list(map(user, WORDS[:4]))
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1000}}
+    window[1] = Message(role="user", content=[{"type": "text", "text": WORDS[1]}, picture])
+    session = Session()
+    for turn in range(3):
+        session = reconcile(session, window[: turn + 1], now=float(turn))
+        answer = Answer(turn=asked(session, window[: turn + 1]), text=ANSWERS[turn], finished=True)
+        session = answered(session, answer, now=float(turn))
+    assert prompt(session, window) == [m.content for m in window]

@@ -35,6 +35,9 @@ class Sick:
     async def read(self, key: Key) -> Any:
         return await self.store.read(key)
 
+    async def deleted(self, key: Key) -> float | None:
+        return await self.store.deleted(key)
+
     async def write(self, *given: Any, **named: Any) -> bool:
         if self.failures:
             self.failures -= 1
@@ -86,6 +89,9 @@ class Slow:
 
     async def read(self, key: Key, *, leisure: bool = False) -> Any:
         return await self.store.read(key, leisure=leisure)
+
+    async def deleted(self, key: Key) -> float | None:
+        return await self.store.deleted(key)
 
     async def write(self, *given: Any, **named: Any) -> bool:
         await self.open.wait()

@@ -162,8 +162,8 @@ class Archive(Protocol):
         """
         ...
 
-    async def turns_of(self, key: Key, *, limit: int = 10_000) -> list[Turn]:
-        """All that is kept of a session, in order."""
+    async def turns_of(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
+        """What is kept of a session, in order, from the turn at index ``start`` on."""
         ...
 
     async def forget(self, person: Scope, *, at: float) -> int:
@@ -182,6 +182,10 @@ class Archive(Protocol):
 
         For a quarter of an hour, what was said in it until ``at`` is refused while it is nobody's session.
         """
+        ...
+
+    async def talks(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
+        """The sessions behind ``after`` in the order of their ids, and when each was kept last."""
         ...
 
     async def buried(self, tenant: str, *, since: float, until: float) -> Buried:

@@ -53,9 +53,13 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.last_talk, self._shelf, person, limit))
 
-    async def turns_of(self, key: Key, *, limit: int = 10_000) -> list[Turn]:
+    async def turns_of(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
         """As the protocol has it."""
-        return await self._engine.read(partial(turns.turns_of, self._shelf, key, limit))
+        return await self._engine.read(partial(turns.turns_of, self._shelf, key, start, limit))
+
+    async def talks(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
+        """As the protocol has it."""
+        return await self._engine.read(partial(turns.talks, tenant, after, limit))
 
     async def forget(self, person: Scope, *, at: float) -> int:
         """As the protocol has it."""

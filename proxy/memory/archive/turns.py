@@ -23,6 +23,7 @@ from proxy.memory.archive.words import (
     SESSION,
     STRANGERS,
     TALK,
+    TALKS,
     TURN,
     TURNS,
     TURNS_OF,
@@ -87,6 +88,12 @@ def marks(tenant: str) -> Steps[dict[str, float]]:
     return {shown(session): mark for session, mark in rows}
 
 
+def talks(tenant: str, after: str, limit: int) -> Steps[dict[str, float]]:
+    """As the archive's ``talks``."""
+    rows = yield from asked(TALKS, {"tenant": stored(tenant), "after": stored(after), "limit": limit})
+    return {shown(session): mark for session, mark in rows}
+
+
 def turns(shelf: Shelf, person: Scope, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
     """As the archive's ``turns``."""
     owner = yield from owner_of(person)
@@ -106,9 +113,9 @@ def last_talk(shelf: Shelf, person: Scope, limit: int) -> Steps[list[Turn]]:
     return [_turn(shelf, person.tenant, row) for row in reversed(rows)]
 
 
-def turns_of(shelf: Shelf, key: Key, limit: int) -> Steps[list[Turn]]:
+def turns_of(shelf: Shelf, key: Key, start: int, limit: int) -> Steps[list[Turn]]:
     """As the archive's ``turns_of``."""
-    rows = yield from asked(TURNS_OF, {**whose(key), "limit": limit})
+    rows = yield from asked(TURNS_OF, {**whose(key), "start": start, "limit": limit})
     return [_turn(shelf, key.tenant, row) for row in rows]
 
 

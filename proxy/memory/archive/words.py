@@ -47,6 +47,10 @@ TALK: Final = Statement(
 MARKS: Final = Statement(
     "SELECT session, MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant GROUP BY session"
 )
+TALKS: Final = Statement(
+    "SELECT session, MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant AND session > :after"
+    " GROUP BY session ORDER BY session LIMIT :limit"
+)
 KEPT: Final = Statement(
     f"SELECT id, life, turn, role, position, digest FROM turnkeeper_turns WHERE talk = :talk AND {_HOT}"
 )
@@ -114,7 +118,7 @@ TURNS: Final = Statement(
 )
 TURNS_OF: Final = Statement(
     f"SELECT {_TURN} WHERE k.tenant = :tenant AND k.session = :session"
-    " ORDER BY k.created, t.place, t.id LIMIT :limit"
+    " ORDER BY k.created, t.place, t.id LIMIT :limit OFFSET :start"
 )
 
 # A turn that was kept last may have been said before; what says nothing stands in no index.

@@ -116,6 +116,17 @@ class RedisStore:
 
         return await self._leisurely.ask(work)
 
+    async def deleted(self, key: Key) -> float | None:
+        """As the protocol has it."""
+        hot = self._names.session(key).first
+
+        async def work(client: Client) -> bytes | None:
+            found: bytes | None = await client.execute_command("HGET", hot, "deleted")
+            return found
+
+        found = await self._link.ask(work)
+        return None if found is None else float(found)
+
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """A tenant's sessions: a page of ids, then what is still there of them, until there are enough."""
         return await self._leisurely.ask(lambda client: page(client, self._names, tenant, after, limit))

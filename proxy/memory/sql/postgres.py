@@ -22,6 +22,7 @@ from proxy.memory.sql.statement import (
     READ,
     REFUSED,
     REPLACE,
+    STATE,
     Arguments,
     Statement,
     due,
@@ -125,6 +126,11 @@ class PostgresStore:
     async def delete(self, key: Key) -> bool:
         """As the protocol has it, in several round trips."""
         return await self._leisurely.run(partial(_deleted, whose(key) | {"blob": b""}))
+
+    async def deleted(self, key: Key) -> float | None:
+        """As the protocol has it."""
+        rows = await self._fetch(STATE, whose(key))
+        return float(rows[0][1]) if rows and rows[0][1] > 0 else None
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """As the protocol has it, in the order of code points, whatever the database's collation is."""

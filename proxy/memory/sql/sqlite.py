@@ -117,6 +117,11 @@ class SqliteStore:
         work = partial(change.delete, whose(key) | {"blob": b"", "now": now})
         return await self._change(key, _Pending(None, 0.0, now), work, LEISURE)
 
+    async def deleted(self, key: Key) -> float | None:
+        """Of what is in flight, else of the file."""
+        _, deleted, _ = await self._state(key)
+        return deleted if deleted > 0 else None
+
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """On a thread, too, and in the order of code points."""
         rows = await self._fetch(LIST, {"tenant": stored(tenant), "after": stored(after), "limit": limit})
