@@ -5,7 +5,7 @@
 CONFIG ?= config/agora.yaml
 ARGS ?=
 # Most tests wait for servers and clocks: several processes gain on two cores, too.
-JOBS ?= 3
+JOBS ?= 4
 
 # A Python that the caller names is taken or refused; without one, the first that is new enough.
 ifeq ($(origin PYTHON),undefined)

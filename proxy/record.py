@@ -229,7 +229,7 @@ def after(
 ) -> Session:
     """What is held after a turn; the same turn again changes nothing, and a failed one neither.
 
-    ``told`` is what was said in it, where that was read. ``reasoning`` says whether reasoning is kept with it.
+    ``told`` is what was said in it, where that was read. ``reasoning`` says whether that is kept.
     """
     told = told or transcript(said.answer)
     if not told.reached:

@@ -34,9 +34,10 @@ def in_pieces(held: Sequence[Entry], spoken: Sequence[Message]) -> list[int]:
     Pieces are of one answer where their letters are the beginning of a held one's. Nothing where all lines
     stand by themselves.
     """
-    if not any(map(_is_answer, spoken)) or not any(
-        _is_answer(a) and _is_answer(b) for a, b in pairwise(spoken)
-    ):
+    roles = [message.role for message in spoken]
+    if not any(one == other == "assistant" for one, other in pairwise(roles)):
+        return []
+    if not any(_is_answer(one) and _is_answer(other) for one, other in pairwise(spoken)):
         return []
     generated = [
         bare(entry.generated) for entry in held if entry.role == "assistant" and not entry.tool_calls

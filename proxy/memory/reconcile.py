@@ -139,9 +139,8 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
     replay = replay or read(held, window)
     entries, cut = replay.held, {}
     for position, place in enumerate(replay.places):
-        message = replay.told(position)
-        if place >= 0 and message.role == "assistant":
-            entry = entries[place]
+        if place >= 0 and replay.spoken[position].role == "assistant":
+            message, entry = replay.told(position), entries[place]
             # An answer that stands as it was given, most of them, is told at a glance.
             if (entry.interrupted or entry.content != message.content) and (of := _unmarked(entry, message)):
                 whole = replay.wholes.get(position)

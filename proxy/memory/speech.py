@@ -45,11 +45,7 @@ def speech(window: Sequence[Message]) -> list[Message]:
 
     Functions, which came before tools, are called as these are.
     """
-    return [
-        lightened(_without_tail(message)) if message.role == "user" else modern(message)
-        for message in window
-        if is_speech(message)
-    ]
+    return [_as_spoken(message) for message in window if is_speech(message)]
 
 
 def answers(window: Sequence[Message]) -> bool:
@@ -66,7 +62,7 @@ def is_speech(message: Message) -> bool:
     role = message.role
     if role not in _ROLES:
         return False
-    if role in RESULTS or is_call(message):
+    if role in RESULTS or message.tool_calls or (message.others and is_call(message)):
         return True
     if role == "assistant" and message.metadata and message.source in PROMPTS:
         return False
@@ -85,6 +81,14 @@ def _is_said(words: str, role: str) -> bool:
 
 def _more_than_text(message: Message) -> bool:
     return isinstance(message.content, list) and any(p.get("type") != "text" for p in message.content)
+
+
+def _as_spoken(message: Message) -> Message:
+    if message.role != "user":
+        return modern(message) if message.others or message.role == "function" else message
+    text = message.content
+    plain = isinstance(text, str) and "}" not in text
+    return message if plain else lightened(_without_tail(message))
 
 
 def _without_tail(message: Message) -> Message:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import time
 from typing import Any
 
 import pytest
@@ -128,12 +127,12 @@ def test_an_id_that_was_not_shown_replaces_nothing_and_importance_has_bounds() -
     "unit",
     ["\n", "```", "```\n", "```json\n", "``` \n", "{", "[", "`", " ", "```json\n{}\n```\n", '{"facts": '],
 )
-def test_an_answer_of_one_thing_over_and_over_takes_no_longer_than_others(unit: str) -> None:
-    began = time.perf_counter()
-    for answer in (unit * 100_000, f"```json\n{unit * 100_000}", f"{unit * 100_000}```"):
+def test_an_answer_of_one_thing_over_and_over_is_read_to_its_end(unit: str) -> None:
+    """Where reading takes the square of an answer, the suite's own time-out ends it."""
+    many = unit * (500_000 // len(unit))
+    for answer in (many, f"```json\n{many}", f"{many}```"):
         with pytest.raises(Unfound):
             found(Model(answer))
-    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize("at", [1e308, -1e308, 1e20, float("inf"), float("nan"), 0.0])
