@@ -18,8 +18,8 @@ from proxy.configuration.load import load
 BUDGETS = {"turn": 650, "known": 435, "after": 680}
 """A tenth more calls than when they were counted last. Whoever needs more says why.
 
-``known`` looks for answers in pieces and for lines that were forgotten; ``after`` looks the place of each entry
-up by its identity, since to search for it took the square of a window.
+``known`` looks for answers in pieces and for lines that were forgotten; ``after`` looks the place of each
+entry up by its identity, since to search for it took the square of a window.
 """
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
 
