@@ -109,7 +109,8 @@ def beside(
     """
     entries, spoken = of_life(held), numbering.ordered(speech.lines)
     if old := bygone(held, spoken):
-        kept = Speech([message for i, message in enumerate(spoken) if i not in old], speech.answering)
+        lines = [message for i, message in enumerate(spoken) if i not in old]
+        kept = Speech(lines, speech.answering, left=True)
         return beside(rest(held), kept, asking, overtaken=overtaken, known=known).among(spoken, old)
     anew = life.never if known else life.contradicts if overtaken else life.begins_anew
     counts = in_pieces(entries, spoken)
@@ -126,7 +127,8 @@ def _laid(
 ) -> Replay:
     entries, newest = of_life(held), anew is life.begins_anew
     answering, moved = speech.answering, held.older
-    if entries and lone.is_lone(spoken) and (asking.attempt.request or newest):
+    alone = lone.is_lone(spoken) and not speech.left
+    if entries and alone and (asking.attempt.request or newest):
         replay = Replay(entries, spoken, [NEW], len(entries), anew=False, answering=answering)
         return _alone(replay, held.newest, asking)
     again = held.newest is None or lone.again(held.newest, speech, asking)

@@ -25,12 +25,14 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     """What was spoken, typed, called or returned by a tool, in a window's order.
 
     ``answering`` is whether it tells what the assistant said: an answer that it leaves out was not heard.
-    ``bidden`` are the instructions of a window without any speech: by them alone a model speaks.
+    ``bidden`` are the instructions of a window without any speech: by them alone a model speaks. ``left`` is
+    whether it is what is left of a window of which some was forgotten.
     """
 
     lines: Sequence[Message]
     answering: bool
     bidden: Sequence[Message] = ()
+    left: bool = False
 
 
 def spoken(window: Sequence[Message]) -> Speech:
