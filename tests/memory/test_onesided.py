@@ -67,6 +67,12 @@ def test_one_answer_that_is_not_shown_may_not_have_been_heard():
     assert prompt(grown(1), list(map(user, WORDS[:2]))) == WORDS[:2]
 
 
+def test_one_answer_among_several_words_may_not_have_been_heard_either():
+    window = list(map(user, WORDS[:3]))
+    session = reconcile(grown(1), window[:2], now=1.0)  # the second turn got no answer
+    assert prompt(session, window) == WORDS[:3]
+
+
 def test_of_an_engine_that_has_shown_answers_those_that_it_leaves_out_were_not_heard():
     assert prompt(grown(4, shows=2), list(map(user, WORDS[:5]))) == WORDS[:5]
 
