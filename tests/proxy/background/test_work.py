@@ -340,27 +340,6 @@ def test_whatever_tells_of_no_model_that_is_away_holds_up_no_other(
     assert len(said) <= 3, "sixty sessions do not fill the log"
 
 
-def test_a_fault_of_ones_own_takes_no_turn_from_others_while_a_model_is_away() -> None:
-    class Half(Counting):
-        async def do(self, key: Key, unusable: int) -> bool:
-            if int(key.session[1:]) % 2:
-                raise RuntimeError
-            return await super().do(key, unusable)
-
-    async def run() -> bool:
-        store = memory()
-        await due_everywhere(store)
-        half = Half(store, fails=1_000_000)
-        task = running(Worker(store, [half], ["default"]))
-        await asyncio.sleep(3 * HOUR)
-        half.fails = 0
-        await asyncio.sleep(301 + 60)
-        task.cancel()
-        return all([await count(store, key) == 3 for key in SESSIONS[::2]])
-
-    assert hurried_loop.run(run())
-
-
 def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = memory()
@@ -406,11 +385,12 @@ def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytes
     assert not caplog.records
 
 
-def test_who_has_nobody_to_ask_leaves_the_turn_to_the_next() -> None:
+@pytest.mark.parametrize("fault", [Unasked, RuntimeError], ids=["nobody to ask", "a fault of ours"])
+def test_who_asks_no_model_leaves_the_turn_to_the_next(fault: type[Exception]) -> None:
     class Half(Counting):
         async def do(self, key: Key, unusable: int) -> bool:
             if int(key.session[1:]) % 2:
-                raise Unasked
+                raise fault
             return await super().do(key, unusable)
 
     async def run() -> bool:
