@@ -1,10 +1,11 @@
-"""One caller who pauses: how much later the first token comes for all that is remembered.
+"""Callers who pause: how much later the first token comes for all that is remembered.
 
-python -m bench.caller [--memory sqlite,redis] [--turns 100] [--pause 0.15] [--config config/agora.yaml]
+python -m bench.caller [--memory sqlite,redis] [--callers 1] [--turns 100] [--pause 0.15] [--config FILE]
 
 The same is asked within a session and without one, by turns, of one server, and after 16 turns the next call
 begins. The engine replays what it was answered, and shows the newest 25 messages. A processor that falls
-asleep in the pauses fetches code and data anew for each request: that is what such a caller waits for.
+asleep in the pauses fetches code and data anew for each request: that is what a lone caller waits for, and
+several, who start one after another, keep it awake.
 """
 
 import argparse
@@ -33,18 +34,18 @@ _WARM = 16
 class Talk:
     """A conversation that grows by what is answered. ``firsts`` are in milliseconds."""
 
-    def __init__(self, port: int, *, session: bool) -> None:
+    def __init__(self, port: int, name: str | None = None) -> None:
         self.firsts: list[float] = []
         self._line = Line("127.0.0.1", port)
         self._line.kept = []
-        self._session = session
+        self._name = name
         self._messages: list[dict[str, Any]] = []
 
     async def turn(self, said: dict[str, Any]) -> None:
         """Asks, and takes the answer into the conversation."""
         call, turn = divmod(said["turn_id"], TURNS)
         self._messages = [*(self._messages if turn else ()), said]
-        headers = f"x-session-id: call-{call}\r\n" if self._session else ""
+        headers = f"x-session-id: {self._name}-{call}\r\n" if self._name else ""
         heard = await self._line.ask(body([SYSTEM, *self._messages[-SHOWN:]], _MODEL), headers)
         self.firsts.append(heard.first * 1000)
         answer = {"role": "assistant", "content": _text(self._line.kept or []), "metadata": {"source": "llm"}}
@@ -61,15 +62,23 @@ def _text(pieces: list[bytes]) -> str:
     return "".join(choice["delta"].get("content", "") for choice in choices)
 
 
-async def _measured(port: int, turns: int, pause: float) -> tuple[list[float], list[float]]:
-    """The time to the first token without a session, and within one."""
-    talks = [Talk(port, session=False), Talk(port, session=True)]
+async def _measured(port: int, asked: argparse.Namespace) -> tuple[list[float], list[float]]:
+    """The times to the first token without a session, and within one."""
+    calls = [_call(port, number, asked) for number in range(asked.callers)]
+    measured = await asyncio.gather(*calls)
+    without, within = ([first for call in measured for first in call[side]] for side in (0, 1))
+    return without, within
+
+
+async def _call(port: int, number: int, asked: argparse.Namespace) -> tuple[list[float], list[float]]:
+    await asyncio.sleep(2 * asked.pause * number / asked.callers)
+    talks = [Talk(port), Talk(port, f"caller-{number}")]
     words = [message for window in windows()[::8] for message in window if message["role"] == "user"]
-    for turn in range(_WARM + turns):
+    for turn in range(_WARM + asked.turns):
         said = {**words[turn % len(words)], "turn_id": turn, "timestamp": 1790000000000 + turn * 5000}
         for talk in talks:
             await talk.turn(said)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(asked.pause)
     for talk in talks:
         talk.close()
     without, within = (talk.firsts[_WARM:] for talk in talks)
@@ -100,7 +109,7 @@ def _run(
     system = turnkeeper(asked.config, port, model, redis or f"sqlite:{folder / 'memory.db'}")
     url, log = f"http://127.0.0.1:{port}{system.path}", folder / f"{kind}.log"
     stack.enter_context(running(system.command, url, core=1, environ=system.environ, log=log))
-    return uvloop.run(_measured(port, asked.turns, asked.pause))
+    return uvloop.run(_measured(port, asked))
 
 
 def _row(kind: str, measured: tuple[list[float], list[float]]) -> str:
@@ -113,6 +122,7 @@ def _row(kind: str, measured: tuple[list[float], list[float]]) -> str:
 def _asked() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--memory", default=["sqlite", "redis"], type=lambda text: text.split(","))
+    options.add_argument("--callers", default=1, type=int)
     options.add_argument("--turns", default=100, type=int)
     options.add_argument("--pause", default=0.15, type=float)
     options.add_argument("--config", default=Path("config/agora.yaml"), type=Path)
