@@ -67,7 +67,7 @@ async def test_replies_go_to_their_askers_while_others_leave(server: RedisServer
     seen: list[str] = []
     async with filled(server, 2) as store:
         for _ in range(50):
-            work = [cancelled_somewhere(store, 0.004) for _ in range(30)]
+            work = [cancelled_somewhere(store, 0.002) for _ in range(30)]
             work += [looked_at(store, random.choice(KEYS)) for _ in range(10)]
             seen += await asyncio.gather(*work)
         assert await asyncio.gather(*[looked_at(store, key) for key in KEYS]) == ["right"] * len(KEYS)

@@ -132,7 +132,7 @@ async def _ping(made: Made) -> None:
 def _maker(url: str) -> Callable[[], Made]:
     """Makes clients that try again; an address of redis-py's own keeps all its options."""
     if "+" in url.partition(":")[0]:
-        make = clients(Address.of(url), _TIMEOUT)
+        make = clients(Address.of(url), _TIMEOUT, Redis)
         return lambda: _persistent(make())
     try:
         Redis.from_url(url)

@@ -23,6 +23,7 @@ from redis.backoff import NoBackoff
 
 from proxy.memory.redis.address import CLUSTER, SENTINEL, UNIX, Address
 from proxy.memory.redis.fault import is_lost, is_nowhere
+from proxy.memory.redis.line import Direct
 from proxy.memory.redis.scripts import Client
 
 MOST_CONNECTIONS = 32
@@ -68,28 +69,28 @@ class _SecuredBySentinel(_Shared, SentinelManagedSSLConnection):
     pass
 
 
-def clients(place: Address, deadline: float) -> Callable[[], Made]:
-    """Makes clients of this place, none of which has connected yet."""
+def clients(place: Address, deadline: float, kind: type[Redis] = Direct) -> Callable[[], Made]:
+    """Makes clients of this place, none of which has connected yet; a Cluster has a kind of its own."""
     if place.form == CLUSTER:
         return lambda: _cluster(place, deadline)
     tls = _tls(place)
     if place.form == SENTINEL:
-        return lambda: _sentinel(place, deadline, tls)
-    return lambda: _single(place, deadline, tls)
+        return lambda: _sentinel(place, deadline, tls, kind)
+    return lambda: _single(place, deadline, tls, kind)
 
 
-def _single(place: Address, deadline: float, tls: dict[str, Any]) -> Made:
+def _single(place: Address, deadline: float, tls: dict[str, Any], kind: type[Redis]) -> Made:
     options: dict[str, Any] = {**_options(deadline), **_login(place), **tls, "db": place.db}
     if place.form == UNIX:
         pool = ConnectionPool(UnixDomainSocketConnection, path=place.path, **options)
     else:
         host, port = place.nodes[0]
         pool = ConnectionPool(_Secured if tls else Connection, host=host, port=port, **options)
-    client = Redis.from_pool(pool)
+    client = kind.from_pool(pool)
     return Made(client, client.aclose)
 
 
-def _sentinel(place: Address, deadline: float, tls: dict[str, Any]) -> Made:
+def _sentinel(place: Address, deadline: float, tls: dict[str, Any], kind: type[Redis]) -> Made:
     asked = _options(deadline) | {"socket_timeout": deadline}
     login = {"username": place.sentinel_user, "password": place.sentinel_password}
     secured = {"ssl": True, **(place.tls or {})} if tls else {}
@@ -105,7 +106,7 @@ def _sentinel(place: Address, deadline: float, tls: dict[str, Any]) -> Made:
         **_login(place),
         **tls,
     )
-    client = Redis.from_pool(pool)
+    client = kind.from_pool(pool)
 
     async def close() -> None:
         await client.aclose()

@@ -8,7 +8,7 @@ from proxy.memory.redis.address import Address
 from proxy.memory.redis.client import clients
 from proxy.memory.redis.link import Link
 from proxy.memory.redis.names import Names, Pair
-from proxy.memory.redis.scripts import COUNT, Client
+from proxy.memory.redis.scripts import COUNT
 from proxy.memory.store import StoreError
 
 
@@ -61,13 +61,8 @@ class Counts(Storage):
         await self._link.aclose()
 
     async def _ask(self, command: str, key: str) -> bytes | int | None:
-        name = self._pair(key).first
-
-        async def work(client: Client) -> bytes | int | None:
-            answer: bytes | int | None = await client.execute_command(command, name)
-            return answer
-
-        return await self._link.ask(work)
+        answer: bytes | int | None = await self._link.command(command, self._pair(key).first)
+        return answer
 
     def _pair(self, key: str) -> Pair:
         return self._names.count(key)

@@ -6,12 +6,16 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from redis.exceptions import RedisError
+
 from proxy.memory.redis.client import MOST_CONNECTIONS, Made
 from proxy.memory.redis.fault import said
-from proxy.memory.redis.scripts import Client
+from proxy.memory.redis.line import Direct
+from proxy.memory.redis.scripts import Argument, Client
 from proxy.memory.store import StoreError
 
 T = TypeVar("T")
+Asked = TypeVar("Asked", bound="asyncio.Future[Any]")
 
 _GRACE = 12
 """Deadlines after which a command that nobody waits for any more loses its connection."""
@@ -34,7 +38,7 @@ class Link:
         self._deadline = deadline
         self._made = make()
         self._room = asyncio.Semaphore(MOST_CONNECTIONS)
-        self._under_way: dict[asyncio.Task[Any], Made] = {}
+        self._under_way: dict[asyncio.Future[Any], Made] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -43,7 +47,7 @@ class Link:
         due = asyncio.get_running_loop().time() + self._deadline
         await self._enter(due)
         made = self._made
-        task = self._start(_run(work, made.client), made)
+        task = self._followed(asyncio.get_running_loop().create_task(_run(work, made.client)), self._ended)
         try:
             await _wait(task, due)
         finally:
@@ -51,8 +55,28 @@ class Link:
                 self._outlived(task)
         if not task.done():
             self._lost(made, TimeoutError())
-            raise StoreError(f"Redis took longer than {self._deadline * 1000:.0f} ms")
+            raise self._late()
         return _result(task)
+
+    async def command(self, *command: Argument) -> Any:
+        """The reply to one command, as ``ask`` does it.
+
+        Where a connection stands, nothing is between the command and its socket: no task, and no pool.
+        """
+        line = None if self._closed or not isinstance(self._made.client, Direct) else self._made.client.line
+        if line is None:
+            return await self.ask(lambda client: client.execute_command(*command))
+        reply = self._followed(line.ask(command)[0], self._answered)
+        loop = asyncio.get_running_loop()
+        bell = loop.call_at(loop.time() + self._deadline, _overdue, reply, _ROUNDS)
+        try:
+            return await reply
+        except RedisError as fault:
+            raise StoreError(said(fault)) from None  # its own words may quote what was to be stored
+        except TimeoutError:
+            raise self._late() from None
+        finally:
+            bell.cancel()
 
     async def aclose(self) -> None:
         """Waits for what is under way, for one deadline, then closes all connections."""
@@ -60,8 +84,8 @@ class Link:
         self._renew(self._made)
         if self._closing:
             await asyncio.wait(self._closing, timeout=self._deadline)
-        for task in self._under_way:
-            task.cancel()
+        for asked in self._under_way:
+            _stop(asked)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _enter(self, due: float) -> None:
@@ -71,7 +95,7 @@ class Link:
             await self._room.acquire()
         if self._closed:
             self._room.release()
-            raise StoreError("the store is closed")
+            raise _closed()
 
     async def _room_by(self, due: float) -> None:
         try:
@@ -80,16 +104,21 @@ class Link:
         except TimeoutError:
             raise StoreError("all connections to Redis are busy") from None
 
-    def _start(self, work: Coroutine[Any, Any, T], made: Made) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._under_way[task] = made
-        task.add_done_callback(self._ended)
-        return task
+    def _late(self) -> StoreError:
+        return StoreError(f"Redis took longer than {self._deadline * 1000:.0f} ms")
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _followed(self, asked: Asked, ended: Callable[[Asked], None]) -> Asked:
+        self._under_way[asked] = self._made
+        asked.add_done_callback(ended)
+        return asked
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
         self._room.release()
-        made = self._under_way.pop(task)
-        fault = None if task.cancelled() else task.exception()
+        self._answered(task)
+
+    def _answered(self, asked: asyncio.Future[Any]) -> None:
+        made = self._under_way.pop(asked)
+        fault = None if asked.cancelled() else asked.exception()
         if isinstance(fault, Exception):
             self._lost(made, fault)
         _forget_frames(fault)
@@ -99,7 +128,7 @@ class Link:
         task.add_done_callback(lambda _: bell.cancel())
 
     def _lost(self, made: Made, fault: Exception) -> None:
-        if made.is_lost(fault):
+        if not self._closed and made.is_lost(fault):
             self._renew(made)
 
     def _renew(self, made: Made) -> None:
@@ -113,7 +142,7 @@ class Link:
         task.add_done_callback(self._closing.discard)
 
     async def _close(self, made: Made) -> None:
-        last = [task for task, its in self._under_way.items() if its is made]
+        last = [asked for asked, its in self._under_way.items() if its is made]
         if last:
             await asyncio.wait(last)
         # Nobody is left to hear what a dead connection says of its end.
@@ -148,6 +177,27 @@ async def _wait(task: asyncio.Task[Any], due: float) -> None:
         await asyncio.sleep(0)
 
 
+def _overdue(reply: asyncio.Future[Any], rounds: int) -> None:
+    """As ``_wait`` does where nobody else waits: a reply that may have arrived has some rounds."""
+    if reply.done():
+        return
+    if rounds:
+        asyncio.get_running_loop().call_soon(_overdue, reply, rounds - 1)
+    else:
+        reply.set_exception(TimeoutError())
+
+
+def _stop(asked: asyncio.Future[Any]) -> None:
+    if isinstance(asked, asyncio.Task):
+        asked.cancel()
+    elif not asked.done():
+        asked.set_exception(_closed())
+
+
+def _closed() -> StoreError:
+    return StoreError("the store is closed")
+
+
 def _ring(over: asyncio.Future[None], *_: object) -> None:
     if not over.done():
         over.set_result(None)
@@ -155,7 +205,7 @@ def _ring(over: asyncio.Future[None], *_: object) -> None:
 
 def _result(task: asyncio.Task[T]) -> T:
     if task.cancelled():
-        raise StoreError("the store is closed")
+        raise _closed()
     fault = task.exception()
     if fault is None:
         return task.result()

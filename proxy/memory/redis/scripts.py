@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
+from proxy.memory.redis.line import Direct
 from proxy.memory.redis.names import Pair
 
 Client = Redis | RedisCluster
@@ -45,12 +46,9 @@ async def in_a_row(client: Client, *calls: Call) -> list[Any]:
     One round trip for all of them, but one for each on a Cluster, where keys may be on several servers, and
     for those whose script the server does not know yet.
     """
-    if not isinstance(client, Redis):
+    if not isinstance(client, Direct):
         return [await _tried(client, call) for call in calls]
-    pipeline = client.pipeline(transaction=False)
-    for call in calls:
-        pipeline.execute_command(*call.script.called(call.keys, *call.arguments))
-    answers = await pipeline.execute(raise_on_error=False)
+    answers = await client.answers(*(call.script.called(call.keys, *call.arguments) for call in calls))
     return [
         await _tried(client, call) if isinstance(answer, NoScriptError) else answer
         for call, answer in zip(calls, answers, strict=True)

@@ -43,12 +43,8 @@ class RedisStore:
     async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """The hot part with its version."""
         hot = self._names.session(key).first
-
-        async def work(client: Client) -> list[bytes | None]:
-            found: list[bytes | None] = await client.execute_command("HMGET", hot, "version", "blob")
-            return found
-
-        return _held(*await (self._leisurely if leisure else self._link).ask(work))
+        link = self._leisurely if leisure else self._link
+        return _held(*await link.command("HMGET", hot, "version", "blob"))
 
     async def write(  # noqa: PLR0913 - as the protocol has it
         self,
@@ -96,12 +92,8 @@ class RedisStore:
         if limit <= 0:
             return []
         name = self._names.session(key).second
-
-        async def work(client: Client) -> list[bytes]:
-            found: list[bytes] = await client.execute_command("LRANGE", name, start, start + limit - 1)
-            return found
-
-        return await self._leisurely.ask(work)
+        found: list[bytes] = await self._leisurely.command("LRANGE", name, start, start + limit - 1)
+        return found
 
     async def delete(self, key: Key) -> bool:
         """Removes both parts, then the session's place in its tenant's list."""
@@ -118,13 +110,7 @@ class RedisStore:
 
     async def deleted(self, key: Key) -> float | None:
         """As the protocol has it."""
-        hot = self._names.session(key).first
-
-        async def work(client: Client) -> bytes | None:
-            found: bytes | None = await client.execute_command("HGET", hot, "deleted")
-            return found
-
-        found = await self._link.ask(work)
+        found = await self._link.command("HGET", self._names.session(key).first, "deleted")
         return None if found is None else float(found)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:

@@ -1,0 +1,130 @@
+"""One connection carries what a Redis is asked, and each reply is its asker's."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from proxy.memory.redis import open as open_store
+from proxy.memory.store import Key, Store, StoreError
+from tests.memory.redis_server import LOOPBACK, RedisServer, single
+
+pytestmark = pytest.mark.anyio
+
+KEY = Key("t", "s")
+HELD = b"*2\r\n$1\r\n7\r\n$2\r\nhi\r\n"
+Talk = Callable[[asyncio.StreamWriter, int], None]
+
+
+@pytest.fixture
+def server(tmp_path) -> Iterator[RedisServer]:
+    with single(tmp_path) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str, deadline: float = 5.0) -> AsyncIterator[Store]:
+    store = open_store(url, deadline=deadline)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+@contextlib.asynccontextmanager
+async def answering(talk: Talk) -> AsyncIterator[tuple[Store, list[int]]]:
+    """A store on a server that answers what it reads by ``talk``, and the connections that it had."""
+    connections: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        pieces = 0
+        while await reader.read(4096):
+            pieces += 1
+            talk(writer, pieces)
+        writer.close()
+
+    async with (
+        await asyncio.start_server(serve, LOOPBACK, 0) as peer,
+        opened(f"redis://{LOOPBACK}:{peer.sockets[0].getsockname()[1]}") as store,
+    ):
+        yield store, connections
+
+
+async def test_turns_that_ask_together_share_a_connection(server: RedisServer):
+    before = server.ask("INFO", "stats")["total_connections_received"]
+    async with opened(server.url) as store:
+        assert await store.write(KEY, b"x" * 9000, version=0, ttl=60)
+        read = await asyncio.gather(*[store.read(KEY) for _ in range(50)])
+    assert {held.blob for held in read} == {b"x" * 9000}
+    assert server.ask("INFO", "stats")["total_connections_received"] - before == 2  # and the one that counts
+
+
+async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisServer):
+    async with opened(server.url) as store:
+        assert await store.write(KEY, b"1", version=0, ttl=60)
+        server.ask("SET", store._names.session(Key("t", "other")).first, "no hash")
+        asked = [store.read(Key("t", "other")), store.read(KEY), store.read(Key("t", "none"))]
+        refused, held, none = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(refused, StoreError) and "WRONGTYPE" in str(refused)
+    assert (held.blob, none) == (b"1", None)
+
+
+async def test_a_reply_in_pieces_is_one():
+    def talk(writer: asyncio.StreamWriter, _: int) -> None:
+        loop = asyncio.get_running_loop()
+        for place in range(len(HELD)):
+            loop.call_later(place * 0.001, writer.write, HELD[place : place + 1])
+
+    async with answering(talk) as (store, connections):
+        for _ in range(3):
+            assert (await store.read(KEY)).blob == b"hi"
+    assert len(connections) == 1
+
+
+async def test_a_reply_that_nobody_asked_for_is_nobodys():
+    async with answering(lambda writer, _: writer.write(HELD + b"$-1\r\n")) as (store, connections):
+        for _ in range(3):
+            assert (await store.read(KEY)).blob == b"hi"
+            await asyncio.sleep(0.05)
+    assert len(connections) == 3
+
+
+async def test_a_connection_that_ends_within_a_reply_is_made_anew():
+    def talk(writer: asyncio.StreamWriter, _: int) -> None:
+        writer.write(HELD[: None if len(connections) > 1 else 9])
+        writer.close()
+
+    async with answering(talk) as (store, connections):
+        with pytest.raises(StoreError, match="cannot be reached"):
+            await store.read(KEY)
+        assert (await store.read(KEY)).blob == b"hi"
+
+
+async def test_who_leaves_takes_nobodys_reply():
+    def talk(writer: asyncio.StreamWriter, _: int) -> None:
+        asyncio.get_running_loop().call_later(0.05, writer.write, HELD)
+
+    async with answering(talk) as (store, connections):
+        await store.read(KEY)
+        left = asyncio.ensure_future(store.read(Key("t", "left")))
+        await asyncio.sleep(0.01)
+        left.cancel()
+        assert (await store.read(KEY)).blob == b"hi"
+        assert left.cancelled()
+    assert len(connections) == 1
+
+
+async def test_closing_ends_whoever_waits():
+    async with answering(lambda writer, pieces: writer.write(HELD) if pieces == 1 else None) as (store, _):
+        await store.read(KEY)
+        waiting = asyncio.ensure_future(store.read(KEY))
+        await asyncio.sleep(0.01)
+        store._link._deadline = 0.05
+        async with asyncio.timeout(2):
+            await store.aclose()
+        with pytest.raises(StoreError, match="closed"):
+            await waiting
+        with pytest.raises(StoreError, match="closed"):
+            await store.read(KEY)
