@@ -100,7 +100,7 @@ class App:
     @property
     def feed(self) -> Feed:
         """Turns as they happen."""
-        return self.audience.feed
+        return self.traces.feed
 
     @property
     def parts(self) -> Parts:

@@ -8,7 +8,6 @@ from proxy.era import Parts
 from proxy.telemetry import words
 from proxy.telemetry.access import told
 from proxy.telemetry.account import Account
-from proxy.telemetry.feed import Feed
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.watch import Watch
 from proxy.traces import Traces
@@ -25,7 +24,6 @@ class Audience:
     """
 
     def __init__(self, metrics: Metrics, traces: Traces, parts: Callable[[], Parts]) -> None:
-        self.feed = Feed()
         self.others: Callable[[Account], None] | None = None
         self.watched_until = 0.0
         self._metrics = metrics
@@ -38,7 +36,7 @@ class Audience:
     def note(self, watch: Watch) -> None:
         """A turn has begun to answer, which those who look on are told at once, or has ended."""
         if watch.outcome is None:
-            if self.feed.watched or self.watched_until > time.monotonic():
+            if self._traces.feed.watched or self.watched_until > time.monotonic():
                 self._show(watch.account())
             return
         self._ended.append(watch)
@@ -56,12 +54,12 @@ class Audience:
 
     def heard(self, account: Account) -> None:
         """A turn that another process tells of."""
-        self.feed.publish(account)
+        self._traces.feed.publish(account)
         if account.outcome is not None:
             self._traces.hour.add(time.time(), account)
 
     def _show(self, account: Account) -> None:
-        self.feed.publish(account)
+        self._traces.feed.publish(account)
         if self.others:
             self.others(account)
 

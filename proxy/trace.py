@@ -1,7 +1,7 @@
 """One turn as it went, kept to be looked at: values that were there anyway, and nothing made of them yet."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -93,14 +93,19 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def is_buried(self, buried: Buried) -> bool:
         """Whether its session, or one of its persons, was forgotten after it had arrived."""
-        times = [buried.persons.get(name) for name in self.persons]
-        times.append(buried.sessions.get(self.account.session or ""))
-        return any(at is not None and self.arrived <= at for at in times)
+        return buries(buried, self.persons, self.account.session, self.arrived)
 
     @property
     def persons(self) -> set[str]:
         """Who called, and whoever said anything that was sent along."""
         return {name for name in (self.account.user, *(m.user for m in self.messages)) if name is not None}
+
+
+def buries(buried: Buried, persons: Iterable[str | None], session: str | None, arrived: float) -> bool:
+    """Whether a turn's session, or one of its persons, was forgotten after it had arrived."""
+    times = [buried.persons.get(name or "") for name in persons]
+    times.append(buried.sessions.get(session or ""))
+    return any(at is not None and arrived <= at for at in times)
 
 
 def _without_keys(content: Content) -> Content:

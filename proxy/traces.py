@@ -15,9 +15,10 @@ from proxy.memory.session import Session
 from proxy.memory.speech import speech
 from proxy.memory.store import Key
 from proxy.telemetry.account import Account
+from proxy.telemetry.feed import Feed
 from proxy.telemetry.hour import Hour
 from proxy.telemetry.watch import Watch
-from proxy.trace import Trace
+from proxy.trace import Trace, buries
 from proxy.transcript import transcript
 
 _MOST_BYTES = 16_000_000
@@ -32,10 +33,14 @@ class Keeping(msgspec.Struct, frozen=True):
 
 
 class Traces:
-    """Turns of all tenants, as many as ``keeping`` says and 16 MB at most."""
+    """Turns of all tenants, as many as ``keeping`` says and 16 MB at most.
+
+    ``feed`` tells of each turn, whether or not it is kept here; who is let go of here is so there, too.
+    """
 
     def __init__(self) -> None:
         self.hour = Hour()
+        self.feed = Feed()
         self.others: Callable[[str, str | None, str | None], None] | None = None
         self.keeping = Keeping()
         self._numbers = itertools.count(1)
@@ -99,8 +104,8 @@ class Traces:
         return held or (account.user if trace.persons <= {account.user} else None)
 
     def oldest(self) -> Mapping[str, float]:
-        """When the oldest turn arrived that is kept of each tenant, in seconds since 1970."""
-        found: dict[str, float] = {}
+        """When the oldest turn arrived that is told of each tenant, in seconds since 1970."""
+        found = {**self.feed.oldest()}
         for trace in self._ring:
             tenant = trace.account.tenant
             found[tenant] = min(trace.arrived, found.get(tenant, trace.arrived))
@@ -126,7 +131,7 @@ class Traces:
         return (same[place + 1] if place + 1 < len(same) else None), (same[place - 1] if place else None)
 
     def forget(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
-        """Lets go of all turns of a session, or of a person; here, and in other processes."""
+        """Tells no more of any turn of a session, or of a person; here, and in other processes."""
         self.let_go(tenant, session=session, user=user)
         if self.others:
             self.others(tenant, session, user)
@@ -136,12 +141,18 @@ class Traces:
         self._sort_out(
             tenant, lambda one: one.account.session == session if user is None else one.concerns(user)
         )
+        self.feed.let_go(tenant, lambda one, _: one.session == session if user is None else one.user == user)
         for key in [key for key, (_, held) in self._latest.items() if key.tenant == tenant and held == user]:
             self._latest[key] = self._latest[key][0], None
 
     def let_go_buried(self, tenant: str, buried: Buried) -> None:
-        """Lets go, here alone, of all turns of whoever was forgotten after they had arrived."""
+        """Tells no more, here alone, of any turn of whoever was forgotten after it had arrived."""
         self._sort_out(tenant, lambda one: one.is_buried(buried))
+        self.feed.let_go(tenant, lambda one, arrived: buries(buried, {one.user}, one.session, arrived))
+
+    def kept(self, tenant: str) -> set[str]:
+        """The ids of a tenant's turns that can be looked at."""
+        return {trace.account.id for trace in self.newest(tenant)}
 
     def _sort_out(self, tenant: str, goes: Callable[[Trace], bool]) -> None:
         """Lets go of some of a tenant's turns; the ring is gone through once, however many they are."""

@@ -1,8 +1,9 @@
 """Turns as they go by, for whoever looks on: a broadcast that waits for nobody and keeps little."""
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import msgspec
 
@@ -52,6 +53,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class _Passed(msgspec.Struct, frozen=True, gc=False):
+    """A turn that went by; ``told`` is when, by ``time.perf_counter``."""
+
+    account: Account
+    told: float
+
+    @property
+    def arrived(self) -> float:
+        """When it arrived, in seconds since 1970, as the clock counts that now: it may have been set back."""
+        since = time.perf_counter() - self.told + self.account.duration
+        return min(self.account.at, time.time() - since)
+
+
 class Feed:
     """The newest turns of each tenant's, and those to come.
 
@@ -60,7 +74,7 @@ class Feed:
     """
 
     def __init__(self) -> None:
-        self._recent: deque[Account] = deque(maxlen=_KEPT)
+        self._recent: deque[_Passed] = deque(maxlen=_KEPT)
         self._onlookers: set[_Onlooker] = set()
         self._closed = False
 
@@ -71,16 +85,39 @@ class Feed:
 
     def publish(self, account: Account) -> None:
         """Shows a turn to whoever looks on under its tenant."""
+        passed = _Passed(account, time.perf_counter())
         if account.outcome is not None:
-            self._recent.append(account)
+            self._recent.append(passed)
         for onlooker in self._onlookers:
-            onlooker.show(account)
+            onlooker.show(passed)
+
+    def newest(self, tenant: str) -> Iterator[Account]:
+        """A tenant's turns that have ended, the newest first."""
+        return (passed.account for passed in reversed(self._recent) if passed.account.tenant == tenant)
+
+    def oldest(self) -> Mapping[str, float]:
+        """When the oldest turn arrived that is kept of each tenant, in seconds since 1970."""
+        found: dict[str, float] = {}
+        for passed in self._recent:
+            tenant = passed.account.tenant
+            found[tenant] = min(passed.arrived, found.get(tenant, passed.arrived))
+        return found
+
+    def let_go(self, tenant: str, goes: Callable[[Account, float], bool]) -> None:
+        """Nobody is shown some of a tenant's turns from now on: each is told by its account and arrival."""
+
+        def stays(passed: _Passed) -> bool:
+            return passed.account.tenant != tenant or not goes(passed.account, passed.arrived)
+
+        self._recent = deque(filter(stays, self._recent), maxlen=_KEPT)
+        for onlooker in self._onlookers:
+            onlooker.keep(stays)
 
     async def turns(self, tenant: str) -> AsyncIterator[Event]:
         """A tenant's newest turns, then what follows, until the feed is closed."""
         onlooker = _Onlooker(tenant, gone=self._closed)
-        for account in self._recent:
-            onlooker.show(account)
+        for passed in self._recent:
+            onlooker.show(passed)
         self._onlookers.add(onlooker)
         try:
             while (shown := await onlooker.next()) is not None:
@@ -101,13 +138,16 @@ class _Onlooker:
     def __init__(self, tenant: str, *, gone: bool) -> None:
         self._tenant = tenant
         self._gone = gone
-        self._ahead: deque[Account] = deque(maxlen=_BEHIND)
+        self._ahead: deque[_Passed] = deque(maxlen=_BEHIND)
         self._news = asyncio.Event()
 
-    def show(self, account: Account) -> None:
-        if account.tenant == self._tenant:
-            self._ahead.append(account)
+    def show(self, passed: _Passed) -> None:
+        if passed.account.tenant == self._tenant:
+            self._ahead.append(passed)
             self._news.set()
+
+    def keep(self, stays: Callable[[_Passed], bool]) -> None:
+        self._ahead = deque(filter(stays, self._ahead), maxlen=_BEHIND)
 
     def leave(self) -> None:
         self._gone = True
@@ -119,4 +159,4 @@ class _Onlooker:
                 return None
             self._news.clear()
             await self._news.wait()
-        return self._ahead.popleft()
+        return self._ahead.popleft().account

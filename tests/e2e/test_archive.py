@@ -499,6 +499,11 @@ def kept_turns(proxy: ProxyServer, user: str = "ann") -> list[str]:
     return [turn["session_id"] for turn in told["kept_turns"]]
 
 
+def told_of(proxy: ProxyServer) -> list[str | None]:
+    """The sessions of the turns that whoever looks on is shown, the newest first."""
+    return [account.session for account in proxy.app.feed.newest("default")]
+
+
 def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
     archiving: ProxyServer, turnkeeper: Callable[..., Any]
 ):
@@ -514,6 +519,7 @@ def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
     say(archiving, "It is me again.", session="s4")
     assert until(lambda: kept_turns(archiving) == ["s4"])
     assert kept_turns(archiving, "bob") == ["b1"]
+    assert told_of(archiving) == ["s4", "b1"]
 
 
 def test_without_an_archive_a_terminal_says_what_it_cannot_reach(

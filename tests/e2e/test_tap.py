@@ -63,6 +63,17 @@ def test_what_went_by_before_is_shown_first(proxy: ProxyServer) -> None:
         assert next(events)["session"] == "before"
 
 
+@pytest.mark.parametrize("over", ["user", "session"])
+def test_whoever_is_forgotten_is_told_of_no_more(serve: Serve, over: str) -> None:
+    proxy = serve('memory: {sessions: "memory:"}\n' + CONFIG)
+    for user in ("ann", "bob"):
+        proxy.chat(headers={"X-Session-Id": f"of {user}", "X-User-Id": user})
+    path = "users/ann" if over == "user" else "sessions/of%20ann"
+    assert proxy.client.delete(f"/v1/memory/{path}").status_code == 204
+    with looking(proxy) as events:
+        assert next(events)["user"] == "bob"
+
+
 def test_each_key_sees_its_own_tenant_s_turns(serve: Serve) -> None:
     proxy = serve(KEYS)
     with looking(proxy, "one") as events:

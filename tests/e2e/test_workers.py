@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -214,6 +215,26 @@ def test_what_is_deleted_is_gone_from_all(start: Start) -> None:
     assert until(lambda: all("s-gone" in page.text for page in pages(serving, "/")))
     assert serving.client.delete("/v1/memory/sessions/s-gone").status_code in {200, 204}
     assert until(lambda: not any("s-gone" in page.text for page in pages(serving, "/")), 5)
+
+
+def told(serving: ServingProcess) -> list[str]:
+    """The sessions of the turns that whoever comes to look on is shown at once."""
+    shown: list[str] = []
+    with suppress(httpx2.ReadTimeout), httpx2.stream("GET", f"{serving.root}/v1/turns", timeout=0.5) as got:
+        lines = (line[6:] for line in got.iter_lines() if line.startswith("data: "))
+        shown.extend(json.loads(line)["session"] for line in lines)
+    return sorted(shown)
+
+
+def test_whoever_is_forgotten_is_told_of_by_none(start: Start) -> None:
+    serving = start()
+    all_of([lambda each=each: serving.chat("Hi", f"s{each}", user=f"u{each % 2}") for each in CALLS])
+    assert until(
+        lambda: all_of([lambda: told(serving)] * 6) == [sorted(f"s{each}" for each in CALLS)] * 6, 10
+    )
+    assert serving.client.delete("/v1/memory/users/u1").status_code == 204
+    left = sorted(f"s{each}" for each in CALLS if each % 2 == 0)
+    assert until(lambda: all_of([lambda: told(serving)] * 6) == [left] * 6, 10)
 
 
 def test_one_that_dies_is_started_again(start: Start) -> None:

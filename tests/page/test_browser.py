@@ -124,6 +124,24 @@ def test_a_row_that_has_the_focus_keeps_it(open_proxy: ProxyServer, opened, upst
     assert page.evaluate("document.activeElement.textContent") == "room-9"
 
 
+def test_the_newest_turn_stands_on_top_and_who_is_forgotten_leaves(serve, opened):
+    proxy = serve(KEYED.replace("keep: 50", "keep: 5"))
+    for number in range(12):
+        proxy.chat(session_id=f"s{number}", user_id="ann" if number % 2 else "bob")
+    settle(proxy, 5)
+    page = opened()
+    complaints = Complaints(page)
+    page.goto(proxy.root)
+    expect(page.get_by_text("As they happen")).to_be_visible()
+    rooms = page.locator("#turns tbody td.cut:nth-child(2)")
+    proxy.chat(session_id="s12", user_id="bob")
+    expect(rooms).to_have_text([f"s{number}" for number in reversed(range(13))])
+    expect(page.get_by_role("link", name="Look at this turn")).to_have_count(5)
+    proxy.client.delete("/v1/memory/users/ann")
+    expect(rooms).to_have_text([f"s{number}" for number in range(12, -1, -2)])
+    assert complaints.heard == []
+
+
 def test_the_live_page_comes_back_when_the_server_does(serve, opened, tmp_path: Path):
     first = serve(KEYED)
     page = opened()

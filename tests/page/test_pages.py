@@ -28,6 +28,7 @@ from tests.memory.mem0_library import installed
 from tests.page.conftest import KEYED, KEYS
 from tests.page_visit import TOKEN, Markup, Visit, newest, settle, words
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -272,6 +273,47 @@ def test_live_shows_the_newest_turns_first(open_proxy: ProxyServer, visit: Visit
     assert 'id="empty" hidden' in page
 
 
+def many(proxy: ProxyServer, count: int) -> list[str]:
+    """So many turns, each in a room of its own; the rooms, the newest first."""
+    for number in range(count):
+        proxy.chat(session_id=f"room-{number:03}", user_id="ann" if number % 2 else "bob")
+    assert until(lambda: len(list(proxy.app.traces.feed.newest("default"))) == count)
+    return [f"room-{number:03}" for number in reversed(range(count))]
+
+
+def first_event(visit: Visit) -> dict[str, Any]:
+    """What a page that has just been opened is told."""
+    with visit.client.stream("GET", "/live/events") as events:
+        return next(json.loads(line[6:]) for line in events.iter_lines() if line.startswith("data: "))
+
+
+@pytest.mark.parametrize("keep", [0, 4])
+def test_live_is_the_same_with_scripts_and_its_links_lead_somewhere(serve: Serve, keep: int):
+    proxy = serve(KEYED.replace("keep: 50", f"keep: {keep}"))
+    rooms, visit = many(proxy, 12), Visit(proxy)
+    page, told = visit.page("/"), first_event(visit)
+    rows = [told["rows"][each] for each in told["ids"]]
+    for shown in (page, "".join(rows)):
+        assert re.findall(r"room-\d+(?=</a>)", shown) == rooms
+        looked = re.findall(r'href="(/turns/\w+)"', shown)
+        assert len(looked) == keep
+        assert {visit.get(each).status_code for each in looked} <= {200}
+    assert told["ids"] == re.findall(r'data-turn="(\w+)"', page)
+
+
+def test_live_lets_go_of_whoever_is_forgotten_and_of_sessions_that_are_deleted(open_proxy: ProxyServer):
+    many(open_proxy, 4)
+    visit = Visit(open_proxy)
+    with visit.client.stream("GET", "/live/events") as events:
+        told = (json.loads(line[6:]) for line in events.iter_lines() if line.startswith("data: "))
+        assert len(next(told)["ids"]) == 4
+        assert open_proxy.client.delete("/v1/memory/users/ann").status_code == 204
+        assert len((left := next(told))["ids"]) == 2 and not left["rows"]
+        assert open_proxy.client.delete("/v1/memory/sessions/room-002").status_code == 204
+        assert len(next(told)["ids"]) == 1
+    assert re.findall(r"room-\d+(?=</a>)", visit.page("/")) == ["room-000"]
+
+
 def test_live_tells_of_turns_as_they_happen(open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream):
     upstream.says(HEAD, chunk(ROLE + delta(content="Well")), 0.8, chunk(delta(finish="stop") + DONE), END)
     with visit.client.stream("GET", "/live/events") as events:
@@ -295,7 +337,7 @@ def states(lines: Any, until: str) -> list[str]:
     seen: list[str] = []
     for line in lines:
         if line.startswith("data: "):
-            rows = [row["html"] for row in json.loads(line.removeprefix("data: "))]
+            rows = json.loads(line.removeprefix("data: "))["rows"].values()
             seen += [re.search(r'class="state (\w+)"', row)[1] for row in rows if "room-7" in row]
         if until in seen:
             break

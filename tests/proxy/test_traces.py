@@ -45,6 +45,7 @@ def end(
     watch.sent, watch.stamps = [b"a", b"b"], [1.0, 2.0]
     account = watch.account()
     traces.put(account, watch)
+    traces.feed.publish(account)
     return account.id
 
 
@@ -140,6 +141,21 @@ def test_what_came_before_a_burial_goes_and_what_comes_later_stays():
     assert ids(traces) == [unnamed, stays]
     assert ids(traces, "other") == [foreign]
     assert now - 60 < traces.oldest()["t"] <= traces.oldest()["other"] <= now
+
+
+@pytest.mark.parametrize("keep", [0, 10])
+def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
+    traces = traces_of(Keeping(keep))
+    for user in ("ann", "bob", None):
+        end(traces, session=f"of {user}", user=user)
+    end(traces, tenant="other", user="ann")
+    now = time.time()
+    assert traces.oldest()["t"] <= now
+    traces.let_go_buried("t", Buried(persons={"ann": now, "bob": now - 60}, sessions={"of None": now}))
+    assert [each.user for each in traces.feed.newest("t")] == ["bob"]
+    traces.forget("t", user="bob")
+    assert not list(traces.feed.newest("t"))
+    assert [each.user for each in traces.feed.newest("other")] == ["ann"]
 
 
 def test_forgetting_nobody_forgets_nobody():

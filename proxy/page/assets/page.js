@@ -2,7 +2,6 @@
 // Whatever is put into a page was escaped by the server's templates.
 "use strict";
 
-const MOST_ROWS = 200;
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 const DAY = { year: "numeric", month: "short", day: "numeric" };
 
@@ -24,20 +23,28 @@ function rowOf(html) {
   return template.content.firstElementChild;
 }
 
-function show(body, { id, html }) {
-  const row = rowOf(html);
-  localise(row);
-  const there = [...body.rows].find((each) => each.dataset.turn === id);
-  if (there) {
-    // Only what differs is replaced, so that a link that has the focus keeps it.
-    [...row.cells].forEach((cell, i) => {
-      if (!cell.isEqualNode(there.cells[i])) there.cells[i].replaceWith(cell);
-    });
-    return;
-  }
-  row.classList.add("new");
-  body.prepend(row);
-  while (body.rows.length > MOST_ROWS) body.lastElementChild.remove();
+function mend(row, fresh) {
+  // Only what differs is replaced, so that a link that has the focus keeps it.
+  [...fresh.cells].forEach((cell, i) => {
+    if (!cell.isEqualNode(row.cells[i])) row.cells[i].replaceWith(cell);
+  });
+}
+
+// The table as the server has it: all of its rows by their ids, in order, and those that are new or changed.
+function show(body, { ids, rows }) {
+  const there = new Map([...body.rows].map((row) => [row.dataset.turn, row]));
+  for (const [id, row] of there) if (!ids.includes(id)) row.remove();
+  ids.forEach((id, i) => {
+    let row = there.get(id);
+    const fresh = id in rows ? rowOf(rows[id]) : null;
+    if (fresh) localise(fresh);
+    if (row && fresh) mend(row, fresh);
+    if (!row) {
+      row = fresh;
+      row.classList.add("new");
+    }
+    if (body.rows[i] !== row) body.insertBefore(row, body.rows[i] ?? null);
+  });
 }
 
 function live(link) {
@@ -46,7 +53,7 @@ function live(link) {
   source.addEventListener("open", () => { link.textContent = "As they happen"; });
   source.addEventListener("error", () => { link.textContent = "The server does not answer; trying again …"; });
   source.addEventListener("turns", (event) => {
-    for (const row of JSON.parse(event.data)) show(body, row);
+    show(body, JSON.parse(event.data));
     document.querySelector("#empty").hidden = body.rows.length > 0;
   });
   window.addEventListener("pagehide", () => source.close());

@@ -1,6 +1,7 @@
 """Turns shown to onlookers: in order, under their tenant, and never in anybody's way."""
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -81,6 +82,34 @@ async def test_what_is_kept_is_bounded() -> None:
     await turns.aclose()
     assert kept[0].session == "800"
     assert kept[-1].session == "999"
+
+
+@pytest.mark.anyio
+async def test_what_is_let_go_of_is_shown_to_nobody_any_more() -> None:
+    feed, seen = Feed(), []
+    feed.publish(account(user="ann"))
+    feed.publish(account("other", user="ann"))
+    slow = feed.turns("acme")
+    assert (await anext(slow)).user == "ann"
+    for name in ("ann", "bob"):
+        feed.publish(account(user=name))
+    feed.let_go("acme", lambda one, _: one.user == "ann")
+    feed.close()
+    seen.extend([event async for event in slow])
+    assert [event.user for event in seen] == ["bob"]
+    assert [each.user for each in feed.newest("acme")] == ["bob"]
+    assert [each.user for each in feed.newest("other")] == ["ann"]
+
+
+@pytest.mark.parametrize("step", [-1800.0, 0.0, 1800.0])
+def test_a_turn_arrived_before_now_whatever_the_clock_does(
+    monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    feed, real = Feed(), time.time
+    feed.publish(account())
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    (oldest,) = feed.oldest().values()
+    assert oldest <= time.time()
 
 
 @pytest.mark.parametrize(
