@@ -13,6 +13,7 @@ from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.graves import Graves
 from proxy.health import Health
+from proxy.memory.people import People
 from proxy.pipeline import Memory, Pipeline
 from proxy.telemetry.tracing import Tracing
 from proxy.traces import Keeping
@@ -28,13 +29,15 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``log_content`` is whether the log may hold what was said, and ``keeping`` what is kept of turns to be
     looked at; ``graves`` tells what may not be kept of them any more. ``worker`` does what no caller waits
-    for; ``works`` is whether it does so beside the calls.
+    for; ``works`` is whether it does so beside the calls. ``people`` is all that is held of persons, which
+    without memory is what is kept to be looked at.
     """
 
     pipelines: Mapping[str, Pipeline]
     upstreams: tuple[Upstream, ...]
     health: Mapping[str, Health]
     memory: Memory | None
+    people: People
     gate: Gate
     max_body: int
     agora: Webhook | None = None

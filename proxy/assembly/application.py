@@ -15,9 +15,10 @@ from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.graves import Graves
 from proxy.memory.open import open_counts
+from proxy.memory.people import People
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.tracing import traced_to
-from proxy.traces import Keeping, Traces
+from proxy.traces import Keeping, KeptTurns, Traces
 from proxy.webhook import Webhook
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def parts(
     return Parts(
         pipelines=pipelines_of(settings, targets, memory, exact),
         memory=memory,
+        people=memory.people if memory else People((KeptTurns(traces),)),
         exact=exact,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},

@@ -66,7 +66,7 @@ async def _fact_removed(room: Room) -> Response:
 
 async def _exported(room: Room) -> Response:
     person = _person(room)
-    found = await room.memory.people.exported(person)
+    found = await room.parts.people.exported(person)
     # In a thread: it may be long, and callers wait on the loop.
     text = await asyncio.to_thread(lambda: msgspec.json.format(msgspec.json.encode(found), indent=2))
     headers = {**GUARDED, "content-disposition": 'attachment; filename="person.json"'}
@@ -78,7 +78,7 @@ async def _asked_to_forget(room: Room) -> Response:
 
 
 async def _forgotten(room: Room) -> Response:
-    await persons.forget(room.memory, _person(room))
+    await persons.forget(room.parts.people, _person(room))
     return redirect(_HERE)
 
 

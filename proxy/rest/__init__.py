@@ -13,6 +13,7 @@ from starlette.responses import Response
 from proxy import body
 from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, NotFound, RequestError
+from proxy.memory.people import People
 from proxy.memory.store import StoreError
 from proxy.pipeline import Archiving, Memory
 from proxy.place import identifier
@@ -36,6 +37,12 @@ def memory_of(request: Request) -> Memory:
     if parts.memory is None:
         raise NotFound("Nothing is remembered here; set 'memory:' in the configuration.", code="memory_off")
     return parts.memory
+
+
+def people_of(request: Request) -> People:
+    """All that is held of persons; without memory there is what is kept of turns to be looked at."""
+    parts: Parts = request.scope["parts"]
+    return parts.people
 
 
 def archiving_of(request: Request) -> Archiving:

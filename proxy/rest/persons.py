@@ -13,8 +13,8 @@ from proxy import rest
 from proxy.errors import SessionsUnreadable
 from proxy.memory.archive.archive import Query
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.people import People
 from proxy.memory.unread import Unread
-from proxy.pipeline import Memory
 from proxy.place import identifier
 
 _LONGEST = 2000
@@ -54,21 +54,21 @@ async def _found(request: Request) -> Response:
 
 
 async def _exported(request: Request) -> Response:
-    found = await rest.memory_of(request).people.exported(_person(request))
+    found = await rest.people_of(request).exported(_person(request))
     # In a thread: it may be long, and callers wait on the loop.
     return await asyncio.to_thread(rest.answer, found)
 
 
 async def _forgotten(request: Request) -> Response:
     """The same again is no fault: who is forgotten stays so."""
-    await forget(rest.memory_of(request), _person(request))
+    await forget(rest.people_of(request), _person(request))
     return Response(status_code=204)
 
 
-async def forget(memory: Memory, person: Scope) -> None:
+async def forget(people: People, person: Scope) -> None:
     """Removes all of a person; raises SessionsUnreadable, once all else is gone, and StoreError."""
     try:
-        await memory.people.forget(person)
+        await people.forget(person)
     except Unread as fault:
         raise SessionsUnreadable(f"{_ALL_ELSE} {fault}. {_WAYS_OUT}", fault.sessions) from None
 

@@ -96,18 +96,21 @@ async def _imported(request: Request) -> Response:
 
 
 async def _deleted(request: Request) -> Response:
-    memory, key = rest.memory_of(request), _key(request)
-    if not await delete(memory, request.scope["traces"], key):
+    parts, key = request.scope["parts"], _key(request)
+    if not await delete(parts.memory, request.scope["traces"], key):
         raise _missing(key)
     return Response(status_code=204)
 
 
-async def delete(memory: Memory, traces: Traces, key: Key) -> bool:
+async def delete(memory: Memory | None, traces: Traces, key: Key) -> bool:
     """Removes a session, what is archived of it that belongs to no person, and what is kept of its turns.
 
-    Whether there was anything that was remembered. Raises StoreError.
+    Whether there was anything that was remembered; true without memory, where other processes may have kept
+    turns that this one knows nothing of. Raises StoreError.
     """
     traces.forget(key.tenant, session=key.session)
+    if memory is None:
+        return True
     there = await memory.store.delete(key)
     if memory.archiving:
         there = bool(await memory.archiving.archive.forget_strangers(key, at=time.time())) or there

@@ -27,7 +27,7 @@ from tests.fake_upstream import CLOSE, DONE, END, HEAD, ROLE, FakeUpstream, answ
 from tests.memory.mem0_library import installed
 from tests.page.conftest import KEYED, KEYS
 from tests.page_visit import TOKEN, Markup, Visit, newest, settle, words
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer
 from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]
@@ -686,6 +686,36 @@ def test_without_memory_conversations_say_what_to_set(serve: Serve):
     got = visit.get("/conversations")
     assert got.status_code == 404 and "memory:" in got.text
     assert visit.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("over", ["page", "rest", "session"])
+def test_without_memory_what_is_kept_for_the_page_can_be_forgotten_too(serve: Serve, over: str):
+    proxy = serve()
+    visit = Visit(proxy)
+    for user in ("ann", "bob"):
+        proxy.chat(session_id=f"of {user}", user_id=user)
+    assert until(lambda: len(list(proxy.app.traces.newest("default"))) == 2)
+    told = visit.get("/people/ann/export").json()
+    assert [turn["session_id"] for turn in told["kept_turns"]] == ["of ann"]
+    assert proxy.client.get("/v1/memory/users/ann/export").json() == told
+    if over == "page":
+        assert visit.post("/people/ann/forget", seen="/people/ann/forget").status_code == 303
+    else:
+        path = "users/ann" if over == "rest" else "sessions/of%20ann"
+        assert proxy.client.delete(f"/v1/memory/{path}").status_code == 204
+    assert [trace.account.user for trace in proxy.app.traces.newest("default")] == ["bob"]
+    assert "ann" not in words(visit.page("/")).split()
+
+
+def test_without_memory_a_deletion_is_of_ones_own_tenant_alone(serve: Serve):
+    proxy = serve(f'keys: "{KEYS}"\n{CONFIG}')
+    for secret in ("secret-1", "secret-2"):
+        proxy.chat(session_id="s", user_id="ann", headers={"authorization": f"Bearer {secret}"})
+    assert until(lambda: list(proxy.app.traces.newest("one")) and list(proxy.app.traces.newest("two")))
+    for path in ("users/ann", "sessions/s"):
+        got = proxy.client.delete(f"/v1/memory/{path}", headers={"authorization": "Bearer secret-1"})
+        assert got.status_code == 204
+    assert not list(proxy.app.traces.newest("one")) and list(proxy.app.traces.newest("two"))
 
 
 # --- hostile text
