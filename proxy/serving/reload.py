@@ -54,6 +54,8 @@ class Reload:
         With ``tell`` somebody else is told of the change instead. What no folder's watch tells of, as on some
         mounts, or behind a link that leads elsewhere now, is seen five seconds later.
         """
+        # It would tell of each change in a folder, of its own line in a log there too, which is one more.
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)
         async for _ in awatch(
             *self._folders(), recursive=False, rust_timeout=_LOOKED_EVERY, yield_on_timeout=True
         ):

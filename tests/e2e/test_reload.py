@@ -81,6 +81,19 @@ def test_a_watched_file_is_taken_over_when_it_changes(start: Start) -> None:
     assert until(lambda: serving.model() == "three")
 
 
+def test_a_watched_folder_that_others_write_in_leaves_no_line(start: Start) -> None:
+    """The log is in it, too: a line about each change would be a change."""
+    serving = start("--reload")
+    time.sleep(0.3)
+    for number in range(3):
+        serving.path.with_name(f"other-{number}").write_text("x")
+        serving.write(model=f"m{number}")
+        assert until(lambda number=number: serving.model() == f"m{number}")
+    assert until(lambda: serving.log.count("was read again") == 3)
+    written = [line for line in serving.log.splitlines() if "turn done" not in line]
+    assert [line for line in written[2:] if "was read again" not in line] == []
+
+
 FILTER = """
 from filters.base import RequestFilter
 
