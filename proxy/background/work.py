@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from proxy.background.lull import Lull
+from proxy.background.outage import Outage
 from proxy.background.setbacks import Setbacks
 from proxy.errors import UpstreamError
 from proxy.memory import lease
@@ -16,8 +16,6 @@ from proxy.memory.store import Key, Store, StoreError
 from proxy.memory.summaries import Contended, Unmade
 from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
-
-_log = logging.getLogger("turnkeeper")
 
 EVERY: Final = 60.0
 """How often the store is looked through by a process that is told of each turn, in seconds."""
@@ -87,8 +85,8 @@ class Worker:
         self._lulls = {work.name: Lull(work.name) for work in works}
         self._late: set[tuple[str, Key]] = set()
         self._beside: set[asyncio.Task[None]] = set()
-        self._running = False
-        self._seen = 0.0
+        self._outage = Outage()
+        self._running, self._seen = False, 0.0
 
     def nudge(self, key: Key, session: Session) -> None:
         """Tells of a session that was just written; what is due is done soon, while the worker runs."""
@@ -135,8 +133,9 @@ class Worker:
             for tenant in self._tenants:
                 await self._look_at(tenant)
         except StoreError as error:
-            _log.warning("Work in the background cannot be found: %s", error)
+            self._outage.begun(error)
             return False
+        self._outage.over()
         self._seen = began - _CLOCKS - max((work.after for work in self._works), default=0.0)
         return True
 

@@ -16,7 +16,7 @@ from proxy.memory.encryption import Encryption
 from proxy.memory.learning import Unfound
 from proxy.memory.open import open_store
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Listed, Store, StoreError
 from proxy.memory.summaries import Contended, Useless
 from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
@@ -106,6 +106,40 @@ def test_what_is_due_is_found_from_the_store_and_done_to_its_end() -> None:
         return await count(store, Key("other", "s1"))
 
     assert asyncio.run(run()) == 0
+
+
+class Away(VolatileStore):
+    """Cannot be looked through while it is away."""
+
+    away = True
+    looks = 0
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+        self.looks += 1
+        if self.away:
+            raise StoreError("nobody there")
+        return await super().list(tenant, after=after, limit=limit)
+
+
+def test_a_memory_that_is_away_is_told_of_when_that_begins_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        store = Away()
+        task = running(Worker(store, [Counting(store)], ["default"]), every=0.01)
+        for away in (True, False, True):
+            store.away, store.looks = away, 0
+            while store.looks < 10:  # noqa: ASYNC110 - the store tells nobody
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    with caplog.at_level("INFO"):
+        asyncio.run(run())
+    assert [(line.levelname, line.getMessage()) for line in caplog.records] == [
+        ("WARNING", "Memory does not answer: nobody there"),
+        ("INFO", "Memory answers again."),
+        ("WARNING", "Memory does not answer: nobody there"),
+    ]
 
 
 def test_a_session_whose_key_is_lost_hides_none_behind_it() -> None:
