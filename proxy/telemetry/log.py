@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TextIO
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
-_TEXT: Final = "%(levelname)s %(message)s"
+_TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
 _MOST_WAITING: Final = 10_000
 _PATIENCE: Final = 1.0
 _A_MOMENT: Final = 0.05
@@ -74,8 +74,14 @@ def line_by_line(stream: TextIO, *, form: Format = "text", level: Level = "info"
 
 def _writer(stream: TextIO, form: Format) -> logging.Handler:
     writer = logging.StreamHandler(stream)
-    writer.setFormatter(Lines() if form == "json" else logging.Formatter(_TEXT))
+    writer.setFormatter(Lines() if form == "json" else _Text(_TEXT))
     return writer
+
+
+class _Text(logging.Formatter):
+    """Each record as one line with the day and the time, by the clock of the place."""
+
+    default_msec_format = "%s.%03d"
 
 
 class _Handing(QueueHandler):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,10 @@ def test_a_turn_is_one_line_of_json_without_a_word_of_it(tmp_path: Path, upstrea
 
 def test_people_read_one_line_too(tmp_path: Path, upstream: FakeUpstream) -> None:
     (line,), _ = logged(tmp_path, upstream, "{format: text}")
-    assert line.startswith("INFO turn done turn=turn_")
+    day, clock, rest = line.split(" ", 2)
+    told = datetime.strptime(f"{day} {clock}", "%Y-%m-%d %H:%M:%S.%f").astimezone()
+    assert abs(datetime.now(UTC) - told) < timedelta(minutes=1)
+    assert rest.startswith("INFO turn done turn=turn_")
     assert 'session="room 1"' in line
 
 
