@@ -1,9 +1,13 @@
 import os
+import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 GOOD = "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main]}}\n"
 
 
@@ -24,6 +28,29 @@ def turnkeeper(tmp_path):
         )
 
     return run
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "proxy.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("proxy", run_name="__main__")
+"""
+
+
+def test_whoever_changes_his_mind_while_it_is_loaded_sees_no_traceback():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_the_command_is_what_python_runs():
+    commands = tomllib.loads(PROJECT.read_text())["project"]["scripts"]
+    assert commands == {"turnkeeper": "proxy.__main__:main"}
 
 
 def test_check_names_each_good_file(turnkeeper, tmp_path):
