@@ -10,13 +10,14 @@ def openai_error(body: bytes, message: str, code: str | None) -> bytes:
     said: Any
     try:
         said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         said = body[:2000].decode("utf-8", "replace").strip()
+    whole = said
     while isinstance(said, list) and said:  # Gemini wraps its error in a list
         said = said[0]
     inner = said.get("error", said) if isinstance(said, dict) else said
     if inner is not said and isinstance(inner, dict) and inner.keys() >= _KEYS:
-        return body
+        return body if said is whole else msgspec.json.encode(said)
     return msgspec.json.encode({"error": _four_keys(inner, message, code)})
 
 

@@ -295,6 +295,8 @@ REFUSALS = [
     (422, {"object": "error", "message": {"detail": [{"type": "extra_forbidden"}]}}, "extra_forbidden"),
     (401, {"detail": "Who are you?"}, "Who are you?"),
     (503, b"<html>Unavailable</html>", "Unavailable"),
+    (400, [OPENAI_ERROR], "Slow down."),
+    (500, b"[" * 20_000 + b"]" * 20_000, "[[["),
     (500, b"", "500"),
 ]
 
