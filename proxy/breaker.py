@@ -16,13 +16,18 @@ class Breaker:
     ``closed``: calls pass; five failures in a row open it. ``open``: none pass. ``half_open``: the pause is
     over, and one call every four seconds passes as a probe. A probe that begins to answer closes it on
     probation: one more failure opens it again. Pauses grow from 4 to 16 seconds while probes fail, so a model
-    that is well again is found out within 30 seconds.
+    that is well again is found out within 30 seconds. ``tell`` is called with true when it opens, and with
+    false once an answer has come to its end again.
     """
 
-    __slots__ = ("_clock", "_failures", "_pause", "_probe", "_until")
+    __slots__ = ("_clock", "_failures", "_pause", "_probe", "_tell", "_told", "_until")
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, tell: Callable[[bool], None] = lambda _: None
+    ) -> None:
         self._clock = clock
+        self._tell = tell
+        self._told = False
         self._failures = 0
         self._pause = _SHORTEST
         self._until: float | None = None
@@ -56,6 +61,7 @@ class Breaker:
         if self._until is None:
             self._failures = 0
             self._pause = _SHORTEST
+            self._note(failing=False)
 
     def failed(self) -> None:
         """A call failed; nothing follows from one that began before it opened."""
@@ -65,3 +71,9 @@ class Breaker:
         if self._failures >= _FAILURES:
             self._until = self._clock() + self._pause
             self._pause = min(2 * self._pause, _LONGEST)
+            self._note(failing=True)
+
+    def _note(self, *, failing: bool) -> None:
+        if failing != self._told:
+            self._told = failing
+            self._tell(failing)

@@ -26,7 +26,7 @@ def targets_of(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, T
 def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str], trust: Trust) -> Target:
     return Target(
         name=name,
-        health=Health(),
+        health=Health(name=name),
         upstream=_upstream(settings, environ, trust),
         kind=KINDS[settings.accepts],
         headers=tuple(_headers(settings)),

@@ -49,6 +49,43 @@ def test_who_cannot_be_reached_is_down_whatever_model_is_named():
     assert not health.down
 
 
+def test_what_fails_is_told_of_when_it_begins_and_when_it_ends(caplog):
+    now = [0.0]
+    health = Health(lambda: now[0], name="main")
+
+    def told() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return lines
+
+    failing(health, "ill")
+    assert told() == ["The upstream 'main' fails for the model 'ill'; it is tried again every few seconds."]
+    for _ in range(10):
+        now[0] += 20
+        health.of("ill").failed()
+        health.of("ill").begun()
+        health.of("ill").failed()
+    assert told() == [], "who breaks off whatever he begins does not work"
+    now[0] += 20
+    health.of("ill").begun()
+    health.of("ill").succeeded()
+    assert told() == ["The upstream 'main' works again for the model 'ill'."]
+
+
+def test_a_way_that_is_closed_is_told_of_and_not_each_model_behind_it(caplog):
+    health = Health(lambda: 0.0, name="main")
+    for _ in range(5):
+        health.unreachable()
+        health.of("m").failed()
+    health.reached()
+    health.of("m").begun()
+    health.of("m").succeeded()
+    assert [record.getMessage() for record in caplog.records] == [
+        "The upstream 'main' cannot be reached; it is tried again every few seconds.",
+        "The upstream 'main' can be reached again.",
+    ]
+
+
 def test_callers_who_name_many_models_fill_no_memory():
     health = Health()
     for number in range(1000):
