@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import body, turn
 from proxy.audience import Audience
 from proxy.era import Era, Parts
-from proxy.errors import FilterFailed, MethodNotAllowed, ShuttingDown, TurnkeeperError
+from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.flight import InFlight
 from proxy.hangup import ClientGone, until_gone
 from proxy.page.door import Door
@@ -130,7 +130,7 @@ class App:
         self._begin()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self.audience.settle()
+        self.audience.leave()
         await asyncio.gather(self._era.end(), *self._ending)
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -145,8 +145,7 @@ class App:
             with self._held(scope["path"]) as parts:
                 await self._route(parts, scope, headers, receive, reply)
         except TurnkeeperError as error:
-            if isinstance(error, FilterFailed):
-                _log.error("%s", error.message)
+            self.audience.failed(error)
             await reply.fail(error)
         except ClientGone:
             watch.outcome = "hangup"

@@ -1,19 +1,23 @@
 """Who is told of turns: metrics, the log, the feed, traces; all a moment later, when nobody waits."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
 from proxy.era import Parts
+from proxy.errors import FilterFailed, Forbidden, TurnkeeperError, Unauthorized
 from proxy.telemetry import words
 from proxy.telemetry.access import told
 from proxy.telemetry.account import Account
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.refusals import Refusals
 from proxy.telemetry.watch import Watch
 from proxy.traces import Traces
 
 # One wake of the log's thread, and one turn of the loop, for all that ended meanwhile.
 _A_MOMENT = 0.05
+_log = logging.getLogger("turnkeeper")
 
 
 class Audience:
@@ -31,6 +35,7 @@ class Audience:
         self._parts = parts
         self._ended: list[Watch] = []
         self._due: asyncio.TimerHandle | None = None
+        self._refusals = Refusals()
         traces.filled_by(self.settle)
 
     def note(self, watch: Watch) -> None:
@@ -52,6 +57,18 @@ class Audience:
         for watch in ended:
             self._tell(watch)
 
+    def failed(self, error: TurnkeeperError) -> None:
+        """The log tells of an error that is no turn's alone."""
+        if isinstance(error, FilterFailed):
+            _log.error("%s", error.message)
+        elif isinstance(error, (Forbidden, Unauthorized)):
+            self._refusals.add(error.code or "forbidden")
+
+    def leave(self) -> None:
+        """Nothing is told any more; all that there is to tell has been."""
+        self.settle()
+        self._refusals.settle()
+
     def heard(self, account: Account) -> None:
         """A turn that another process tells of."""
         self._traces.feed.publish(account)
@@ -70,4 +87,4 @@ class Audience:
         self._show(account)
         if watch.lineage and parts.tracing:
             parts.tracing.tell(account, watch.lineage)
-        told(account, words.of(watch) if parts.log_content else {})
+        told(account, watch.reason, words.of(watch) if parts.log_content else {})

@@ -106,7 +106,7 @@ class Reply:
     async def fail(self, error: TurnkeeperError) -> None:
         """The error as a status; as an event once the answer has started."""
         self.watch.outcome = "superseded" if isinstance(error, Superseded) else "failed"
-        self.watch.code, self.watch.failure = error.code, error.message
+        self.watch.code, self.watch.failure, self.watch.reason = error.code, error.message, error.reason
         if self.started:
             await self.end(error.event())
             return

@@ -4,7 +4,7 @@ import msgspec
 
 
 class TurnkeeperError(Exception):
-    """Anything that Turnkeeper itself reports."""
+    """Anything that Turnkeeper itself reports. Its message quotes no key, and nothing that anybody said."""
 
     status: int = 500
     type: str = "server_error"
@@ -15,6 +15,11 @@ class TurnkeeperError(Exception):
         self.message = message
         self.param = param
         self.code = code or self.code
+
+    @property
+    def reason(self) -> str:
+        """What the log says of it."""
+        return self.message
 
     def body(self) -> bytes:
         """The error as OpenAI words it; all four keys are always there."""

@@ -1,9 +1,33 @@
 """What is wrong with an upstream."""
 
 from collections.abc import Mapping
+from typing import Final
+
+import msgspec
 
 from proxy.errors.error import TurnkeeperError
 from proxy.errors.openai_error import openai_error
+
+_CODES: Final = (
+    "account_deactivated",
+    "authentication_error",
+    "billing_not_active",
+    "content_filter",
+    "context_length_exceeded",
+    "insufficient_quota",
+    "invalid_api_key",
+    "invalid_request_error",
+    "model_not_found",
+    "not_found_error",
+    "overloaded_error",
+    "permission_error",
+    "rate_limit_error",
+    "rate_limit_exceeded",
+    "unknown_url",
+    "unsupported_parameter",
+    "unsupported_value",
+)
+"""Codes and types of errors that vendors document."""
 
 
 class UpstreamError(TurnkeeperError):
@@ -51,6 +75,16 @@ class UpstreamRefused(UpstreamError):
     def body(self) -> bytes:
         """What the upstream said, in OpenAI's shape."""
         return openai_error(self._body, self.message, self.code)
+
+    @property
+    def reason(self) -> str:
+        """Its status, with its own code if that is a known one: whatever else it said may quote anything."""
+        try:
+            error = msgspec.json.decode(self.body())["error"]
+        except RecursionError:
+            return self.message
+        named = next((each for each in (error.get("code"), error.get("type")) if each in _CODES), None)
+        return f"The upstream answered {self.status}: {named}." if named else self.message
 
     def headers(self) -> Mapping[str, str]:
         """What a client needs to know of it, such as ``retry-after``."""

@@ -8,13 +8,17 @@ from proxy.telemetry.account import Account
 from proxy.telemetry.log import Entry
 
 _MOST_NAMED = 10
+_LONGEST = 300
 _log = logging.getLogger("turnkeeper.turns")
 
 
-def told(account: Account, words: Mapping[str, str]) -> None:
-    """Writes an account down: ids, times and counts, and ``words`` where the settings ask for them."""
-    if _log.isEnabledFor(logging.INFO):
-        _log.info(Entry(f"turn {account.state}", {**fields_of(account), **words}))
+def told(account: Account, reason: str | None, words: Mapping[str, str]) -> None:
+    """Writes an account down: ids, times and counts, why it failed, if it did, and ``words`` where wanted."""
+    failed = account.state == "failed"
+    level = logging.WARNING if failed else logging.INFO
+    if _log.isEnabledFor(level):
+        why = {"reason": reason[:_LONGEST]} if failed and reason else {}
+        _log.log(level, Entry(f"turn {account.state}", {**fields_of(account), **why, **words}))
 
 
 def fields_of(account: Account) -> dict[str, Any]:

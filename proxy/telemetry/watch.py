@@ -18,7 +18,8 @@ class Watch:
     ``tell`` is called with a turn's account when its first token has gone out, and when it has ended.
     ``ignored`` tells of what could not be used of it, once it has ended.
     ``stamps`` are when each part of ``sent`` went out, by ``time.perf_counter``; ``content`` is what was
-    said, for whoever knows its form, and ``size`` how many bytes were asked.
+    said, for whoever knows its form, and ``size`` how many bytes were asked. ``failure`` is what the client
+    was told of a failure, and ``reason`` what the log may say of it.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Watch:
         self.sent: list[bytes] = []
         self.stamps: list[float] = []
         self.failure: str | None = None
+        self.reason: str | None = None
         self.content: object = None
         self.size = 0
         self.lineage: Lineage | None = None

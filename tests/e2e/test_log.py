@@ -17,33 +17,39 @@ import httpx2
 import pytest
 
 from proxy.telemetry.log import Entry, logging_to
-from tests.fake_upstream import FakeUpstream, answer
+from tests.fake_upstream import CLOSE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
+from tests.memory.redis_server import free_port
 from tests.proxy_server import CONFIG
 
 SECRET, KEY, UPSTREAM_KEY = "my card is 4111", "s3cret-key", "sk-upstream"
 
 
-def logged(folder: Path, upstream: FakeUpstream, settings: str, calls: int = 1) -> tuple[list[str], Any]:
+SAID = {"model": "fake", "messages": [{"role": "user", "content": SECRET}], "session_id": "room 1"}
+
+
+def logged(
+    folder: Path, upstream: str, settings: str, calls: int = 1, key: str = KEY, body: Any = SAID
+) -> tuple[list[str], Any]:
     """What a server writes to stderr while it answers calls, and the last answer."""
     config = f'keys: "acme:{KEY}"\nlisten: {{port: 0}}\nlog: {settings}\n' + CONFIG
     (folder / "config.yaml").write_text(config)
-    environ = {**os.environ, "UPSTREAM_BASE_URL": upstream.url, "UPSTREAM_API_KEY": UPSTREAM_KEY}
+    environ = {**os.environ, "UPSTREAM_BASE_URL": upstream, "UPSTREAM_API_KEY": UPSTREAM_KEY}
     command = [sys.executable, "-m", "proxy", "serve", str(folder / "config.yaml")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=environ, text=True, encoding="utf-8", **pipes) as process:
         root = process.stdout.readline().split()[-1]
-        body = {"model": "fake", "messages": [{"role": "user", "content": SECRET}], "session_id": "room 1"}
-        headers = {"Authorization": f"Bearer {KEY}", "X-Request-Id": "req-1"}
+        headers = {"Authorization": f"Bearer {key}", "X-Request-Id": "req-1"}
+        sent = {"content": body} if isinstance(body, bytes) else {"json": body}
         with httpx2.Client(timeout=10) as client:
             for _ in range(calls):
-                got = client.post(f"{root}/v1/chat/completions", json=body, headers=headers)
+                got = client.post(f"{root}/v1/chat/completions", headers=headers, **sent)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=20)
     return errors.splitlines(), got
 
 
 def test_a_turn_is_one_line_of_json_without_a_word_of_it(tmp_path: Path, upstream: FakeUpstream) -> None:
-    lines, _ = logged(tmp_path, upstream, "{format: json}", calls=2)
+    lines, _ = logged(tmp_path, upstream.url, "{format: json}", calls=2)
     turns = [json.loads(line) for line in lines]
     assert len(turns) == 2
     told = turns[0]
@@ -67,7 +73,7 @@ def test_a_turn_is_one_line_of_json_without_a_word_of_it(tmp_path: Path, upstrea
 
 
 def test_people_read_one_line_too(tmp_path: Path, upstream: FakeUpstream) -> None:
-    (line,), _ = logged(tmp_path, upstream, "{format: text}")
+    (line,), _ = logged(tmp_path, upstream.url, "{format: text}")
     day, clock, rest = line.split(" ", 2)
     told = datetime.strptime(f"{day} {clock}", "%Y-%m-%d %H:%M:%S.%f").astimezone()
     assert abs(datetime.now(UTC) - told) < timedelta(minutes=1)
@@ -76,20 +82,99 @@ def test_people_read_one_line_too(tmp_path: Path, upstream: FakeUpstream) -> Non
 
 
 def test_content_is_logged_where_it_is_asked_for(tmp_path: Path, upstream: FakeUpstream) -> None:
-    (line,), _ = logged(tmp_path, upstream, "{format: json, content: true}")
+    (line,), _ = logged(tmp_path, upstream.url, "{format: json, content: true}")
     assert json.loads(line) | {"asked": SECRET, "answered": "Hello there."} == json.loads(line)
 
 
 def test_a_level_leaves_turns_out(tmp_path: Path, upstream: FakeUpstream) -> None:
-    assert logged(tmp_path, upstream, "{level: warning}")[0] == []
+    assert logged(tmp_path, upstream.url, "{level: warning}")[0] == []
 
 
-def test_no_secret_is_logged_where_things_fail(tmp_path: Path, upstream: FakeUpstream) -> None:
-    upstream.says(*answer({"error": {"message": f"wrong key {UPSTREAM_KEY}"}}, status=401))
-    lines, got = logged(tmp_path, upstream, "{format: json}")
+def nowhere() -> str:
+    """A base URL at which nobody listens."""
+    return f"http://127.0.0.1:{free_port()}/v1"
+
+
+def test_a_failed_turn_is_told_at_any_level_and_why(tmp_path: Path) -> None:
+    lines, got = logged(tmp_path, nowhere(), "{level: warning, format: json}")
+    (told,) = map(json.loads, lines)
+    assert got.status_code == 502
+    assert (told["level"], told["message"], told["code"]) == (
+        "warning",
+        "turn failed",
+        "upstream_unreachable",
+    )
+    assert told["reason"].startswith("cannot connect to http://127.0.0.1:")
+
+
+def test_an_upstream_that_is_away_is_told_of_once(tmp_path: Path) -> None:
+    lines, _ = logged(tmp_path, nowhere(), "{level: warning}", calls=12)
+    turns = [line for line in lines if " turn failed " in line]
+    (told,) = [line for line in lines if line not in turns]
+    assert len(turns) == 12 and "WARNING The upstream 'main' cannot be reached" in told
+
+
+QUOTED = {
+    "error": {"message": f"wrong key {UPSTREAM_KEY} for {SECRET}", "type": SECRET, "code": UPSTREAM_KEY}
+}
+KNOWN = {"error": {"message": f"wrong key {UPSTREAM_KEY}", "type": "x", "code": "invalid_api_key"}}
+FRAME = event(error=QUOTED["error"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (answer(QUOTED, status=401), "The upstream answered 401."),
+        (answer(KNOWN, status=401), "The upstream answered 401: invalid_api_key."),
+        (answer([KNOWN], status=400), "The upstream answered 400: invalid_api_key."),
+        (answer(SECRET + UPSTREAM_KEY, status=500), "The upstream answered 500."),
+        (answer(QUOTED), "The upstream answered 502."),
+        (answer(SECRET + UPSTREAM_KEY), "which is no completion"),
+        ((HEAD, chunk(FRAME), END), "The upstream answered 502."),
+        ((HEAD, chunk(ROLE + delta(content="Well") + FRAME), END), "The upstream answered 502."),
+        ((HEAD, chunk(ROLE + delta(content="Well")), CLOSE), "broke off in the middle of its answer"),
+    ],
+)
+def test_the_log_says_why_and_quotes_neither_keys_nor_words(
+    tmp_path: Path, upstream: FakeUpstream, steps: Any, reason: str
+) -> None:
+    upstream.says(*steps)
+    lines, _ = logged(tmp_path, upstream.url, "{level: warning, format: json}", body=SAID | {"stream": True})
+    (told,) = map(json.loads, lines)
+    assert reason in told["reason"]
+    for secret in (SECRET, KEY, UPSTREAM_KEY):
+        assert secret not in lines[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'{{"messages": {SECRET}'.encode(),
+        SECRET.encode(),
+        {"model": "m", "messages": SECRET},
+        {"model": "m", "messages": [SECRET]},
+        {"model": "m", "messages": [{"role": [SECRET], "content": SECRET}]},
+        {"model": "m", "messages": [{"role": "user", "content": {SECRET: SECRET}}]},
+        {"model": [SECRET], "messages": []},
+        {"model": "m", "stream": SECRET, "messages": []},
+    ],
+)
+def test_what_is_wrong_with_a_request_is_told_without_its_words(
+    tmp_path: Path, upstream: FakeUpstream, body: Any
+) -> None:
+    lines, got = logged(tmp_path, upstream.url, "{level: warning, format: json}", body=body)
+    (told,) = map(json.loads, lines)
+    assert (got.status_code, told["status"]) == (400, 400)
+    assert told["reason"] and SECRET not in lines[0]
+
+
+def test_keys_that_are_refused_leave_a_line(tmp_path: Path, upstream: FakeUpstream) -> None:
+    lines, got = logged(tmp_path, upstream.url, "{level: warning, format: json}", calls=3, key="wr0ng")
     assert got.status_code == 401
-    assert json.loads(lines[0])["outcome"] == "failed"
-    assert UPSTREAM_KEY not in "\n".join(lines)
+    told = [json.loads(line) for line in lines]
+    assert {each["code"] for each in told} == {"invalid_api_key"}
+    assert [each["count"] for each in told] == [1, 2], "the first at once, the others together"
+    assert "wr0ng" not in "".join(lines)
 
 
 def test_a_port_that_is_taken_is_told_instead_of_a_greeting(tmp_path: Path) -> None:

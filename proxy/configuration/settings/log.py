@@ -8,6 +8,6 @@ class Log(Part):
     format: Format = "text"
     """``text`` for people, ``json`` for machines."""
     level: Level = "info"
-    """The least that is worth a line; ``warning`` leaves out the line of each turn."""
+    """The least that is worth a line; ``warning`` leaves out the line of each turn that did not fail."""
     content: bool = False
     """Whether the line of a turn holds what the caller and the model said."""
