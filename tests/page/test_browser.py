@@ -43,6 +43,32 @@ def opened(browser: Browser) -> Iterator[Callable[..., Page]]:
         context.close()
 
 
+LONG = "https://example.com/" + "x" * 600
+
+
+@pytest.mark.parametrize("size", WIDTHS, ids=["desk", "phone"])
+def test_what_has_no_spaces_makes_no_page_wide(serve, opened, size, tmp_path: Path):
+    proxy = serve(KEYED.replace('"memory:"', f'"sqlite:{tmp_path / "memory.db"}"'))
+    assert proxy.client.post("/v1/memory/users/ann/facts", json={"text": LONG}).status_code == 201
+    told = {"interaction_type": "note", "content": LONG, "platform": "x"}
+    assert proxy.client.post("/v1/memory/agents/bob/episodes", json=told).status_code == 201
+    page = opened(viewport=size)
+    proxy.chat(model=LONG, session_id=LONG[:200], user_id=LONG[:200])
+    settle(proxy)
+    for path in (
+        "/people/ann",
+        "/agents/bob",
+        "/",
+        "/health",
+        "/people",
+        "/conversations",
+        f"/turns/{newest(proxy)}",
+    ):
+        page.goto(proxy.root + path)
+        expect(page.locator("h1")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], path
+
+
 @pytest.fixture
 def spoken(open_proxy: ProxyServer) -> ProxyServer:
     """After two turns of one conversation, and one that failed."""
