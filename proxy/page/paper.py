@@ -49,6 +49,7 @@ class Paper:
         )
         own = {"took": took, "iso": iso, "clock": clock, "step": step, "tojson_text": as_json}
         self._environment.filters |= own
+        self._environment.tests["step"] = is_step
         self._environment.globals |= {"asset": self._address, "version": VERSION, "place": place}
 
     def text(self, template: str, **values: Any) -> str:
@@ -86,6 +87,11 @@ def took(seconds: float | None) -> str:
 def step(name: str) -> str:
     """A name as one step of a path, whatever is in it."""
     return quote(name, safe="", errors="replace")
+
+
+def is_step(name: str) -> bool:
+    """Whether a name can be a step of a path; browsers take these two, however they are written, for ways."""
+    return name not in {".", ".."}
 
 
 def as_json(value: Any) -> str:

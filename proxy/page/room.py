@@ -13,7 +13,7 @@ from starlette.responses import Response
 from proxy.era import Parts
 from proxy.errors import NotFound
 from proxy.page.door import Server
-from proxy.page.paper import GUARDED, Paper
+from proxy.page.paper import GUARDED, Paper, is_step
 from proxy.page.turnstile import Turnstile
 from proxy.page.visitor import Visitor
 from proxy.pipeline import Memory
@@ -80,7 +80,12 @@ class Path:
 
 
 def redirect(*steps: str, query: str = "") -> Response:
-    """To another page, after a form too: the browser asks for it with GET. The steps are ids as they are."""
+    """To another page, after a form too: the browser asks for it with GET. The steps are ids as they are.
+
+    Raises NotFound where one of them can be no step.
+    """
+    if not all(map(is_step, steps)):
+        raise NotFound("No page can have this name.")
     path = "/" + "/".join(quote(step, safe="", errors="surrogatepass") for step in steps)
     return Response(status_code=303, headers={**GUARDED, "location": path + query})
 

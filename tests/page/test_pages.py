@@ -965,6 +965,34 @@ def test_whoever_deletes_a_conversation_is_told_what_stays_of_it_in_the_archive(
     assert "archive" not in words(visit.page("/conversations/room-1/delete"))
 
 
+def test_a_deleted_conversation_is_not_said_to_have_expired(archiving: ProxyServer):
+    talk(archiving, user_id="ann")
+    assert archived(archiving, "Can you tell me a joke?")
+    visit = Visit(archiving)
+    assert visit.post("/conversations/room-1/delete", seen="/conversations/room-1/delete").status_code == 303
+    page = words(visit.page("/conversations/room-1"))
+    assert "No longer held, and kept in the archive" in page and "Expired" not in page
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_browsers_take_for_a_way_up_is_no_link(archiving: ProxyServer, name: str):
+    """Whoever was called so before such names were refused is shown all the same."""
+    account = talk(archiving, user_id="ann")
+    feed, traces = archiving.app.feed, archiving.app.traces
+    trace = msgspec.structs.replace(
+        traces.find("default", account),
+        account=msgspec.structs.replace(next(feed.newest("default")), session=name, user=name),
+    )
+    traces._ring.append(trace)
+    feed.publish(trace.account)
+    visit = Visit(archiving)
+    for path in ("/", "/people", "/conversations", f"/turns/{account}"):
+        links = [str(each["href"]) for each in Markup(visit.page(path)).of("a")]
+        assert not [each for each in links if each.rstrip("/").endswith(f"/{name}")], path
+    for path in ("/conversations", "/people", "/agents"):
+        assert visit.get(path, params={"id": name}).status_code == 404
+
+
 def test_facts_are_shown_and_removed(archiving: ProxyServer):
     person = Scope("default", "ann")
     fact = Fact(id="f/1", text="Likes <b>jokes</b>", created=time.time(), evidence=("a", "b"))
