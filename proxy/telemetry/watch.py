@@ -44,7 +44,7 @@ class Watch:
         self.wanted: str | None = None
         self.upstream: str | None = None
         self.tries = Tries()
-        self.fell_back = False
+        self.fell_back, self.size = False, 0
         self.degraded: list[str] = []
         self.ignored: Callable[[], Sequence[str]] = tuple
         self.asked: Sequence[Message] = ()
@@ -54,7 +54,6 @@ class Watch:
         self.failure: str | None = None
         self.reason: str | None = None
         self.content: object = None
-        self.size = 0
         self.lineage: Lineage | None = None
         self._at = time.time()
         self._lasted: float | None = None
