@@ -71,12 +71,12 @@ class Audience:
 
     def heard(self, account: Account) -> None:
         """A turn that another process tells of."""
-        self._traces.feed.publish(account)
+        self._traces.show(account)
         if account.outcome is not None:
             self._traces.hour.add(time.time(), account)
 
     def _show(self, account: Account) -> None:
-        self._traces.feed.publish(account)
+        self._traces.show(account)
         if self.others:
             self.others(account)
 

@@ -3,23 +3,21 @@
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from proxy.memory.archive.archive import Buried
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.bygone import bygone
 from proxy.memory.session import Session
 from proxy.memory.speech import speech
 from proxy.memory.store import Key
 from proxy.telemetry.account import Account
 from proxy.telemetry.feed import Feed
+from proxy.telemetry.gone import Gone
 from proxy.telemetry.hour import Hour
 from proxy.telemetry.watch import Watch
 from proxy.trace import Trace, buries
-from proxy.transcript import transcript
 
 _MOST_BYTES = 16_000_000
 _MOST_SESSIONS = 1000
@@ -43,6 +41,7 @@ class Traces:
         self.feed = Feed()
         self.others: Callable[[str, str | None, str | None], None] | None = None
         self.keeping = Keeping()
+        self._gone = Gone()
         self._numbers = itertools.count(1)
         self._ring: deque[Trace] = deque()
         self._bytes = 0
@@ -69,8 +68,14 @@ class Traces:
         self.hour.add(time.time(), account)
         if self.keeping.turns:
             trace = Trace.of(account, watch, number=next(self._numbers), content=self.keeping.content)
-            self._await(trace)
-            self._take(trace)
+            if not self._gone.covers(account.tenant, account.session, trace.persons, account.at):
+                self._await(trace)
+                self._take(trace)
+
+    def show(self, account: Account) -> None:
+        """Tells of a turn, of this process or of another."""
+        gone = self._gone.covers(account.tenant, account.session, [account.user], account.at)
+        self.feed.publish(account, keep=not gone)
 
     def recorded(self, key: Key, session: Session) -> None:
         """Notes when the turns of a session were written, and whose it is; a recorder's listener.
@@ -138,6 +143,7 @@ class Traces:
 
     def let_go(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
         """The same, here alone."""
+        self._gone.add(tenant, session=session, user=user)
         self._sort_out(
             tenant, lambda one: one.account.session == session if user is None else one.concerns(user)
         )
@@ -202,45 +208,3 @@ class Traces:
         waiting.discard(trace.number)
         if not waiting:
             self._unwritten.pop(key, None)
-
-
-class KeptTurns:
-    """What the ring holds of persons, as a place that holds their words."""
-
-    def __init__(self, traces: Traces) -> None:
-        self._traces = traces
-
-    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
-        """The turns of a person; of a turn of somebody else's, what the person said in it."""
-        found = [t for t in self._traces.newest(person.tenant) if t.concerns(person.person)]
-        told = [_exported(t, person.person, self._traces.person(t) == person.person) for t in reversed(found)]
-        return {"kept_turns": told}
-
-    async def forget(self, person: Scope, *, at: float) -> int:  # noqa: ARG002 - what comes later is no longer theirs
-        """Lets go of all turns in which a person spoke; how many there were."""
-        before = sum(1 for _ in self._traces.newest(person.tenant))
-        self._traces.forget(person.tenant, user=person.person)
-        return before - sum(1 for _ in self._traces.newest(person.tenant))
-
-    async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - what comes later is another's
-        """Lets go of all turns of a session; how many there were."""
-        count = sum(1 for _ in self._traces.newest(key.tenant, key.session))
-        self._traces.forget(key.tenant, session=key.session)
-        return count
-
-    async def scrub(self) -> None:
-        """Nothing was ever in a file."""
-
-
-def _exported(trace: Trace, person: str, is_theirs: bool) -> dict[str, Any]:  # noqa: FBT001 - whose session it is
-    account = trace.account
-    said = [
-        {"role": m.role, "content": m.text} for m in (trace.messages if is_theirs else trace.said_by(person))
-    ]
-    return {
-        "id": account.id,
-        "timestamp": account.at,
-        "session_id": account.session,
-        "messages": said,
-        "answer": transcript(trace.answer).text if is_theirs else "",
-    }

@@ -83,10 +83,10 @@ class Feed:
         """Whether anyone looks on."""
         return bool(self._onlookers)
 
-    def publish(self, account: Account) -> None:
-        """Shows a turn to whoever looks on under its tenant."""
+    def publish(self, account: Account, *, keep: bool = True) -> None:
+        """Shows a turn to whoever looks on under its tenant, and with ``keep``, to who comes later."""
         passed = _Passed(account, time.perf_counter())
-        if account.outcome is not None:
+        if keep and account.outcome is not None:
             self._recent.append(passed)
         for onlooker in self._onlookers:
             onlooker.show(passed)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx2
 import pytest
 
 from proxy.commands.tap import key_of, written
@@ -72,6 +73,22 @@ def test_whoever_is_forgotten_is_told_of_no_more(serve: Serve, over: str) -> Non
     assert proxy.client.delete(f"/v1/memory/{path}").status_code == 204
     with looking(proxy) as events:
         assert next(events)["user"] == "bob"
+
+
+def test_who_is_forgotten_in_mid_turn_sees_its_end_and_it_is_kept_nowhere(
+    serve: Serve, upstream: FakeUpstream
+) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="Well")), 0.7, chunk(DONE), END)
+    proxy = serve('memory: {sessions: "memory:"}\n' + CONFIG)
+    headers = {"X-Session-Id": "s", "X-User-Id": "ann"}
+    with looking(proxy) as events:
+        call = threading.Thread(target=proxy.chat, kwargs={"stream": True, "headers": headers})
+        call.start()
+        assert next(events)["state"] == "streaming"
+        assert httpx2.delete(f"{proxy.root}/v1/memory/users/ann").status_code == 204
+        assert next(events)["state"] == "done"
+        call.join()
+    assert not list(proxy.app.feed.newest("default")) and not list(proxy.app.traces.newest("default"))
 
 
 def test_each_key_sees_its_own_tenant_s_turns(serve: Serve) -> None:

@@ -45,7 +45,7 @@ def end(
     watch.sent, watch.stamps = [b"a", b"b"], [1.0, 2.0]
     account = watch.account()
     traces.put(account, watch)
-    traces.feed.publish(account)
+    traces.show(account)
     return account.id
 
 
@@ -156,6 +156,25 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
     traces.forget("t", user="bob")
     assert not list(traces.feed.newest("t"))
     assert [each.user for each in traces.feed.newest("other")] == ["ann"]
+
+
+@pytest.mark.parametrize("whose", [{"user": "ann"}, {"session": "s"}])
+def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(whose: dict[str, str]):
+    traces = traces_of()
+    late = Watch("r")
+    late.turn_of("t", "default")
+    late.session, late.user = "s", "ann"
+    foreign = Watch("r")
+    foreign.turn_of("other", "default")
+    foreign.session, foreign.user = "s", "ann"
+    traces.forget("t", **whose)
+    for watch in (late, foreign):
+        watch.outcome = "done"
+        traces.put(watch.account(), watch)
+        traces.show(watch.account())
+    later = end(traces, session="s", user="ann")
+    assert ids(traces) == [each.id for each in traces.feed.newest("t")] == [later]
+    assert ids(traces, "other") == [each.id for each in traces.feed.newest("other")] == [foreign.id]
 
 
 def test_forgetting_nobody_forgets_nobody():
