@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -12,6 +12,7 @@ from proxy.pipeline import Pipeline
 from proxy.session import Identity
 from proxy.telemetry.account import Account
 from proxy.telemetry.watch import Watch
+from proxy.transcript import transcript
 from proxy.wire import Call
 
 _PRIVATE = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
@@ -99,6 +100,21 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def persons(self) -> set[str]:
         """Who called, and whoever said anything that was sent along."""
         return {name for name in (self.account.user, *(m.user for m in self.messages)) if name is not None}
+
+
+def exported(trace: Trace, person: str, is_theirs: bool) -> dict[str, Any]:  # noqa: FBT001 - whose session it is
+    """A turn, of a session of a person's; of somebody else's, what they said in it."""
+    account = trace.account
+    said = [
+        {"role": m.role, "content": m.text} for m in (trace.messages if is_theirs else trace.said_by(person))
+    ]
+    return {
+        "id": account.id,
+        "timestamp": account.at,
+        "session_id": account.session,
+        "messages": said,
+        "answer": transcript(trace.answer).text if is_theirs else "",
+    }
 
 
 def buries(buried: Buried, persons: Iterable[str | None], session: str | None, arrived: float) -> bool:

@@ -14,12 +14,11 @@ from proxy.era import Parts
 from proxy.exact import Exact
 from proxy.gate import Gate
 from proxy.graves import Graves
-from proxy.kept import KeptTurns
 from proxy.memory.open import open_counts
 from proxy.memory.people import People
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.tracing import traced_to
-from proxy.traces import Keeping, Traces
+from proxy.traces import Keeping, KeptTurns, Traces
 from proxy.webhook import Webhook
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.errors import ConfigError
-from proxy.kept import KeptTurns
 from proxy.memory.acquaintance import Acquaintance
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
@@ -40,7 +39,7 @@ from proxy.memory.summaries import Summaries
 from proxy.pipeline import Archiving, Memory, Target
 from proxy.practice import Practice
 from proxy.record import Listener, Recorder
-from proxy.traces import Traces
+from proxy.traces import KeptTurns, Traces
 
 
 def remembered(settings: Settings) -> Memory | None:
