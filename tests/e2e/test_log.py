@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from proxy.telemetry.log import Entry, logging_to
 from tests.fake_upstream import CLOSE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.memory.redis_server import free_port
-from tests.proxy_server import CONFIG
+from tests.proxy_server import CONFIG, ProxyServer
 
 SECRET, KEY, UPSTREAM_KEY = "my card is 4111", "s3cret-key", "sk-upstream"
 
@@ -175,6 +176,14 @@ def test_keys_that_are_refused_leave_a_line(tmp_path: Path, upstream: FakeUpstre
     assert {each["code"] for each in told} == {"invalid_api_key"}
     assert [each["count"] for each in told] == [1, 2], "the first at once, the others together"
     assert "wr0ng" not in "".join(lines)
+
+
+def test_a_notice_without_its_signature_leaves_a_line(
+    serve: Callable[..., ProxyServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = serve('memory: {sessions: "memory:"}\nwebhooks: {agora: {secret: one}}\n' + CONFIG)
+    assert proxy.client.post("/webhooks/agora", json={"noticeId": "1", "eventType": 101}).status_code == 401
+    assert "requests refused code=invalid_signature count=1" in [str(each.msg) for each in caplog.records]
 
 
 def test_a_port_that_is_taken_is_told_instead_of_a_greeting(tmp_path: Path) -> None:
