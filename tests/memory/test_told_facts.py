@@ -171,6 +171,12 @@ def test_the_most_important_come_first_into_the_head_and_the_rest_is_no_news() -
     assert second.told is first.told
 
 
+def test_of_what_was_learnt_since_no_more_than_the_limit_is_told_the_newest() -> None:
+    first = told_of([fact(0)])
+    second = told_of([fact(number) for number in range(4)], first.told)
+    assert [one.id for one in second.tail] == ["f2", "f3"]
+
+
 @pytest.mark.parametrize("other", [{"person": "bob"}, {"at": b"later"}])
 def test_another_person_or_another_epoch_is_told_anew(other: dict[str, Any]) -> None:
     first = told_of([fact(0)])
