@@ -29,8 +29,6 @@ from proxy.transcript import Transcript, transcript
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
 
-__all__ = ["Listener", "Recorder", "Said", "Window", "after"]
-
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
 _ATTEMPTS, _MOST_WAITING = 20, 10_000

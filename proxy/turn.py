@@ -17,10 +17,10 @@ from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
 from proxy.recollection import recollect
-from proxy.record import Said
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
 from proxy.routing.fallback import Fallback
+from proxy.said import Said
 from proxy.session import Identity
 from proxy.silence import Silence
 from proxy.supersession import number

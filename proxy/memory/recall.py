@@ -14,9 +14,9 @@ from proxy.memory.recent import Recent
 from proxy.memory.reconcile import marked, missing
 from proxy.memory.replay import Replay, beside
 from proxy.memory.segment import START
-from proxy.memory.session import Session, decode
+from proxy.memory.session import Session
 from proxy.memory.speech import Speech, spoken
-from proxy.memory.store import Held, Key, Store
+from proxy.memory.store import Held, Key
 from proxy.memory.telling import epoch
 
 # A task for whoever asks, one for the command, and the moment in which it is written to the socket.
@@ -39,12 +39,6 @@ class Reading(NamedTuple):
         """The window beside a session, where that holds the same talk."""
         own = self.session
         return self.replay if session.entries is own.entries and session.newest is own.newest else None
-
-
-async def recall(store: Store, key: Key) -> Session:
-    """What is held of a session; an empty one where nothing is. Raises StoreError."""
-    held = await store.read(key)
-    return decode(held.blob) if held else Session()
 
 
 def laid(session: Session, window: Sequence[Message], version: int = 0, attempt: Attempt = UNTOLD) -> Reading:

@@ -21,7 +21,8 @@ from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
 from proxy.memory.telling import telling
 from proxy.memory.told import Told
-from proxy.record import Said, after
+from proxy.record import after
+from proxy.said import Said
 from tests.fake_upstream import stream_of
 
 CHAIN = load(Path(__file__).parents[2] / "config" / "agora.yaml", {}).pipelines["default"].request
