@@ -115,7 +115,7 @@ class Quota:
             except (StoreError, TimeoutError):
                 self._rests_until = time.monotonic() + _REST
                 _log.warning("Limits are not kept now: nobody counts in time")
-        reply.add("x-turnkeeper-degraded", "limits")
+        reply.degraded("limits")
         return {}
 
     def _counted(self, tenant: str) -> Iterator[Awaitable[tuple[str, Left]]]:

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
 
 import msgspec
 
@@ -28,7 +27,6 @@ from proxy.trace import Content
 from proxy.wire import Call
 
 _log = logging.getLogger("turnkeeper")
-_DEGRADED = "x-turnkeeper-degraded"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,7 +57,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch = reply.watch
     watch.clock.mark("memory")
-    heard, known, told, read = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
+    heard, known, told, read = await recollect(call, pipeline, who, reply.degraded)
     context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
@@ -142,10 +140,10 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
 
 def _own_up(notes: chain.Notes, reply: Reply) -> None:
     for name in notes.left_out:
-        reply.add(_DEGRADED, name)
+        reply.degraded(name)
     for name in dict.fromkeys(notes.skipped or ()):
         _log.warning("The filter '%s' has failed; the turn went on without it.", name)
-        reply.add(_DEGRADED, name)
+        reply.degraded(name)
 
 
 def _question(
