@@ -57,7 +57,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch = reply.watch
     watch.clock.mark("memory")
-    heard, known, told, read = await recollect(call, pipeline, who, reply.degraded)
+    heard, known, _, told, read = await recollect(call, pipeline, who, reply.degraded)
     context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)

@@ -66,10 +66,10 @@ class Wanted(NamedTuple):
     restoring: bool = False
 
 
-TOLD: Final = Wanted()
+USUAL: Final = Wanted()
 
 
-def known(read: Reading, window: Sequence[Message], wanted: Wanted = TOLD) -> Known:
+def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> Known:
     """What filters may know of a session while the client replays ``window``, and that window.
 
     In the window, answers are marked that the caller did not hear to the end, and what summaries cover. A
@@ -110,7 +110,7 @@ def _snapshot(
 
 
 async def recalled(
-    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = TOLD, attempt: Attempt = UNTOLD
+    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = USUAL, attempt: Attempt = UNTOLD
 ) -> tuple[Reading, Known]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 
