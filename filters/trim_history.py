@@ -10,9 +10,8 @@ from filters.group import groups
 from filters.injected import Injected
 from filters.message import Message
 from filters.number import Number, Whole
+from filters.role import SYSTEM
 from filters.tokens import in_message, in_text
-
-_SYSTEM = ("system", "developer")
 
 
 class TrimHistory(RequestFilter):
@@ -168,7 +167,7 @@ class _Budget:
 
 def _stays(message: Message) -> bool:
     """Whether a message is part of every prompt, however long the conversation grows."""
-    return message.role in _SYSTEM or isinstance(message, Injected)
+    return message.role in SYSTEM or isinstance(message, Injected)
 
 
 def _sizer(context: Context) -> Callable[[Message], int]:

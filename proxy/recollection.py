@@ -11,6 +11,7 @@ import msgspec
 
 from filters.base import Snapshot
 from filters.remembered import Remembered
+from filters.role import newest_words
 from proxy import attempts
 from proxy.lately import lately
 from proxy.memory import recall
@@ -106,8 +107,7 @@ def _of_person(
     if pipeline.tells and who.session and not known:
         yield Aside(_FACTS, "facts", partial(memory.archiving.acquaintance.of, person))
     if pipeline.recalls:
-        words = next((message.text for message in reversed(call.messages) if message.role == "user"), "")
-        of = memory.archiving.recollection.of
+        words, of = newest_words(call.messages), memory.archiving.recollection.of
         ask = partial(of, person, words, now=time.time(), limit=pipeline.recalls, zone=pipeline.zone)
         yield Aside("recalled", "recall", ask)
 
