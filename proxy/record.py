@@ -113,7 +113,7 @@ class Recorder:
                 task.cancel()
         self.lost_turns += self._count
         if self.lost_turns:
-            _log.error("%d turns could not be written to memory.", self.lost_turns)
+            _log.error("%d turns could not be written to memory", self.lost_turns)
 
     async def _write(self, key: Key) -> None:
         turns = self._waiting[key]

@@ -131,7 +131,7 @@ def _own_up(notes: chain.Notes, reply: Reply) -> None:
     for name in notes.left_out:
         reply.degraded(name)
     for name in dict.fromkeys(notes.skipped or ()):
-        _log.warning("The filter '%s' has failed; the turn went on without it.", name)
+        _log.warning("The filter '%s' has failed; the turn went on without it", name)
         reply.degraded(name)
 
 
