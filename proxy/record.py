@@ -74,7 +74,7 @@ class Recorder:
         return bool(self._failing) or self._pulse.late
 
     def lags(self, key: Key) -> bool:
-        """Whether turns of this session do, or what is said now would."""
+        """Whether turns of this session wait for the store, or one that is recorded now would have to."""
         refusing = bool(self._failing) and self._pulse.refusing
         return refusing or key in self._failing or self._pulse.late
 

@@ -28,9 +28,10 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         return cls(number(call), call.messages)
 
     def shortened(self) -> Self:
-        """The same in few bytes; it compares as the whole does, less talk that engines wrote otherwise.
+        """The newest words, and a digest of the rest: few bytes.
 
-        To look for such would keep all callers waiting for milliseconds.
+        It compares as the whole does, but that an earlier line which the engine spells otherwise is no longer
+        equal: comparing word by word would keep all callers waiting for milliseconds.
         """
         newest = newest_user(self.messages)
         talk = _spoken(self.messages[: newest or 0])

@@ -54,7 +54,7 @@ class Lull:
         await _waited(self._works, seconds)
 
     def returned(self) -> None:
-        """Who was to try for all found nothing to try: another one may."""
+        """Who was to try for all found nothing to try: the next one may at once."""
         if self.on:
             self._pauses -= 1
             self._until = 0.0
