@@ -39,7 +39,7 @@ class Recall(RequestFilter):
     """How many are told, the best ones."""
 
     min_score: Annotated[Number, Field(ge=0, le=10)] = 0.2
-    """What is worth less is not told; about 1 is what holds every telling word of the user's."""
+    """What scores less is left out; what has every telling word of the question scores about 1."""
 
     kinds: tuple[Kind, ...] = ("turn", "fact", "document")
     """What is told: turns of earlier conversations, facts, parts of documents."""

@@ -25,8 +25,8 @@ class TrimHistory(RequestFilter):
     user with all that follows it, however large.
 
     The cuts are found by walking through the conversation from its start, so a client must send all of it.
-    Where an engine itself drops the oldest, the walk starts elsewhere in each turn, and the cut moves with
-    it: let the engine send more than the maximum here, or nothing but the engine's own window helps.
+    Set the engine's own window larger than the maximum here: where the engine drops the oldest first, the
+    walk starts elsewhere in each turn, the cut moves with it, and the prompt cache is lost.
     """
 
     keeps_past: ClassVar[bool] = False

@@ -38,7 +38,7 @@ class Window(Part):
     ] = None
     """How many messages are left then, at the least; left out, a third of ``max_messages``."""
     max_tokens: Annotated[Whole, Field(ge=100)] | None = None
-    """With summaries: one whose turns that no summary stands for have more tokens is cut down as well."""
+    """A session whose turns not yet summarised have more tokens is cut down, too; only with ``summaries``."""
     ttl: Duration = 1800.0
     """How long a session is kept after its last turn."""
 
