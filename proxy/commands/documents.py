@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.commands.memory import USUAL, Tenant, Where, archiving_of, remembered
+from proxy.commands.memory import USUAL, Tenant, Where, archived, archiving_of, nowhere, remembered
 from proxy.commands.terminal import codes
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.chunks import chunks
@@ -30,7 +30,7 @@ def add(paths: Paths, *, config: Where = USUAL, tenant: Tenant = "") -> None:
         names = track(found, description="Adding", console=Console(stderr=True), transient=True)
         return [fault for path in names if (fault := await _added(archive, whose, path))]
 
-    faults = remembered(config, tenant, work)
+    faults = remembered(config, tenant, work, there=nowhere)
     typer.echo(f"{len(found) - len(faults)} of {len(found)} documents were added.")
     for fault in faults:
         typer.echo(fault, err=True)
@@ -45,7 +45,7 @@ def list_(*, config: Where = USUAL, tenant: Tenant = "") -> None:
     async def work(memory: Memory, whose: str) -> list[str]:
         return await archiving_of(memory).archive.documents(whose)
 
-    for name in remembered(config, tenant, work):
+    for name in remembered(config, tenant, work, there=archived):
         typer.echo(name)
 
 
@@ -57,7 +57,7 @@ def remove(names: Names, *, config: Where = USUAL, tenant: Tenant = "") -> None:
         archive = archiving_of(memory).archive
         return [name for name in names if not await archive.remove_document(whose, name)]
 
-    missing = remembered(config, tenant, work)
+    missing = remembered(config, tenant, work, there=archived)
     for name in missing:
         typer.echo(f"There is no document '{name}'.", err=True)
     if missing:
