@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -18,6 +19,11 @@ from proxy.serving import signals
 from proxy.telemetry.log import logging_to
 
 _log = logging.getLogger("turnkeeper")
+
+_UNSEEN: Final = (
+    "sessions are kept in the server's own process (memory:), which does what there is to do itself;"
+    " set MEMORY_URL to a place that both can reach."
+)
 
 Read = tuple[Settings, Parts]
 
@@ -36,8 +42,10 @@ def worker(config: Config = Path("config/agora.yaml")) -> None:
 def _read(config: Path) -> Read:
     settings = load(config, os.environ)
     parts = assembly.parts(settings, os.environ)
-    if parts.worker is None:
+    if settings.memory is None or parts.worker is None:
         raise ConfigError(f"{config}: nothing is remembered, so there is nothing to do; set 'memory:'.")
+    if settings.memory.sessions.get_secret_value() == "memory:":
+        raise ConfigError(f"{config}: {_UNSEEN}")
     return settings, parts
 
 
