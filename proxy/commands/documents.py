@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from proxy.commands.memory import USUAL, Tenant, Where, archived, archiving_of, nowhere, remembered
+from proxy.commands.configured import USUAL, Where
+from proxy.commands.memory import Tenant, archived, archiving_of, nowhere, remembered
 from proxy.commands.terminal import codes
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.chunks import chunks

@@ -1,7 +1,6 @@
 """What the commands on memory share: which configuration, whose tenant, and an end that closes everything."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -9,8 +8,8 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from proxy import assembly
+from proxy.commands.configured import configured
 from proxy.commands.terminal import told
-from proxy.configuration.load import load
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.errors import TurnkeeperError
@@ -19,11 +18,9 @@ from proxy.pipeline import Archiving, Memory
 
 T = TypeVar("T")
 
-Where = Annotated[Path, typer.Option("--config", metavar="CONFIG", help="A YAML file.")]
 Tenant = Annotated[
     str, typer.Option("--tenant", metavar="NAME", help="The name of a key; needed where there are several.")
 ]
-USUAL = Path("config/agora.yaml")
 _UNSEEN: Final = (
     "Sessions are kept in the server's own process (memory:), which a command cannot see. Ask the server:"
     " GET /v1/memory/users/ID/export, DELETE /v1/memory/users/ID or /v1/memory/sessions/ID."
@@ -59,7 +56,7 @@ def remembered(
     question, nothing would be found, and nothing removed.
     """
     with told():
-        settings = load(config, os.environ)
+        settings = configured(config)
         whose = _tenant(settings, tenant)
         for url in there(settings.memory) if settings.memory else ():
             _see(url)

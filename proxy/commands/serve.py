@@ -1,12 +1,11 @@
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from proxy import assembly
-from proxy.commands.terminal import Config, told
-from proxy.configuration.load import load
+from proxy.commands.configured import USUAL, Served, configured
+from proxy.commands.terminal import told
 from proxy.configuration.settings import Memory, Settings
 from proxy.serving import fleet, server, signals
 from proxy.serving.fleet import Fleet
@@ -16,7 +15,7 @@ from proxy.version import VERSION
 
 
 def serve(
-    config: Config = Path("config/agora.yaml"),
+    config: Served = USUAL,
     *,
     reload: Annotated[bool, typer.Option("--reload", help="Follow changes of the file.")] = False,
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many processes serve it as one.")] = 1,
@@ -24,7 +23,7 @@ def serve(
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     signals.hold(signals.AGAIN)
     with told():
-        settings = load(config, os.environ)
+        settings = configured(config)
         fleet.fit(settings, workers)
         app = assembly.app(settings, os.environ)
         sockets = listen(settings.listen.host, settings.listen.port)

@@ -10,8 +10,8 @@ import typer
 
 from proxy import assembly
 from proxy.background.work import ALONE_EVERY
-from proxy.commands.terminal import Config, told
-from proxy.configuration.load import load
+from proxy.commands.configured import USUAL, Served, configured
+from proxy.commands.terminal import told
 from proxy.configuration.settings import Settings
 from proxy.era import Era, Parts
 from proxy.errors import ConfigError
@@ -28,7 +28,7 @@ _UNSEEN: Final = (
 Read = tuple[Settings, Parts]
 
 
-def worker(config: Config = Path("config/agora.yaml")) -> None:
+def worker(config: Served = USUAL) -> None:
     """Do what no caller waits for, beside servers that have `work: false`, until SIGTERM or SIGINT.
 
     SIGHUP reads the configuration again.
@@ -40,7 +40,7 @@ def worker(config: Config = Path("config/agora.yaml")) -> None:
 
 
 def _read(config: Path) -> Read:
-    settings = load(config, os.environ)
+    settings = configured(config)
     parts = assembly.parts(settings, os.environ)
     if settings.memory is None or parts.worker is None:
         raise ConfigError(f"{config}: nothing is remembered, so there is nothing to do; set 'memory:'.")

@@ -80,3 +80,33 @@ def test_a_malformed_proxy_in_the_environment_is_told(turnkeeper, tmp_path, monk
 def test_the_version_is_told(turnkeeper):
     done = turnkeeper("--version")
     assert (done.returncode, done.stdout.split()[0]) == (0, "turnkeeper")
+
+
+OF_ONE_CONFIGURATION = [
+    ("serve",),
+    ("worker",),
+    ("forget", "ann"),
+    ("export", "ann"),
+    ("documents", "list"),
+    ("documents", "remove", "a"),
+    ("documents", "add", "a"),
+]
+
+
+@pytest.mark.parametrize("arguments", OF_ONE_CONFIGURATION, ids=" ".join)
+def test_the_environment_names_the_configuration_that_a_command_is_for(
+    turnkeeper, tmp_path, monkeypatch, arguments
+):
+    (tmp_path / "mine.yaml").write_text(GOOD + "x: 1\n")
+    monkeypatch.setenv("TURNKEEPER_CONFIG", "mine.yaml")
+    done = turnkeeper(*arguments, within=20)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("mine.yaml:3: x: ")
+
+
+@pytest.mark.parametrize("arguments", OF_ONE_CONFIGURATION, ids=" ".join)
+def test_a_configuration_that_is_not_where_it_is_sought_is_told_with_how_to_name_it(turnkeeper, arguments):
+    done = turnkeeper(*arguments, within=20)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("config/agora.yaml:1: document: the file cannot be read: ")
+    assert "TURNKEEPER_CONFIG" in done.stderr
