@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -28,7 +29,7 @@ def serve(
         app = assembly.app(settings, os.environ)
         sockets = listen(settings.listen.host, settings.listen.port)
     signals.hold()
-    typer.echo(_greeting(settings, sockets[0].getsockname()[1]))
+    typer.echo(greeting(settings, sockets[0].getsockname()[1]))
     if workers > 1:
         well = Fleet(config, settings, os.environ, workers).serve(sockets, watch=reload)
         raise typer.Exit(0 if well else 1)
@@ -36,16 +37,22 @@ def serve(
     server.serve(app, again, settings, sockets, [again.whenever_it_changes] if reload else [])
 
 
-def _greeting(settings: Settings, port: int) -> str:
+def greeting(settings: Settings, port: int) -> str:
+    """Where a configuration is served, who answers, and what is missing."""
     host = settings.listen.host
     lines = [f"Turnkeeper {VERSION} on http://{f'[{host}]' if ':' in host else host}:{port}"]
     for name, pipeline in settings.pipelines.items():
         first = settings.upstreams[pipeline.upstreams[0]]
         model = "the practice model; set UPSTREAM_BASE_URL for a real one"
         lines.append(f"  {name} → {model if first.base_url == 'practice:' else first.base_url}")
-    if settings.memory and not settings.memory.archive_url:
-        lines.append(f"  no archive: {_no_archive(settings.memory)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_missing(settings.memory)])
+
+
+def _missing(memory: Memory | None) -> Iterator[str]:
+    if memory is None:
+        yield "  no memory: nothing is remembered; set 'memory:' in the configuration"
+    elif not memory.archive_url:
+        yield f"  no archive: {_no_archive(memory)}"
 
 
 def _no_archive(memory: Memory) -> str:

@@ -210,7 +210,7 @@ HERE = set(Shelf().names(RequestFilter))
 OPTIONS = {
     "drop_messages": "drop_messages: {sources: [silence]}",
     "trim_history": "trim_history: {max_tokens: 8000}",
-    "rewrite": "rewrite: {replace: [{pattern: a, with: b}]}",
+    "rewrite": "rewrite: {replace: [{pattern: a, with: b}], roles: [assistant]}",
     "system_prompt": "system_prompt: {text: Be brief.}",
     "set_parameters": "set_parameters: {set: {temperature: 0}}",
 }
@@ -269,6 +269,10 @@ def test_an_order_that_defeats_a_filter_is_told(told, rule):
 def test_prefixes_of_the_user_alone_do_not_hide_answers(told):
     assert told(steps("timestamp_prefix", "user_context", "restore_interrupted")) == []
     assert told(steps("restore_interrupted: {show: both}", "repair_history")) != []
+
+
+def test_words_of_the_user_may_be_rewritten_before_answers_are_restored(told):
+    assert told(steps("rewrite: {replace: [{pattern: a, with: b}]}", "restore_interrupted")) == []
 
 
 class Named(RequestFilter):
