@@ -76,6 +76,15 @@ def upstream(options):
             "base_url: warning: a key goes to another machine",
         ),
         (
+            "base_url: 'https://api.example.com', api_key: sk",
+            "base_url: warning: this address has no path, and most models are under /v1",
+        ),
+        (
+            "base_url: 'https://api.example.com/', api_key: sk",
+            "base_url: warning: this address has no path",
+        ),
+        ("base_url: 'HTTP://127.0.0.1:8000'", "base_url: warning: this address has no path"),
+        (
             "base_url: 'practice:', first_token: 60s",
             "first_token: warning: 'total' ends a request before this",
         ),
@@ -99,6 +108,7 @@ def test_an_upstream_that_cannot_be_meant_so_is_told(told, options, said):
         "base_url: 'http://localhost:8000/v1', api_key: sk",
         "base_url: 'http://[::1]:8000/v1'",
         f"{REMOTE}, api_key: sk",
+        "base_url: 'https://api.example.com/openai/', api_key: sk",
         f"{REMOTE}, forward_key: true",
         f"{REMOTE}, headers: {{X-Api-Key: sk}}",
         f"{REMOTE}, api_key: sk, first_token: 59s",
@@ -106,6 +116,17 @@ def test_an_upstream_that_cannot_be_meant_so_is_told(told, options, said):
 )
 def test_an_upstream_that_can_be_meant_so_is_not(told, options):
     assert told(upstream(options)) == []
+
+
+def test_what_helps_recall_may_be_at_the_root_of_a_host(told):
+    text = """\
+memory: {sessions: 'sqlite:a.db', recall: {rerank: {upstream: order}}}
+upstreams: {main: {base_url: 'practice:'}, order: {base_url: 'http://127.0.0.1:8001'}}
+pipelines: {default: {upstreams: [main]}}
+"""
+    assert told(text) == []
+    asked = told(text.replace("recall:", "summaries: {upstream: order}, recall:"))
+    assert [said for said in asked if "base_url: warning: this address has no path" in said] != []
 
 
 def test_an_upstream_that_nobody_uses_is_told(told):
