@@ -9,7 +9,7 @@ import msgspec
 from filters.base import RequestFilter
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
-from proxy.configuration import accord, sequence
+from proxy.configuration import accord, lack, sequence
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
 from proxy.configuration.settings import Pipeline, RecallAids, Settings, Upstream
@@ -33,6 +33,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield from _pathless(settings)
     yield from _unseen(settings)
     yield from _hasty(settings)
+    yield from (Finding(place, message) for place, message in lack.findings(settings))
     summarising = bool(settings.memory and settings.memory.summaries)
     for name, pipeline in settings.pipelines.items():
         for place, message in _of_pipeline(pipeline, summarising=summarising):

@@ -149,8 +149,9 @@ def test_a_hedge_needs_an_upstream_more_and_the_same_will_do(told):
 
 
 def steps(*written):
+    """A configuration with these steps, and with memory and an archive for those that tell of them."""
     head = f"{UPSTREAM}pipelines:\n  default:\n    upstreams: [main]\n    request:\n"
-    return head + "".join(f"      - {step}\n" for step in written)
+    return head + "".join(f"      - {step}\n" for step in written) + "memory: {sessions: 'sqlite:a.db'}\n"
 
 
 def test_the_same_step_twice_is_told_once(told):
