@@ -176,6 +176,20 @@ def test_no_request_makes_an_explanation_fail(tmp_path, request, header, as_json
     assert done.exit_code in ({0, 1} if is_written else {2})
 
 
+# --- check
+
+
+def test_a_configuration_is_checked_from_stdin(file):
+    done = run("check", "-", stdin=BASE)
+    assert (done.exit_code, done.stdout) == (0, "-: ok\n")
+    done = run("check", file(BASE), "-", stdin=BASE + "x: 1\n")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[1].startswith("-:3: x: unknown key 'x'")
+    doubtful = BASE.replace("spare: {base_url: 'practice:'}", "spare: {base_url: 'http://127.0.0.1'}")
+    assert "-:1: upstreams.spare.base_url: warning: " in run("check", "-", stdin=doubtful).stdout
+    assert run("check", "-", "--strict", stdin=doubtful).exit_code == 1
+
+
 # --- test
 
 
