@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +111,33 @@ def test_a_configuration_that_is_not_where_it_is_sought_is_told_with_how_to_name
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("config/agora.yaml:1: document: the file cannot be read: ")
     assert "TURNKEEPER_CONFIG" in done.stderr
+
+
+TELLING = [("check", "a.yaml"), ("filters",), ("test", "a.yaml"), ("schema",)]
+
+
+def telling(folder, arguments, out):
+    (folder / "a.yaml").write_text(GOOD)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "proxy", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environ, stdout=out, stderr=subprocess.PIPE, check=False, timeout=20
+    )
+
+
+@pytest.mark.parametrize("arguments", TELLING, ids=" ".join)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_behind_a_command_is_told_in_a_line(tmp_path, arguments):
+    with Path("/dev/full").open("wb") as full:
+        done = telling(tmp_path, arguments, full)
+    said = b"Nothing more can be written here: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("arguments", TELLING, ids=" ".join)
+def test_whoever_no_longer_reads_sees_no_traceback(tmp_path, arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as pipe:  # noqa: PTH123 - it is a descriptor
+        done = telling(tmp_path, arguments, pipe)
+    assert (done.returncode, done.stderr) == (1, b"")
