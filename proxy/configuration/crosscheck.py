@@ -138,6 +138,9 @@ def _of_pipeline(pipeline: Pipeline, *, summarising: bool) -> Iterator[tuple[Pla
         yield ("request", i), message
     for i, message in accord.findings(pipeline.request):
         yield ("request", i), message
+    for i, case in enumerate(pipeline.tests):
+        if case.is_idle:
+            yield ("tests", i), "this case holds whatever comes; say what must: 'expect', for one"
 
 
 def _there(*, summarising: bool) -> Callable[[str], bool]:

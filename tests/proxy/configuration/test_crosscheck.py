@@ -340,6 +340,29 @@ def test_no_two_rules_contradict_one_another():
     assert not {(then, first) for first, then in pairs} & pairs
 
 
+@pytest.mark.parametrize(
+    ("wants", "is_told"),
+    [
+        ("", True),
+        (", headers: {A: b}, request: {temperature: 1}, answer: x", True),
+        (", expect: {}", True),
+        (", absent: [], parameters: {}", True),
+        (", expect: []", False),
+        (", expect: {lacks: ['assistant: a']}", False),
+        (", session: ~", False),
+        (", user: ann", False),
+        (", absent: [a]", False),
+        (", parameters: {a: 1}", False),
+        (", answer: x, expect_answer: x", False),
+    ],
+)
+def test_a_case_that_holds_whatever_comes_is_told(told, wants, is_told):
+    case = f"    tests:\n      - {{name: a, messages: ['user: Hi']{wants}}}\nmemory:"
+    found = told(steps("repair_history").replace("memory:", case))
+    said = "8: pipelines.default.tests.0: warning: this case holds whatever comes; say what must: 'expect',"
+    assert [line[: len(said)] for line in found] == [said] * is_told
+
+
 def test_no_warning_shows_a_secret(told):
     text = upstream("base_url: 'http://s3cret.example.com/v1', api_key: s3cret, headers: {X-Key: s3cret}")
     assert told(text)
