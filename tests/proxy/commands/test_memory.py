@@ -72,3 +72,32 @@ def test_what_is_there_is_looked_into(run: Run, tmp_path: Path, arguments: tuple
     sqlite3.connect(tmp_path / "turnkeeper.db").close()
     done = run(*arguments)
     assert (done.exit_code, done.stderr) == (0, "")
+
+
+SPELT = ("docs/a.md", "{here}/docs/a.md", "docs/../docs/a.md", "./docs/a.md", "../{name}/docs/a.md")
+
+
+def test_a_document_is_the_same_however_its_path_is_spelt(run: Run, tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("We open at nine.")
+    spelt = [each.format(here=tmp_path, name=tmp_path.name) for each in SPELT]
+    for each in spelt:
+        assert run("documents", "add", each).stdout == "1 of 1 documents were added.\n"
+    assert run("documents", "add", *spelt).stdout == "1 of 1 documents were added.\n"
+    assert run("documents", "list").stdout == "docs/a.md\n"
+    for each in spelt:
+        assert run("documents", "remove", each).exit_code == 0
+        assert run("documents", "remove", each).exit_code == 1
+        run("documents", "add", "docs")
+
+
+def test_a_document_from_elsewhere_has_its_whole_path(run: Run, tmp_path_factory: pytest.TempPathFactory):
+    document = tmp_path_factory.mktemp("elsewhere") / "b.md"
+    document.write_text("We close at six.")
+    assert run("documents", "add", str(document)).exit_code == 0
+    assert run("documents", "list").stdout == f"{document}\n"
+
+
+def test_a_pipe_gets_nothing_of_how_far_it_is(run: Run, tmp_path: Path):
+    (tmp_path / "a.md").write_text("We open at nine.")
+    assert run("documents", "add", "a.md").stderr == ""
