@@ -20,10 +20,14 @@ _NO_ARCHIVE: Final = (
     " set memory.archive.url (ARCHIVE_URL), or take this out"
 )
 
+_NO_WORKER: Final = "no worker sees sessions in the server's own process (memory:); take this out"
+
 
 def findings(settings: Settings) -> Iterator[tuple[Place, str]]:
     """Where something is asked for in vain, and what to do."""
     memory = settings.memory
+    if memory and not memory.work and memory.sessions.get_secret_value() == "memory:":
+        yield ("memory", "work"), _NO_WORKER
     if memory and memory.archive_url:
         return
     if memory:

@@ -81,6 +81,13 @@ def test_what_works_on_the_archive_needs_one(told: Told, part: str, shown: str):
     assert told(BOTH.replace("}", f", {part}}}"), shown) == []
 
 
+def test_what_waits_needs_somebody_who_sees_it(told: Told):
+    (found,) = told("{sessions: 'memory:', work: false}")
+    assert found.startswith("1: memory.work: warning: no worker sees sessions in the server's own process")
+    assert told(BOTH.replace("}", ", work: false}")) == []
+    assert told("{sessions: 'memory:', work: true}") == []
+
+
 def test_a_step_that_works_on_what_comes_needs_nothing(told: Told):
     for step in ("[repair_history]", "[restore_interrupted]", "[trim_history: {max_tokens: 100}]"):
         assert told(NOTHING, step) == []
