@@ -70,7 +70,7 @@ def memory_of(
     elsewhere = _elsewhere(url)
     opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
     guarded = Metered(Guard(opened, patience=deadline / 4), meter)
-    store = Recent(guarded, waits=not url.startswith(("sqlite:", "memory:")))
+    store = Recent(guarded, rounds=_rounds(url))
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
     archive = _archive(own, codec, elsewhere)
@@ -154,6 +154,15 @@ def _summariser(settings: SummarySettings | None, targets: Mapping[str, Target])
 
 def _file(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
+
+
+def _rounds(url: str) -> int:
+    """After how many rounds of the loop a question to the store is on its way."""
+    scheme = url.partition(":")[0]
+    if scheme in {"sqlite", "memory"}:
+        return 0
+    # A task for whoever asks; with a pool, another for the command, and the moment in which it is written.
+    return 1 if scheme.startswith("redis") and not scheme.endswith("+cluster") else 3
 
 
 def _elsewhere(url: str) -> Elsewhere | None:
