@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from filters.line import one_line
 from filters.message import Message, epoch_seconds
 from proxy.memory.compaction import fingerprint
 from proxy.memory.functions import modern
@@ -18,7 +17,6 @@ from proxy.memory.speech import is_speech
 from proxy.memory.utterance import uttered
 
 _OTHERS = "*"
-_LONGEST = 1_000_000
 _NUMBERED = frozenset({"user", "assistant"})
 
 
@@ -35,15 +33,6 @@ def shown(entries: Sequence[Entry]) -> Iterator[Message]:
         if unit is not None and entry.pending and entry.timestamp is None and entry.recorded:
             message = msgspec.structs.replace(message, timestamp=_written(entry.recorded, unit))
         yield message
-
-
-def lines(entries: Sequence[Entry]) -> list[str]:
-    """What was said, a line each: ``user: Hello``.
-
-    Tool results are no talk, nor is what a program put in the user's place.
-    """
-    said = (message_of(entry) for entry in entries if not entry.put_in)
-    return [f"{m.role}: {one_line(m.text, _LONGEST)}" for m in said if m.role != "tool" and m.text.strip()]
 
 
 def imported(messages: Sequence[Message], *, now: float) -> Session:

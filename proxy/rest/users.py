@@ -12,7 +12,7 @@ from filters.fence import fenced
 from filters.line import one_line
 from proxy import rest
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.contents import lines
+from proxy.memory.assembly import lines
 from proxy.memory.session import UNREADABLE, Session, decode, person_of
 from proxy.memory.store import Key, Listed, Store, StoreError
 from proxy.pipeline import Memory
@@ -60,7 +60,7 @@ async def _last_talk(memory: Memory, user: Key) -> list[str]:
     waiting = memory.archiving.archivist.waiting(person)
     session = waiting or (archived[-1].session if archived else None)
     held = await _held(memory.store, user, session) if session else []
-    return held or lines([turn.entry for turn in archived])[-_MOST_LINES:]
+    return held or lines(Session(entries=tuple(turn.entry for turn in archived)))[-_MOST_LINES:]
 
 
 async def _held(store: Store, user: Key, session: str) -> list[str]:
@@ -73,7 +73,7 @@ async def _held(store: Store, user: Key, session: str) -> list[str]:
 
 
 def _told(session: Session) -> list[str]:
-    said = lines(session.entries)
+    said = lines(session)
     noted = [f"notes: {one_line(one.text, _LONGEST)}" for one in session.summaries[-1:]]
     return noted + said[-_MOST_LINES:] if said else []
 

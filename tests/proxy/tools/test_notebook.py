@@ -54,14 +54,14 @@ class Dead(Shelf):
         raise StoreError("gone")
 
 
-def notebook(shelf, person=ANN, likeness=None):
+def notebook_of(shelf, person=ANN, likeness=None):
     return Notebook(person, Knowledge(shelf), Finder(shelf, likeness=likeness))
 
 
 async def told(name, arguments, shelf=None, person=ANN):
     shelf = shelf or Shelf()
     until = asyncio.get_running_loop().time() + 5
-    return json.loads(await notebook(shelf, person).carry_out(name, arguments, until))
+    return json.loads(await notebook_of(shelf, person).carry_out(name, arguments, until))
 
 
 class Hanging(Shelf):
@@ -127,7 +127,7 @@ class Round:
 
 async def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
     shelf = Hanging()
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook(shelf), 4))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(shelf), 4))
     started = time.monotonic()
     await dialogue.carry_on(Round())
     assert 1.9 < time.monotonic() - started < 3.5
@@ -150,7 +150,7 @@ class Twice(Round):
 
 
 def test_a_model_that_helps_the_search_and_is_silent_leaves_each_call_of_a_round_its_answer():
-    kit = notebook(Shelf(), likeness=Likeness(Mute(), 0.4, 0.5))
+    kit = notebook_of(Shelf(), likeness=Likeness(Mute(), 0.4, 0.5))
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), kit, 4))
     run(dialogue.carry_on(Twice()))
     assert [each.content for each in dialogue.said[1:]] == ['{"found":[]}'] * 2
