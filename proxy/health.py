@@ -62,10 +62,10 @@ class Health:
     def _tell_of_way(self, failing: bool) -> None:  # noqa: FBT001 - as a breaker tells it
         if failing:
             _log.warning(
-                "The upstream '%s' cannot be reached; it is tried again every few seconds.", self._name
+                "The upstream '%s' cannot be reached; it is tried again every few seconds", self._name
             )
         else:
-            _log.warning("The upstream '%s' can be reached again.", self._name)
+            _log.warning("The upstream '%s' can be reached again", self._name)
 
     def _tell_of(self, model: str, failing: bool) -> None:  # noqa: FBT001 - as a breaker tells it
         """Nothing of a model to which there is no way; its name is the caller's, and may be long."""
@@ -77,4 +77,4 @@ class Health:
             what = "works again for the model %.100r"
         else:
             return
-        _log.warning(f"The upstream '%s' {what}.", self._name, model)
+        _log.warning(f"The upstream '%s' {what}", self._name, model)

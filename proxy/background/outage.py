@@ -20,5 +20,5 @@ class Outage:
     def over(self) -> None:
         """Memory has answered."""
         if self._on:
-            _log.warning("Memory answers again.")
+            _log.warning("Memory answers again")
         self._on = False

@@ -59,7 +59,7 @@ def test_what_fails_is_told_of_when_it_begins_and_when_it_ends(caplog):
         return lines
 
     failing(health, "ill")
-    assert told() == ["The upstream 'main' fails for the model 'ill'; it is tried again every few seconds."]
+    assert told() == ["The upstream 'main' fails for the model 'ill'; it is tried again every few seconds"]
     for _ in range(10):
         now[0] += 20
         health.of("ill").failed()
@@ -69,7 +69,7 @@ def test_what_fails_is_told_of_when_it_begins_and_when_it_ends(caplog):
     now[0] += 20
     health.of("ill").begun()
     health.of("ill").succeeded()
-    assert told() == ["The upstream 'main' works again for the model 'ill'."]
+    assert told() == ["The upstream 'main' works again for the model 'ill'"]
 
 
 def test_a_way_that_is_closed_is_told_of_and_not_each_model_behind_it(caplog):
@@ -81,8 +81,8 @@ def test_a_way_that_is_closed_is_told_of_and_not_each_model_behind_it(caplog):
     health.of("m").begun()
     health.of("m").succeeded()
     assert [record.getMessage() for record in caplog.records] == [
-        "The upstream 'main' cannot be reached; it is tried again every few seconds.",
-        "The upstream 'main' can be reached again.",
+        "The upstream 'main' cannot be reached; it is tried again every few seconds",
+        "The upstream 'main' can be reached again",
     ]
 
 

@@ -137,7 +137,7 @@ def test_a_memory_that_is_away_is_told_of_when_that_begins_and_when_it_ends(
         asyncio.run(run())
     assert [(line.levelname, line.getMessage()) for line in caplog.records] == [
         ("WARNING", "Memory does not answer: nobody there"),
-        ("WARNING", "Memory answers again."),
+        ("WARNING", "Memory answers again"),
         ("WARNING", "Memory does not answer: nobody there"),
     ]
 
