@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from proxy.memory.archive import knowledge, meanings, oblivion, search, turns
-from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Query, Turn, Unmeant
+from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Gone, Query, Turn, Unmeant
 from proxy.memory.archive.engine import Engine
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
@@ -61,7 +61,7 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.talks, tenant, after, limit))
 
-    async def forget(self, person: Scope, *, at: float) -> int:
+    async def forget(self, person: Scope, *, at: float) -> Gone:
         """As the protocol has it."""
         return await self._engine.write(partial(oblivion.forget, person, at=at))
 
