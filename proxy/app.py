@@ -125,6 +125,7 @@ class App:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         if self.memory:
+            await self.memory.open()
             self.memory.start()
         self.phase = "ready"
         self._begin()

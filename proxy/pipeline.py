@@ -1,7 +1,9 @@
 """What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, tzinfo
+from typing import Final
 
 import msgspec
 
@@ -22,11 +24,14 @@ from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
-from proxy.memory.store import Key
+from proxy.memory.store import Key, StoreError
 from proxy.memory.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream
+
+# A store's own patience ends a moment before, so that it is known to be away.
+_OPENING: Final = 1.1
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +95,15 @@ class Memory(msgspec.Struct, frozen=True):
         """Whether turns wait for a store that does not take them, or it does not even answer."""
         return self.recorder.failing or (self.pulse is not None and self.pulse.silent)
 
+    async def open(self) -> None:
+        """The stores are open, so that no call waits for that; they are away where that takes a second."""
+        until = asyncio.get_running_loop().time() + _OPENING
+        answers = await _answers(self.store.ping, until)
+        if self.pulse:
+            self.pulse.silent = not answers
+        if self.archiving:
+            await _answers(self.archiving.archive.ping, until)
+
     def start(self) -> None:
         """Begins what is done beside the calls."""
         if self.archiving:
@@ -105,6 +119,16 @@ class Memory(msgspec.Struct, frozen=True):
                 await self.archiving.mem0.aclose()
         await self.episodes.aclose()
         await self.store.aclose()
+
+
+async def _answers(ping: Callable[[], Awaitable[None]], until: float) -> bool:
+    """Whether a store takes something by then, in the loop's time."""
+    try:
+        async with asyncio.timeout_at(until):
+            await ping()
+    except (StoreError, TimeoutError):
+        return False
+    return True
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
