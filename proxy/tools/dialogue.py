@@ -16,13 +16,14 @@ class Heard(Protocol):
     """One round as it was heard: what was said in it, what is to be carried out, and what it took.
 
     ``calls`` are ours to carry out before the model goes on, ``aside`` ours that were called beside the
-    client's own.
+    client's own. It is ``mute`` where ours were called in vain, and nobody was told anything.
     """
 
     text: str
     calls: Sequence[Call]
     aside: Sequence[Call]
     usage: dict[str, Any]
+    mute: bool
 
 
 class Dialogue:

@@ -112,7 +112,7 @@ async def test_what_is_stored_can_be_forgotten_and_of_nobody_nothing_is_kept():
 class Round:
     """A round in which all three tools are called, twice each."""
 
-    text, aside, usage = "", (), {}
+    text, aside, usage, mute = "", (), {}, False
     calls = tuple(
         {"id": "", "function": {"name": name, "arguments": '{"text": "Ann.", "query": "Ann", "id": "1"}'}}
         for name in (*TOOLS, *TOOLS)
