@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -28,7 +29,7 @@ from proxy.trace import Content
 from proxy.wire import Call
 
 _log = logging.getLogger("turnkeeper")
-_DEGRADED = "x-turnkeeper-degraded"
+DEGRADED: Final = "x-turnkeeper-degraded"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,7 +60,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch = reply.watch
     watch.clock.mark("memory")
-    heard, known, told, read = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
+    heard, known, told, read = await recollect(call, pipeline, who, partial(reply.add, DEGRADED))
     context = _context(who, known, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
@@ -142,10 +143,10 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
 
 def _own_up(notes: chain.Notes, reply: Reply) -> None:
     for name in notes.left_out:
-        reply.add(_DEGRADED, name)
+        reply.add(DEGRADED, name)
     for name in dict.fromkeys(notes.skipped or ()):
         _log.warning("The filter '%s' has failed; the turn went on without it.", name)
-        reply.add(_DEGRADED, name)
+        reply.add(DEGRADED, name)
 
 
 def _question(
