@@ -21,6 +21,7 @@ from proxy.memory.episodes.source import Episodes
 from proxy.memory.knowledge import Knowledge
 from proxy.memory.mem0 import Mem0
 from proxy.memory.people import People
+from proxy.memory.promises import Promises
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
@@ -62,7 +63,10 @@ Facts = Callable[[Key], Awaitable[Sequence[str]]]
 
 
 class Archiving(msgspec.Struct, frozen=True):
-    """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls."""
+    """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls.
+
+    ``promises`` are changes of facts that callers have heard of.
+    """
 
     archive: Archive
     finder: Finder
@@ -71,6 +75,7 @@ class Archiving(msgspec.Struct, frozen=True):
     knowledge: Knowledge
     acquaintance: Acquaintance
     mem0: Mem0 | None = None
+    promises: Promises = msgspec.field(default_factory=Promises)
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -113,6 +118,7 @@ class Memory(msgspec.Struct, frozen=True):
         """Writes down what is left, and closes the store."""
         await self.recorder.drain()
         if self.archiving:
+            await self.archiving.promises.drain()
             await self.archiving.archivist.aclose()
             await self.archiving.archive.aclose()
             if self.archiving.mem0:

@@ -26,6 +26,7 @@ from proxy.session import Identity
 from proxy.silence import Silence
 from proxy.supersession import number
 from proxy.trace import Content
+from proxy.transcript import transcript
 from proxy.wire import Call
 
 _log = logging.getLogger("turnkeeper")
@@ -78,6 +79,8 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         watch.fell_back = fallback.upstream != pipeline.targets[0].name
         if pipeline.memory and who.key and tape:
             said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
+            if (dialogue := fallback.dialogue) and dialogue.owing and transcript(said.answer).reached:
+                dialogue.keep()
             asked = {
                 "user": who.user,
                 "turn": watch.turn,
@@ -100,7 +103,7 @@ async def _pass_on(  # noqa: PLR0913, PLR0917
     try:
         async with speaking if question.streaming else nullcontext():
             with await fallback.begin() as begun:
-                await relay.pass_on(begun, answer, reply)
+                await relay.pass_on(begun, answer, reply, fallback.dialogue)
     finally:
         answer.close()
 

@@ -53,6 +53,19 @@ class Dialogue:
         """What the model said beside its calls."""
         return "".join(message.text for message in self.said if message.role == "assistant")
 
+    @property
+    def owing(self) -> bool:
+        """Whether tools have told of a change that is not made as long as nothing reaches the client."""
+        return self._kit.owing
+
+    def keep(self) -> None:
+        """Something of the answer has reached the client: the change is made."""
+        self._kit.keep()
+
+    async def kept(self) -> None:
+        """The same before an answer ends, so that whoever asks then finds it changed."""
+        await self._kit.kept()
+
     def leave_to(self, speaker: object) -> None:
         """What one answer says is what the client gets; no other has anything carried out."""
         self._speaker = speaker

@@ -55,7 +55,10 @@ class Dead(Shelf):
 async def told(name, arguments, shelf=None, person=ANN):
     shelf = shelf or Shelf()
     until = asyncio.get_running_loop().time() + 5
-    return json.loads(await Notebook(person, Knowledge(shelf), shelf).carry_out(name, arguments, until))
+    notebook = Notebook(person, Knowledge(shelf), shelf)
+    found = json.loads(await notebook.carry_out(name, arguments, until))
+    await notebook.kept()
+    return found
 
 
 class Hanging(Shelf):
