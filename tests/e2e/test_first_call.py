@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import AGORA
+from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import LOOPBACK, free_port
 from tests.proxy_server import ProxyServer
@@ -55,6 +56,13 @@ def test_the_first_call_finds_the_stores_open(serve: Serve, tmp_path: Path, conf
         over.join()
     assert told == {"status": "ready", "degraded": []}
     assert [got.headers.get("x-turnkeeper-degraded") for got in answers] == [None, None]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis", "postgresql"])
+def test_so_it_does_wherever_memory_is(serve: Serve, address: Address, kind: str) -> None:
+    proxy = serve(AGORA, MEMORY_URL=address(kind))
+    assert proxy.client.get("/readyz").json() == {"status": "ready", "degraded": []}
+    assert said(proxy, "Hello?").headers.get("x-turnkeeper-degraded") is None
 
 
 def test_the_first_call_after_a_restart_has_what_was_said_before(
