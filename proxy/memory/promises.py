@@ -35,7 +35,7 @@ class Promises:
             for task in late:
                 task.cancel()
             if late:
-                _log.error("%d answers' changes of what is known could not be written.", len(late))
+                _log.error("%d answers' changes of what is known could not be written", len(late))
 
 
 async def _done(works: Sequence[Work]) -> None:
