@@ -24,6 +24,7 @@ from proxy.silence import Silence
 from proxy.supersession import number
 from proxy.telemetry.watch import Watch
 from proxy.trace import Content
+from proxy.transcript import transcript
 from proxy.wire import Call
 
 _log = logging.getLogger("turnkeeper")
@@ -88,7 +89,7 @@ async def _pass_on(content: Content, fallback: Fallback, reply: Reply, tape: lis
     try:
         async with speaking if fallback.streaming else nullcontext():
             with await fallback.begin() as begun:
-                await relay.pass_on(begun, answer, reply)
+                await relay.pass_on(begun, answer, reply, fallback.dialogue)
     finally:
         answer.close()
 
@@ -118,6 +119,8 @@ def _ended(
             attempt=attempts.of(content.call),
             ended=time.time(),
         )
+        if (dialogue := fallback.dialogue) and dialogue.owing and transcript(said.answer).reached:
+            dialogue.keep()
         pipeline.memory.recorder.put(said)
 
 

@@ -10,6 +10,7 @@ from proxy.routing.attempt import Begun, Due, attempt
 from proxy.routing.candidates import Candidate, Candidates
 from proxy.routing.course import Course
 from proxy.telemetry.tries import Tries
+from proxy.tools import Dialogue
 
 # With less than this left, in seconds, an upstream could not answer anyway.
 _LEAST = 0.02
@@ -38,6 +39,11 @@ class Fallback:
         self._due = self._patience if question.streaming else self._since + pipeline.total
         self._begun: Begun | None = None
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
+
+    @property
+    def dialogue(self) -> Dialogue | None:
+        """What the model and our tools tell each other, if it has any."""
+        return self._course.dialogue
 
     @property
     def rounds(self) -> int:

@@ -42,9 +42,13 @@ class Reload:
             seen = self._contents()
             try:
                 # In a thread: callers wait on the loop, and to read a machine's certificates takes a while.
-                self._take_over(*await asyncio.to_thread(self._read, self._app.metrics))
+                settings, parts = await asyncio.to_thread(self._read, self._app.metrics)
             except ConfigError as error:
                 _log.error("The configuration stays as it was:\n%s", error.message)
+            else:
+                if parts.memory:
+                    await parts.memory.open()
+                self._take_over(settings, parts)
             # A file that is named only now was read just now.
             self._seen = self._contents() | seen
 

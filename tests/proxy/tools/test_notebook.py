@@ -61,7 +61,10 @@ def notebook_of(shelf, person=ANN, likeness=None):
 async def told(name, arguments, shelf=None, person=ANN):
     shelf = shelf or Shelf()
     until = asyncio.get_running_loop().time() + 5
-    return json.loads(await notebook_of(shelf, person).carry_out(name, arguments, until))
+    notebook = notebook_of(shelf, person)
+    found = json.loads(await notebook.carry_out(name, arguments, until))
+    await notebook.kept()
+    return found
 
 
 class Hanging(Shelf):
@@ -118,7 +121,7 @@ async def test_what_is_stored_can_be_forgotten_and_of_nobody_nothing_is_kept():
 class Round:
     """A round in which all three tools are called, twice each."""
 
-    text, aside, usage = "", (), {}
+    text, aside, usage, mute = "", (), {}, False
     calls = tuple(
         {"id": "", "function": {"name": name, "arguments": '{"text": "Ann.", "query": "Ann", "id": "1"}'}}
         for name in (*TOOLS, *TOOLS)
