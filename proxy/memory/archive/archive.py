@@ -152,13 +152,13 @@ class Archive(Protocol):
         ...
 
     async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
-        """What was said by the person and in the person's talks; each with the number to go on ``after``."""
+        """What was said by and to the person, and in the person's talks; each with its number, to go on ``after``."""
         ...
 
     async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
         """The end, in order, of the talk that was spoken in last of those in which the person spoke.
 
-        Of another's talk it is what the person said.
+        Of another's talk it is what the person said, and was answered.
         """
         ...
 
@@ -229,7 +229,10 @@ class Archive(Protocol):
         ...
 
     async def reindex(self, *, limit: int = 20) -> int:
-        """Indexes a few texts anew that were indexed when words were told apart in another way; how many."""
+        """Indexes texts anew that were indexed under another's name, or by words told apart otherwise; how many.
+
+        It is one talk, or a few texts.
+        """
         ...
 
     async def scrub(self) -> None:

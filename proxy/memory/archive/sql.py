@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from proxy.memory.archive import knowledge, meanings, oblivion, search, turns
+from proxy.memory.archive import knowledge, meanings, oblivion, search, turns, unplaced
 from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Query, Turn, Unmeant
 from proxy.memory.archive.engine import Engine
 from proxy.memory.archive.lexicon import Scope
@@ -116,7 +116,8 @@ class SqlArchive:
 
     async def reindex(self, *, limit: int = 20) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(meanings.reindex, self._shelf, limit))
+        placed = await self._engine.write(partial(unplaced.place, self._shelf))
+        return placed or await self._engine.write(partial(meanings.reindex, self._shelf, limit))
 
     async def scrub(self) -> None:
         """As the protocol has it."""

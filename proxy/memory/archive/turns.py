@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from proxy.memory.archive.archive import Turn
@@ -28,6 +28,7 @@ from proxy.memory.archive.words import (
     TURNS,
     TURNS_OF,
 )
+from proxy.memory.guests import guests
 from proxy.memory.session import Entry, Session
 from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, Key
@@ -44,6 +45,13 @@ class _Place(NamedTuple):
     position: int
 
 
+class _Part(NamedTuple):
+    """An entry, and whose it is, where that is another than the session's person."""
+
+    entry: Entry
+    guest: str | None
+
+
 class _Talk(NamedTuple):
     """The session that is being kept, and its person."""
 
@@ -55,8 +63,8 @@ class _Talk(NamedTuple):
 
 def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]:
     """As the archive's ``keep``."""
-    entries = yield from _welcome(key, session, session.entries)
-    if session.entries and not any(entries):
+    parts = yield from _welcome(key, session, session.entries)
+    if session.entries and not any(parts):
         return session.moved
     talk = yield from _talk(key, session, mark)
     if talk is None:
@@ -64,7 +72,7 @@ def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]
     hot = {"talk": talk.id, **_hot(session)}
     rows: Rows = yield from asked(KEPT, hot)
     kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
-    put = yield from _put(shelf, talk, entries, session.moved, {name: one[1] for name, one in kept.items()})
+    put = yield from _put(shelf, talk, parts, session.moved, {name: one[1] for name, one in kept.items()})
     for place in kept.keys() - put:
         yield from _remove(kept[place][0])
     reach = yield from first(REACH, hot)
@@ -75,11 +83,11 @@ def keep_moved(
     shelf: Shelf, key: Key, session: Session, moved: Sequence[Entry], *, start: int
 ) -> Steps[None]:
     """As the archive's ``keep_moved``."""
-    entries = yield from _welcome(key, session, moved)
-    if any(entries):
+    parts = yield from _welcome(key, session, moved)
+    if any(parts):
         talk = yield from _talk(key, session, session.updated)
         if talk is not None:
-            yield from _put(shelf, talk, entries, start, {})
+            yield from _put(shelf, talk, parts, start, {})
 
 
 def marks(tenant: str) -> Steps[dict[str, float]]:
@@ -146,49 +154,62 @@ def _hot(session: Session) -> dict[str, object]:
 
 
 def _put(
-    shelf: Shelf, talk: _Talk, entries: Sequence[Entry | None], start: int, kept: dict[_Place, bytes]
+    shelf: Shelf, talk: _Talk, parts: Sequence[_Part | None], start: int, kept: dict[_Place, bytes]
 ) -> Steps[set[_Place]]:
     put = set()
-    for place, ordinal, entry in _placed(entries, start):
+    for place, ordinal, part in _placed(parts, start):
         put.add(place)
-        yield from _put_one(shelf, talk, place, ordinal, entry, kept.get(place))
+        yield from _put_one(shelf, talk, place, ordinal, part, kept.get(place))
     return put
 
 
-def _placed(entries: Sequence[Entry | None], start: int) -> Iterator[tuple[_Place, int, Entry]]:
+def _placed(parts: Sequence[_Part | None], start: int) -> Iterator[tuple[_Place, int, _Part]]:
     counted: Counter[tuple[int, int, str]] = Counter()
-    for ordinal, entry in enumerate(entries, start):
-        if entry is not None:
-            name = entry.life, entry.turn, entry.role
-            yield _Place(*name, counted[name]), ordinal, entry
+    for ordinal, part in enumerate(parts, start):
+        if part is not None:
+            name = part.entry.life, part.entry.turn, part.entry.role
+            yield _Place(*name, counted[name]), ordinal, part
             counted[name] += 1
 
 
 def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it stands
-    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, entry: Entry, known: bytes | None
+    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, part: _Part, known: bytes | None
 ) -> Steps[None]:
-    speaker = None
-    if entry.role == "user" and entry.user and entry.user != talk.user:
-        speaker = yield from owner_for(Scope(talk.key.tenant, entry.user))
-    mark = shelf.digest(ordinal, talk.owner, speaker, entry)
+    entry, guest = part
+    speaker = yield from _speaker(talk, part)
+    # Whoever is named may be the session's person under another name.
+    mark = shelf.digest(ordinal, talk.owner, speaker and (speaker, guest is None), entry)
     if mark == known:
         return
-    at = entry.at
     row = place._asdict() | {
         "talk": talk.id,
         "place": ordinal,
         "owner": talk.owner,
         "speaker": speaker,
-        "at": at,
+        "at": entry.at,
         "recorded": entry.recorded,
         "digest": mark,
         "blob": shelf.sealed(talk.key, entry),
     }
     item = yield from first(PUT_TURN, row)
-    if talk.user and talk.owner is not None and entry.role in _SPOKEN:
-        scope, line = Scope(talk.key.tenant, talk.user), Line(TURN, item, at, talk.id, ordinal)
+    owner, person = (speaker, guest) if guest else (talk.owner, talk.user)
+    if talk.owner is not None and owner is not None:
+        line = Line(TURN, item, entry.at, talk.id, ordinal)
+        yield from indexed(shelf, Scope(talk.key.tenant, person or ""), owner, entry, line)
+
+
+def _speaker(talk: _Talk, part: _Part) -> Steps[int | None]:
+    """The number of the other person whose it is, or whom it names."""
+    named = part.entry.user if part.entry.role == "user" else None
+    name = part.guest or (named if named != talk.user else None)
+    return (yield from owner_for(Scope(talk.key.tenant, name))) if name else None
+
+
+def indexed(shelf: Shelf, person: Scope, owner: int, entry: Entry, line: Line) -> Steps[None]:
+    """Puts the words of an entry into its person's index, if it is any that was spoken."""
+    if entry.role in _SPOKEN:
         # What a program put in the user's place would be told as the user's words.
-        yield from shelf.indexed(scope, talk.owner, "" if entry.put_in else entry.text, line)
+        yield from shelf.indexed(person, owner, "" if entry.put_in else entry.text, line)
 
 
 def _remove(item: int) -> Steps[None]:
@@ -196,7 +217,7 @@ def _remove(item: int) -> Steps[None]:
     yield from asked(NO_TURN, {"item": item})
 
 
-def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[Entry | None]]:
+def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[_Part | None]]:
     """The entries with ``None`` for those of a forgotten person or session."""
     names = {entry.user for entry in entries if entry.user} | ({session.user} if session.user else set())
     buried = {}
@@ -208,11 +229,13 @@ def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list
     else:
         owners = yield from buried_at(key.tenant, STRANGERS, key.session)
     return [
-        None if _is_refused(entry, whole, owners, buried.get(entry.user or "", 0.0)) else entry
-        for entry in entries
+        None if _is_refused(part, buried, whole, owners) else part
+        for part in map(_Part, entries, guests(session, entries))
     ]
 
 
-def _is_refused(entry: Entry, *forgotten: float) -> bool:
+def _is_refused(part: _Part, buried: Mapping[str, float], *forgotten: float) -> bool:
+    entry, guest = part
     said = min(entry.recorded, entry.at)
-    return any(refuses(at, said=said, recorded=entry.recorded) for at in forgotten if at)
+    theirs = (buried.get(name or "", 0.0) for name in (entry.user, guest))
+    return any(refuses(at, said=said, recorded=entry.recorded) for at in (*theirs, *forgotten) if at)

@@ -1,0 +1,177 @@
+"""Several persons in one conversation: each is told of his own words, and nobody of another's."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
+from tests.proxy_server import ProxyServer
+
+CONFIG = """
+memory: {sessions: "${MEMORY_URL}", deadline: 5s}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines:
+  default: {upstreams: [main], request: [restore_history, recall]}
+  tools: {upstreams: [main], tools: [memory_recall]}
+"""
+BOBS = "I am Bob, I love jazz."
+EVES = "I am Eve, I take insulin every morning."
+ANSWERS = ["", "Jazz, I see.", "Insulin, I see.", "Berlin has jazz."]
+QUESTION = "When do I take insulin, and who loves jazz?"
+Serve = Callable[..., ProxyServer]
+
+
+def answering(request: Any) -> Any:
+    """The answer to the turn that is asked for."""
+    turn = sum(message["role"] == "user" for message in request.json["messages"])
+    return sse(stream_of(ANSWERS[turn]))
+
+
+@pytest.fixture
+def proxy(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
+    upstream.script = answering
+    return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
+
+
+def user(text: str, turn: int, name: str | None = None) -> dict[str, Any]:
+    by = {"metadata": {"source": "asr", "user": name}} if name else {}
+    return {"role": "user", "content": text, "turn_id": turn, **by}
+
+
+def answer(turn: int) -> dict[str, Any]:
+    told = {"turn_id": turn, "metadata": {"source": "llm"}}
+    return {"role": "assistant", "content": ANSWERS[turn], **told}
+
+
+WINDOW = [user(BOBS, 1, "bob"), answer(1), user(EVES, 2, "eve")]
+
+
+def settle(proxy: ProxyServer) -> None:
+    """All that was said is written and archived."""
+    time.sleep(0.1)
+    memory = proxy.app.memory
+    assert memory is not None
+
+    async def idle() -> None:
+        await memory.recorder.drain()
+        assert memory.archiving is not None
+        await memory.archiving.archivist.idle()
+
+    proxy.run(idle(), within=60)
+    time.sleep(0.1)
+
+
+def talked(proxy: ProxyServer, window: list[dict[str, Any]] = WINDOW) -> None:
+    """Each that speaks is answered, in one room."""
+    for end in range(1, len(window) + 1, 2):
+        proxy.chat(window[:end], channel="room", stream=True)
+    settle(proxy)
+
+
+def found(proxy: ProxyServer, name: str, role: str = "user") -> set[str]:
+    body = {"user": name, "query": QUESTION, "limit": 50}
+    results = proxy.client.post("/v1/memory/search", json=body).json()["results"]
+    return {one["text"] for one in results if one["role"] == role}
+
+
+def exported(proxy: ProxyServer, name: str) -> Any:
+    return proxy.client.get(f"/v1/memory/users/{name}/export").json()
+
+
+def contents(proxy: ProxyServer, session: str = "room") -> list[str]:
+    held = proxy.client.get(f"/v1/memory/sessions/{session}").json()
+    return [message["content"] for message in held["contents"]]
+
+
+def test_each_finds_his_own_words(proxy: ProxyServer) -> None:
+    talked(proxy)
+    assert (found(proxy, "bob"), found(proxy, "eve")) == ({BOBS}, {EVES})
+    assert found(proxy, "bob", "assistant") == {ANSWERS[1]}
+    assert found(proxy, "eve", "assistant") == {ANSWERS[2]}
+
+
+def test_each_is_told_his_own_words_in_a_later_call(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    talked(proxy)
+    for name, own, others in (("bob", BOBS, EVES), ("eve", EVES, BOBS)):
+        proxy.chat([user(QUESTION, 1, name)], channel=f"later-{name}", stream=True)
+        shown = upstream.last.json["messages"][-1]["content"]
+        assert f"the caller said: {own}" in shown
+        assert others not in shown
+
+
+@pytest.mark.parametrize(("name", "own", "others"), [("bob", BOBS, EVES), ("eve", EVES, BOBS)])
+def test_a_model_looks_up_the_callers_own_words(
+    proxy: ProxyServer, upstream: FakeUpstream, name: str, own: str, others: str
+) -> None:
+    talked(proxy)
+    function = {"name": "memory_recall", "arguments": json.dumps({"query": QUESTION})}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    rounds = iter([sse(ROLE + delta(tool_calls=[call]) + delta(finish="tool_calls") + DONE)])
+    upstream.script = lambda _: next(rounds, sse(stream_of("So.")))
+    body = {"model": "m", "channel": "later", "stream": True, "messages": [user(QUESTION, 1, name)]}
+    proxy.client.post("/pipelines/tools/v1/chat/completions", json=body).raise_for_status()
+    told = json.loads(upstream.last.json["messages"][-1]["content"])["found"]
+    words = {one["text"] for one in told if one["said_by"] == "user"}
+    assert own in words
+    assert others not in words
+
+
+def test_whoever_nobody_names_is_the_sessions_person(proxy: ProxyServer) -> None:
+    talked(proxy, [user(BOBS, 1, "bob"), answer(1), user(EVES, 2)])
+    assert found(proxy, "bob") == {BOBS, EVES}
+
+
+def test_an_export_holds_what_was_answered_in_anothers_conversation(proxy: ProxyServer) -> None:
+    talked(proxy)
+    eves = exported(proxy, "eve")
+    said = [EVES, ANSWERS[2]]
+    assert [message["content"] for message in eves["sessions"][0]["contents"]] == said
+    assert [turn["message"]["content"] for turn in eves["turns"]] == said
+
+
+def test_a_forgotten_guest_takes_the_answers_along(proxy: ProxyServer) -> None:
+    talked(proxy)
+    assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
+    assert contents(proxy) == [BOBS, ANSWERS[1]]
+    later = [*WINDOW, answer(2), user("And jazz from Berlin?", 3, "bob")]
+    proxy.chat(later, channel="room", stream=True)
+    settle(proxy)
+    assert contents(proxy) == [BOBS, ANSWERS[1], "And jazz from Berlin?", ANSWERS[3]]
+    assert found(proxy, "eve") == set()
+    assert found(proxy, "bob") == {BOBS, "And jazz from Berlin?"}
+    assert len(exported(proxy, "bob")["turns"]) == 4
+
+
+def test_with_the_sessions_person_goes_what_its_guests_said_there(proxy: ProxyServer) -> None:
+    talked(proxy)
+    assert proxy.client.delete("/v1/memory/users/bob").status_code == 204
+    assert found(proxy, "bob") == found(proxy, "eve") == set()
+    assert exported(proxy, "eve")["turns"] == []
+
+
+# --- whose session it is
+
+
+def test_a_session_is_of_him_who_spoke_first(proxy: ProxyServer) -> None:
+    """The proxy joins a conversation that has begun, and nothing but its messages names anybody."""
+    proxy.chat(WINDOW, channel="room", stream=True)
+    settle(proxy)
+    assert proxy.client.get("/v1/memory/sessions/room").json()["turnkeeper"]["user"] == "bob"
+    assert (found(proxy, "bob"), found(proxy, "eve")) == ({BOBS}, {EVES})
+    assert BOBS not in json.dumps(exported(proxy, "eve"))
+    assert BOBS not in proxy.client.get("/v1/memory/users/eve/system_messages").text
+    assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
+    assert contents(proxy) == [BOBS, ANSWERS[1]]
+    assert found(proxy, "bob") == {BOBS}
+
+
+@pytest.mark.parametrize("where", [{"headers": {"X-User-Id": "eve"}}, {"user_id": "eve"}])
+def test_whom_a_request_names_is_its_sessions_person(proxy: ProxyServer, where: dict[str, Any]) -> None:
+    proxy.chat(WINDOW, channel="room", stream=True, **where)
+    settle(proxy)
+    assert proxy.client.get("/v1/memory/sessions/room").json()["turnkeeper"]["user"] == "eve"
+    assert (found(proxy, "bob"), found(proxy, "eve")) == ({BOBS}, {EVES})
