@@ -79,6 +79,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
             said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
             asked = {
                 "user": who.user,
+                "by_message": who.by_message,
                 "turn": watch.turn,
                 "model": fallback.model,
                 "again": fallback.rounds > 0,

@@ -152,7 +152,10 @@ class Archive(Protocol):
         ...
 
     async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
-        """What was said by and to the person, and in the person's talks; each with its number, to go on ``after``."""
+        """What the person said and was answered, and all of the person's talks.
+
+        Each comes with the number to go on ``after``.
+        """
         ...
 
     async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
@@ -229,9 +232,9 @@ class Archive(Protocol):
         ...
 
     async def reindex(self, *, limit: int = 20) -> int:
-        """Indexes texts anew that were indexed under another's name, or by words told apart otherwise; how many.
+        """Indexes anew what was indexed in another's name, a talk at a time, or in an older way; how many.
 
-        It is one talk, or a few texts.
+        In an older way are texts that were indexed when words were told apart otherwise: a few at a time.
         """
         ...
 

@@ -152,7 +152,8 @@ END: Final = Statement(
 _THEIRS: Final = "owner = :owner OR speaker = :owner"
 FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner = :owner")
 FORGET_SPOKEN: Final = Statement(
-    f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND item IN (SELECT id FROM turnkeeper_turns WHERE {_THEIRS})"
+    "DELETE FROM turnkeeper_passages WHERE kind = 1 AND item IN"
+    f" (SELECT id FROM turnkeeper_turns WHERE {_THEIRS})"
 )
 FORGET_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE {_THEIRS} RETURNING id")
 FORGET_FACTS: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner RETURNING id")
