@@ -1,10 +1,13 @@
-"""Who else speaks in somebody's session, and what of it is theirs."""
+"""Who else speaks in somebody's session, and what of it is theirs to find."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Final
 
 from proxy.memory.segment import Reach
 from proxy.memory.session import Entry, Session
 
+NOBODY: Final = ""
+"""Whose it is what was answered to words that are forgotten."""
 _RESULTS = frozenset({"tool", "function"})
 
 
@@ -15,23 +18,16 @@ def guests(session: Session, entries: Iterable[Entry]) -> list[str | None]:
     before it in its turn, and a result goes with its call. ``entries`` are in order, and each turn whole.
     """
     own = {None, session.user, session.alias}
+    unasked = None if session.forgotten is None else NOBODY
     place: Reach | None = None
     found: list[str | None] = []
-    asking = calling = None
+    asking = calling = unasked
     for entry in entries:
         if entry.place != place:
-            place, asking, calling = entry.place, None, None
+            place, asking, calling = entry.place, unasked, unasked
         if entry.role == "user":
             asking = None if entry.user in own else entry.user
         elif entry.role not in _RESULTS:
             calling = asking
         found.append(calling if entry.role in _RESULTS else asking)
     return found
-
-
-def parted(session: Session, entries: Sequence[Entry], name: str) -> tuple[list[Entry], list[Entry]]:
-    """What a person said among these entries or was answered, and what is left without it."""
-    theirs, left = list[Entry](), list[Entry]()
-    for entry, guest in zip(entries, guests(session, entries), strict=True):
-        (theirs if name in {entry.user, guest} else left).append(entry)
-    return theirs, left

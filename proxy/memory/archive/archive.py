@@ -152,16 +152,13 @@ class Archive(Protocol):
         ...
 
     async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
-        """What the person said and was answered, and all of the person's talks.
-
-        Each comes with the number to go on ``after``.
-        """
+        """What was said by the person and in the person's talks; each with the number to go on ``after``."""
         ...
 
     async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
         """The end, in order, of the talk that was spoken in last of those in which the person spoke.
 
-        Of another's talk it is what the person said, and was answered.
+        Of another's talk it is what the person said.
         """
         ...
 

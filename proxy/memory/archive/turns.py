@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from proxy.memory.archive.archive import Turn
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.archive.oblivion import buried_at, refuses
 from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
+from proxy.memory.archive.welcome import Part, welcome
 from proxy.memory.archive.words import (
     END,
     KEPT,
@@ -17,18 +17,14 @@ from proxy.memory.archive.words import (
     MARKS,
     NO_PASSAGE,
     NO_TURN,
-    PERSON,
     PUT_TURN,
     REACH,
-    SESSION,
-    STRANGERS,
     TALK,
     TALKS,
     TURN,
     TURNS,
     TURNS_OF,
 )
-from proxy.memory.guests import guests
 from proxy.memory.session import Entry, Session
 from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, Key
@@ -45,25 +41,23 @@ class _Place(NamedTuple):
     position: int
 
 
-class _Part(NamedTuple):
-    """An entry, and whose it is, where that is another than the session's person."""
-
-    entry: Entry
-    guest: str | None
-
-
 class _Talk(NamedTuple):
-    """The session that is being kept, and its person."""
+    """The session that is being kept, its person, and the numbers of others who speak in it."""
 
     id: int
     key: Key
     user: str | None
     owner: int | None
+    others: Mapping[str, int]
+
+    def named(self, entry: Entry) -> str | None:
+        """The other person whom a user's words name."""
+        return entry.user if entry.role == "user" and entry.user != self.user else None
 
 
 def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]:
     """As the archive's ``keep``."""
-    parts = yield from _welcome(key, session, session.entries)
+    parts = yield from welcome(key, session, session.entries)
     if session.entries and not any(parts):
         return session.moved
     talk = yield from _talk(key, session, mark)
@@ -83,7 +77,7 @@ def keep_moved(
     shelf: Shelf, key: Key, session: Session, moved: Sequence[Entry], *, start: int
 ) -> Steps[None]:
     """As the archive's ``keep_moved``."""
-    parts = yield from _welcome(key, session, moved)
+    parts = yield from welcome(key, session, moved)
     if any(parts):
         talk = yield from _talk(key, session, session.updated)
         if talk is not None:
@@ -143,7 +137,7 @@ def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
     owner = None
     if session.user:
         owner = yield from owner_for(Scope(key.tenant, session.user))
-    return _Talk(id_, key, session.user, owner)
+    return _Talk(id_, key, session.user, owner, {})
 
 
 def _hot(session: Session) -> dict[str, object]:
@@ -154,16 +148,25 @@ def _hot(session: Session) -> dict[str, object]:
 
 
 def _put(
-    shelf: Shelf, talk: _Talk, parts: Sequence[_Part | None], start: int, kept: dict[_Place, bytes]
+    shelf: Shelf, talk: _Talk, parts: Sequence[Part | None], start: int, kept: dict[_Place, bytes]
 ) -> Steps[set[_Place]]:
     put = set()
+    talk = talk._replace(others=(yield from _others(talk, parts)))
     for place, ordinal, part in _placed(parts, start):
         put.add(place)
         yield from _put_one(shelf, talk, place, ordinal, part, kept.get(place))
     return put
 
 
-def _placed(parts: Sequence[_Part | None], start: int) -> Iterator[tuple[_Place, int, _Part]]:
+def _others(talk: _Talk, parts: Sequence[Part | None]) -> Steps[dict[str, int]]:
+    names = {name for part in parts if part for name in (talk.named(part.entry), part.guest) if name}
+    numbers = {}
+    for name in sorted(names):
+        numbers[name] = yield from owner_for(Scope(talk.key.tenant, name))
+    return numbers
+
+
+def _placed(parts: Sequence[Part | None], start: int) -> Iterator[tuple[_Place, int, Part]]:
     counted: Counter[tuple[int, int, str]] = Counter()
     for ordinal, part in enumerate(parts, start):
         if part is not None:
@@ -173,12 +176,14 @@ def _placed(parts: Sequence[_Part | None], start: int) -> Iterator[tuple[_Place,
 
 
 def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it stands
-    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, part: _Part, known: bytes | None
+    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, part: Part, known: bytes | None
 ) -> Steps[None]:
     entry, guest = part
-    speaker = yield from _speaker(talk, part)
+    speaker = talk.others.get(talk.named(entry) or "")
+    owner = talk.owner if guest is None else talk.others.get(guest)
     # Whoever is named may be the session's person under another name.
-    mark = shelf.digest(ordinal, talk.owner, speaker and (speaker, guest is None), entry)
+    whose = None if speaker is None and guest is None else (speaker, guest is not None and owner)
+    mark = shelf.digest(ordinal, talk.owner, whose, entry)
     if mark == known:
         return
     row = place._asdict() | {
@@ -192,22 +197,16 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
         "blob": shelf.sealed(talk.key, entry),
     }
     item = yield from first(PUT_TURN, row)
-    owner, person = (speaker, guest) if guest else (talk.owner, talk.user)
-    if talk.owner is not None and owner is not None:
-        line = Line(TURN, item, entry.at, talk.id, ordinal)
-        yield from indexed(shelf, Scope(talk.key.tenant, person or ""), owner, entry, line)
+    if talk.owner is not None:
+        person = Scope(talk.key.tenant, (talk.user if guest is None else guest) or "")
+        yield from indexed(shelf, person, owner, entry, Line(TURN, item, entry.at, talk.id, ordinal))
 
 
-def _speaker(talk: _Talk, part: _Part) -> Steps[int | None]:
-    """The number of the other person whose it is, or whom it names."""
-    named = part.entry.user if part.entry.role == "user" else None
-    name = part.guest or (named if named != talk.user else None)
-    return (yield from owner_for(Scope(talk.key.tenant, name))) if name else None
-
-
-def indexed(shelf: Shelf, person: Scope, owner: int, entry: Entry, line: Line) -> Steps[None]:
-    """Puts the words of an entry into its person's index, if it is any that was spoken."""
-    if entry.role in _SPOKEN:
+def indexed(shelf: Shelf, person: Scope, owner: int | None, entry: Entry, line: Line) -> Steps[None]:
+    """Puts what was spoken into the index of its person; what is nobody's is in none."""
+    if owner is None:
+        yield from asked(NO_PASSAGE, {"kind": line.kind, "item": line.item})
+    elif entry.role in _SPOKEN:
         # What a program put in the user's place would be told as the user's words.
         yield from shelf.indexed(person, owner, "" if entry.put_in else entry.text, line)
 
@@ -215,27 +214,3 @@ def indexed(shelf: Shelf, person: Scope, owner: int, entry: Entry, line: Line) -
 def _remove(item: int) -> Steps[None]:
     yield from asked(NO_PASSAGE, {"kind": TURN, "item": item})
     yield from asked(NO_TURN, {"item": item})
-
-
-def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[_Part | None]]:
-    """The entries with ``None`` for those of a forgotten person or session."""
-    names = {entry.user for entry in entries if entry.user} | ({session.user} if session.user else set())
-    buried = {}
-    for name in sorted(names):
-        buried[name] = yield from buried_at(key.tenant, PERSON, name)
-    whole = yield from buried_at(key.tenant, SESSION, key.session)
-    if session.user:
-        owners = buried[session.user]
-    else:
-        owners = yield from buried_at(key.tenant, STRANGERS, key.session)
-    return [
-        None if _is_refused(part, buried, whole, owners) else part
-        for part in map(_Part, entries, guests(session, entries))
-    ]
-
-
-def _is_refused(part: _Part, buried: Mapping[str, float], *forgotten: float) -> bool:
-    entry, guest = part
-    said = min(entry.recorded, entry.at)
-    theirs = (buried.get(name or "", 0.0) for name in (entry.user, guest))
-    return any(refuses(at, said=said, recorded=entry.recorded) for at in (*theirs, *forgotten) if at)

@@ -7,7 +7,7 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for
 from proxy.memory.archive.turns import indexed
-from proxy.memory.archive.words import NO_UNPLACED, OF_TALK, SPEAKER, TURN, UNPLACED
+from proxy.memory.archive.words import NO_UNPLACED, OF_TALK, TURN, UNPLACED
 from proxy.memory.guests import guests
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.sql.statement import shown
@@ -56,5 +56,4 @@ def _placed(shelf: Shelf, talk: int, row: Sequence[Any], entry: Entry, guest: st
     scope = Scope(shown(tenant), guest or shown(person))
     if guest:
         owner = yield from owner_for(scope)
-        yield from asked(SPEAKER, {"speaker": owner, "item": item})
     yield from indexed(shelf, scope, owner, entry, Line(TURN, item, at, talk, ordinal))

@@ -105,7 +105,6 @@ OF_TALK: Final = Statement(
     " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
     " JOIN turnkeeper_people o ON o.id = t.owner WHERE t.talk = :talk ORDER BY t.place, t.id"
 )
-SPEAKER: Final = Statement("UPDATE turnkeeper_turns SET speaker = :speaker WHERE id = :item")
 
 UNMEANT: Final = Statement(f"{_OF_ANYBODY} WHERE p.meant < :model OR p.meant > :model LIMIT :limit")
 MEANT: Final = Statement(
