@@ -13,7 +13,6 @@ from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.cold import all_of
 from proxy.memory.contents import contents, summaries
-from proxy.memory.guests import parted
 from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.sql import log
 from proxy.memory.store import UNRENEWED, Key, Store, StoreError
@@ -97,7 +96,7 @@ class People:
 
 
 class HeldSessions:
-    """The sessions of which somebody is the person; of others, what the person said there and was answered.
+    """The sessions of which somebody is the person; of others, what the person said in them.
 
     ``file`` is where they are, if they are in a file.
     """
@@ -155,11 +154,11 @@ class HeldSessions:
         session = decode(held.blob) if held else Session()
         entries = await all_of(self._store, key, session)
         is_theirs = session.user == person.person
-        said = entries if is_theirs else parted(session, entries, person.person)[0]
+        said = [entry for entry in entries if is_theirs or entry.user == person.person]
         return [_shown(key, session, said, is_theirs=is_theirs)] if is_theirs or said else []
 
     async def _forget(self, key: Key, person: Scope) -> bool:
-        """Whether a person had something in a session: their own goes, of another's what is theirs."""
+        """Whether a person had something in a session: their own goes, of another's what they said in it."""
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key)
             session = decode(held.blob) if held else Session()
@@ -180,23 +179,23 @@ def _shown(key: Key, session: Session, said: Sequence[Entry], *, is_theirs: bool
     """What was said in a session; with its summaries and its state, where they tell of this person alone."""
     own = session if is_theirs else Session()
     told = summaries(own, said)
-    return {"id": key.session, "contents": contents(said), "summaries": told, "state": own.state}
+    whose = {"user": own.user} if is_theirs else {}
+    return {"id": key.session, **whose, "contents": contents(said), "summaries": told, "state": own.state}
 
 
 def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Session, Sequence[Entry]]:
-    """The session without what one of its speakers said and was answered, and its cold part.
+    """The session without what one of its speakers said, and its cold part; ``entries`` are all it holds.
 
-    ``entries`` are all it holds. Where summaries stand for some of it, they go, and all turns are held ready
-    for new ones.
+    Where summaries stand for some of it, they go, and all turns are held ready for new ones.
     """
     told = None if session.told and session.told.person == name else session.told
-    theirs, kept = parted(session, entries, name)
-    _, hot = parted(session, session.entries, name)
-    session = bygone.without(session, theirs, now=time.time())
-    if any(entry.place <= session.reach for entry in theirs):
-        return msgspec.structs.replace(session, entries=tuple(kept), moved=0, summaries=(), told=told), ()
+    session = bygone.without(session, (e for e in entries if e.user == name), now=time.time())
+    kept = tuple(entry for entry in entries if entry.user != name)
+    if any(entry.user == name and entry.place <= session.reach for entry in entries):
+        return msgspec.structs.replace(session, entries=kept, moved=0, summaries=(), told=told), ()
+    hot = tuple(entry for entry in session.entries if entry.user != name)
     cold = kept[: len(kept) - len(hot)]
-    return msgspec.structs.replace(session, entries=tuple(hot), moved=len(cold), told=told), cold
+    return msgspec.structs.replace(session, entries=hot, moved=len(cold), told=told), cold
 
 
 def _told(turns: Sequence[Turn]) -> list[dict[str, Any]]:

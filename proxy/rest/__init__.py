@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -22,7 +22,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _OURS = "Value error, "
 """What pydantic puts before a fault that a check of ours has found."""
-_ID = "a text of 1 to 256 characters without control characters"
+ID: Final = "a text of 1 to 256 characters without control characters"
 
 
 def answering(endpoints: Mapping[str, Endpoint]) -> Methods:
@@ -54,7 +54,7 @@ def path_id(request: Request, name: str = "id") -> str:
     except UnicodeDecodeError:
         raise RequestError("The id in the path is not UTF-8.", param=name) from None
     if found is None:
-        raise RequestError(f"'{name}' must be {_ID}.", param=name)
+        raise RequestError(f"'{name}' must be {ID}.", param=name)
     return found
 
 
