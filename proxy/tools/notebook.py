@@ -82,7 +82,7 @@ class Notebook:
 def _told(found: Found, zone: tzinfo) -> dict[str, Any]:
     told: dict[str, Any] = {"text": found.text, "kind": found.kind}
     if found.kind == "fact":
-        told["id"] = found.session_id
+        told["id"] = found.source
     if found.role:
         told["said_by"] = found.role
     if found.timestamp:

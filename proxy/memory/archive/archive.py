@@ -57,8 +57,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Something that answers a question; ``score`` is about 1 where it holds every word of it.
 
-    Of facts and documents, ``session_id`` is the fact's id and the document's path; both have no role and no
-    turn. ``timestamp`` is in seconds since 1970.
+    Facts and documents were said in no session, by nobody, in no turn: ``source`` is the fact's id, and the
+    document's path. ``timestamp`` is in seconds since 1970.
     """
 
     kind: Kind
@@ -68,6 +68,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     turn_id: int | None = None
     timestamp: float | None = None
+    source: str | None = None
 
 
 class Meaning(msgspec.Struct, frozen=True, kw_only=True):
