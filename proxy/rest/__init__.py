@@ -22,7 +22,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _OURS = "Value error, "
 """What pydantic puts before a fault that a check of ours has found."""
-ID: Final = "a text of 1 to 256 characters without control characters"
+ID: Final = "a text of 1 to 256 characters without control characters, but not . or .."
 
 
 def answering(endpoints: Mapping[str, Endpoint]) -> Methods:

@@ -248,6 +248,18 @@ def test_a_session_that_cannot_be_made_as_told_is_not_made(proxy: ProxyServer, b
     assert proxy.client.get(ALL).json()["data"] == []
 
 
+@pytest.mark.parametrize("name", [".", "..", " . "])
+def test_what_a_client_takes_for_a_step_on_its_path_is_no_id(proxy: ProxyServer, name: str) -> None:
+    refused(proxy.client.post(ALL, json={"id": name}), 400, "id")
+    refused(proxy.client.post(ALL, json={"id": "s1", "user": name}), 400, "user")
+    proxy.chat([user("Hi")], session_id=name)
+    proxy.run(proxy.app.memory.recorder.drain())  # type: ignore[union-attr]
+    assert proxy.client.get(ALL).json()["data"] == []
+    for steps in ("%2E", "%2E%2E", "%2e%2e"):
+        refused(proxy.client.put(f"{ALL}/{steps}", json={"contents": []}), 400, "id")
+    assert proxy.client.post(ALL, json={"id": "..."}).status_code == 201
+
+
 def test_a_session_without_an_id_is_given_one(proxy: ProxyServer) -> None:
     headers = {"content-type": "application/json"}
     names = {proxy.client.post(ALL, content=body, headers=headers).json()["id"] for body in (b"{}", b"")}
