@@ -59,7 +59,7 @@ def newest_user(messages: Sequence[Message]) -> Mapping[str, Any]:
 
 
 def identifier(value: object) -> str | None:
-    """The id that ``value`` is: a short printable text, but ``.`` and ``..``, or a whole number; else none."""
+    """The id that ``value`` is: a short printable text, but no ``.`` or ``..``, or a whole number."""
     if type(value) is int and abs(value) < _BEYOND:
         value = str(value)
     if not isinstance(value, str):

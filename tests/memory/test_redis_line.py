@@ -6,6 +6,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from proxy.memory import codec
+from proxy.memory.coded import CodedStore
+from proxy.memory.guard import Guard
+from proxy.memory.metered import Metered
 from proxy.memory.redis import open as open_store
 from proxy.memory.store import Key, Store, StoreError
 from tests.memory.redis_server import LOOPBACK, RedisServer, single
@@ -59,6 +63,16 @@ async def test_turns_that_ask_together_share_a_connection(server: RedisServer):
         read = await asyncio.gather(*[store.read(KEY) for _ in range(50)])
     assert {held.blob for held in read} == {b"x" * 9000}
     assert server.ask("INFO", "stats")["total_connections_received"] - before == 2  # and the one that counts
+
+
+async def test_a_question_is_on_its_way_once_its_task_has_begun(server: RedisServer):
+    async with opened(server.url) as store:
+        assert await store.read(KEY) is None
+        whole = Metered(Guard(CodedStore(store, codec.Identity()), patience=1), lambda *_: None)
+        asked = asyncio.create_task(whole.read(KEY))
+        await asyncio.sleep(0)
+        assert len(store._link._made.client.line._asked) == 1
+        assert await asked is None
 
 
 async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisServer):
