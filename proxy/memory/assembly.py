@@ -1,6 +1,7 @@
 """What is known when a question comes: three kinds of memory, asked at once under one deadline."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
@@ -8,6 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from filters.line import one_line
+from filters.message import Message
+from proxy.memory.guests import guests
 from proxy.memory.recall import recall
 from proxy.memory.session import Session, message_of
 from proxy.memory.store import Key, Store
@@ -15,6 +18,7 @@ from proxy.memory.store import Key, Store
 T = TypeVar("T")
 
 _LONGEST = 1_000_000
+_LONGEST_NAME = 64
 _log = logging.getLogger("turnkeeper")
 
 
@@ -67,13 +71,26 @@ async def talk(store: Store, key: Key) -> list[str]:
     return lines(await recall(store, key))
 
 
-def lines(session: Session) -> list[str]:
-    """The recent talk, a line each: ``user: Hello``.
+def lines(session: Session, *, naming: bool = False) -> list[str]:
+    """The recent talk, a line each: ``user: Hello``; ``naming`` others than its person: ``user eve: Hello``.
 
     Tool results are no talk, nor is what a program put in the user's place.
     """
-    said = (message_of(entry) for entry in session.entries if not entry.put_in)
-    return [f"{m.role}: {one_line(m.text, _LONGEST)}" for m in said if m.role != "tool" and m.text.strip()]
+    others = guests(session, session.entries) if naming else itertools.repeat(None)
+    said = (
+        (message_of(entry), other if entry.role == "user" else None)
+        for entry, other in zip(session.entries, others, strict=naming)
+        if not entry.put_in
+    )
+    return [f"{_by(m, other)}: {one_line(m.text, _LONGEST)}" for m, other in said if _is_talk(m)]
+
+
+def _is_talk(message: Message) -> bool:
+    return message.role != "tool" and bool(message.text.strip())
+
+
+def _by(message: Message, other: str | None) -> str:
+    return f"{message.role} {one_line(other, _LONGEST_NAME)}" if other else message.role
 
 
 def _outcome(name: str, task: asyncio.Future[Any]) -> Any | None:

@@ -1,6 +1,6 @@
 """Who else speaks in somebody's session, and what of it is theirs to find."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from proxy.memory.segment import Reach
@@ -31,3 +31,13 @@ def guests(session: Session, entries: Iterable[Entry]) -> list[str | None]:
             calling = asking
         found.append(calling if entry.role in _RESULTS else asking)
     return found
+
+
+def supposed(person: str, entries: Sequence[Entry]) -> Session:
+    """A person's session as its entries alone tell of it, and of what the engine calls that person.
+
+    The first to speak is the session's person: under another name, unless his own is among those that speak.
+    """
+    names = [entry.user for entry in entries if entry.role == "user" and not entry.put_in]
+    alias = names[0] if names and person not in names else None
+    return Session(user=person, alias=alias, entries=tuple(entries))

@@ -145,6 +145,35 @@ def test_with_the_sessions_person_goes_what_its_guests_said_there(proxy: ProxySe
     assert exported(proxy, "eve")["turns"] == []
 
 
+def told_before(proxy: ProxyServer, name: str) -> list[str]:
+    """What an agent is given of somebody's last conversation, a line each."""
+    given = proxy.client.get(f"/v1/memory/users/{name}/system_messages").json()
+    return [line for one in given for line in one["content"].splitlines()[2:-1]]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_who_spoke_beside_a_person_is_named_where_the_last_conversation_is_told(
+    proxy: ProxyServer, held: bool
+) -> None:
+    talked(proxy)
+    if not held:
+        proxy.client.delete("/v1/memory/sessions/room").raise_for_status()
+    ends = [f"assistant: {ANSWERS[1]}", f"user eve: {EVES}", f"assistant: {ANSWERS[2]}"]
+    assert told_before(proxy, "bob") == [f"user: {BOBS}", *ends]
+    assert told_before(proxy, "eve") == [f"user: {EVES}"]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_number_that_stands_for_a_person_is_no_other_where_the_last_conversation_is_told(
+    proxy: ProxyServer, held: bool
+) -> None:
+    proxy.chat([user(BOBS, 1, "1001")], channel="room", user_id="bob", stream=True)
+    settle(proxy)
+    if not held:
+        proxy.client.delete("/v1/memory/sessions/room").raise_for_status()
+    assert told_before(proxy, "bob") == [f"user: {BOBS}", f"assistant: {ANSWERS[1]}"]
+
+
 # --- whose session it is
 
 

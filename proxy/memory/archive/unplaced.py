@@ -8,8 +8,8 @@ from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for
 from proxy.memory.archive.turns import indexed
 from proxy.memory.archive.words import NO_UNPLACED, OF_TALK, TURN, UNPLACED
-from proxy.memory.guests import guests
-from proxy.memory.session import UNREADABLE, Entry, Session
+from proxy.memory.guests import guests, supposed
+from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key
 
@@ -28,7 +28,8 @@ def place(shelf: Shelf) -> Steps[int]:
     yield from asked(NO_UNPLACED, {"talk": talk})
     read = list(_read(shelf, rows))
     entries = [entry for _, entry in read]
-    for (row, entry), guest in zip(read, guests(_session(rows, entries), entries), strict=True):
+    session = supposed(shown(rows[0][2]) if rows else "", entries)
+    for (row, entry), guest in zip(read, guests(session, entries), strict=True):
         yield from _placed(shelf, talk, row, entry, guest)
     return max(1, len(rows))
 
@@ -39,16 +40,6 @@ def _read(shelf: Shelf, rows: Rows) -> Iterator[Read]:
             yield row, shelf.opened(Key(shown(row[0]), shown(row[1])), row[7], Entry)
         except UNREADABLE:
             continue
-
-
-def _session(rows: Rows, entries: Sequence[Entry]) -> Session:
-    """Whose session it was, and what the engine called that person.
-
-    The first to speak is the session's person: under another name, unless his own is among those that speak.
-    """
-    person = shown(rows[0][2]) if rows else None
-    names = [entry.user for entry in entries if entry.role == "user" and not entry.put_in]
-    return Session(user=person, alias=names[0] if names and person not in names else None)
 
 
 def _placed(shelf: Shelf, talk: int, row: Sequence[Any], entry: Entry, guest: str | None) -> Steps[None]:
