@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from proxy.memory.forgotten import Forgotten
 from proxy.memory.segment import Reach
 from proxy.memory.session import Entry, Session
 
@@ -37,7 +38,8 @@ def supposed(person: str, entries: Sequence[Entry]) -> Session:
     """A person's session as its entries alone tell of it, and of what the engine calls that person.
 
     The first to speak is the session's person: under another name, unless his own is among those that speak.
+    Words may have been forgotten, for all that the entries tell.
     """
     names = [entry.user for entry in entries if entry.role == "user" and not entry.put_in]
     alias = names[0] if names and person not in names else None
-    return Session(user=person, alias=alias, entries=tuple(entries))
+    return Session(user=person, alias=alias, entries=tuple(entries), forgotten=Forgotten(at=0.0))

@@ -19,7 +19,7 @@ Read = tuple[Sequence[Any], Entry]
 def place(shelf: Shelf) -> Steps[int]:
     """Puts the turns of one talk in the index of those whose they are; how many, 0 where all are there.
 
-    What cannot be read is nobody's from then on.
+    What cannot be read is nobody's from then on, nor is what was answered to no words that are there.
     """
     talk = yield from first(UNPLACED, {})
     if talk is None:
@@ -44,7 +44,7 @@ def _read(shelf: Shelf, rows: Rows) -> Iterator[Read]:
 
 def _placed(shelf: Shelf, talk: int, row: Sequence[Any], entry: Entry, guest: str | None) -> Steps[None]:
     tenant, _, person, owner, item, ordinal, at, _ = row
-    scope = Scope(shown(tenant), guest or shown(person))
-    if guest:
-        owner = yield from owner_for(scope)
+    scope = Scope(shown(tenant), shown(person) if guest is None else guest)
+    if guest is not None:
+        owner = (yield from owner_for(scope)) if guest else None
     yield from indexed(shelf, scope, owner, entry, Line(TURN, item, at, talk, ordinal))
