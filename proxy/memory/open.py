@@ -25,6 +25,7 @@ _DRIVERS: Final = {
     "postgres": f"{_SQL}.postgres:open",
     "redis": _REDIS,
     "rediss": _REDIS,
+    "redis+unix": _REDIS,
     "redis+sentinel": _REDIS,
     "rediss+sentinel": _REDIS,
     "redis+cluster": _REDIS,

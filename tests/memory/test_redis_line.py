@@ -86,10 +86,15 @@ async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisSer
 
 
 async def test_a_reply_in_pieces_is_one():
-    def talk(writer: asyncio.StreamWriter, _: int) -> None:
-        loop = asyncio.get_running_loop()
+    pieces: list[asyncio.Task[None]] = []
+
+    async def slowly(writer: asyncio.StreamWriter) -> None:
         for place in range(len(HELD)):
-            loop.call_later(place * 0.001, writer.write, HELD[place : place + 1])
+            writer.write(HELD[place : place + 1])
+            await asyncio.sleep(0.001)
+
+    def talk(writer: asyncio.StreamWriter, _: int) -> None:
+        pieces.append(asyncio.create_task(slowly(writer)))
 
     async with answering(talk) as (store, connections):
         for _ in range(3):
