@@ -16,5 +16,5 @@ def tools(fields: Fields, pipeline: Pipeline, who: Identity) -> Tools | None:
     if offer is None:
         return None
     person = Scope(who.tenant, who.user or "")
-    notebook = Notebook(person, archiving.knowledge, archiving.archive, pipeline.zone)
+    notebook = Notebook(person, archiving.knowledge, archiving.finder, pipeline.zone)
     return Tools(offer, notebook, pipeline.tool_rounds)

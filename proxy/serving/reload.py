@@ -88,7 +88,7 @@ class Reload:
         self._app.swap(parts)
         self._settings = settings
         if late := [repr(name) for name in _READ_AT_THE_START if _differ(name, self._first, settings)]:
-            _log.warning("%s: a change of %s wants a restart.", self._path, ", ".join(late))
+            _log.warning("%s: a change of %s wants a restart", self._path, ", ".join(late))
         _log.info("The configuration was read again: %s", self._path)
 
 

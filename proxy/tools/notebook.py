@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from proxy.memory.archive.archive import Archive, Category, Found, Query
+from proxy.memory.archive.archive import Category, Found, Query
+from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.knowledge import Knowledge, Learnt
 from proxy.memory.store import StoreError
@@ -39,12 +40,12 @@ class Notebook:
     Of a person without a name nothing is kept. Days begin as in ``zone``.
     """
 
-    def __init__(self, person: Scope, knowledge: Knowledge, archive: Archive, zone: tzinfo = UTC) -> None:
+    def __init__(self, person: Scope, knowledge: Knowledge, finder: Finder, zone: tzinfo = UTC) -> None:
         self._person = person
         self._knowledge = knowledge
-        self._archive = archive
+        self._finder = finder
         self._zone = zone
-        self._tools: dict[str, Callable[[str], Awaitable[Any]]] = {
+        self._tools: dict[str, Callable[[str, float], Awaitable[Any]]] = {
             STORE: self._store,
             RECALL: self._recall,
             FORGET: self._forget,
@@ -54,27 +55,28 @@ class Notebook:
         """What the model is told, as JSON; memory may answer until then, in the loop's time."""
         try:
             async with asyncio.timeout_at(until):
-                told = await self._tools[name](arguments or "{}")
+                told = await self._tools[name](arguments or "{}", until)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             told = {"error": f"The arguments cannot be used: {error}"}
         except (StoreError, TimeoutError):
             told = {"error": "Memory does not answer now. Go on without it."}
         return msgspec.json.encode(told).decode()
 
-    async def _store(self, arguments: str) -> Any:
+    async def _store(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Store)
         if not self._person.person:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
         fact = await self._knowledge.learn(self._person, Learnt(text=asked.text, category=asked.category))
         return {"stored": True, "id": fact.id}
 
-    async def _recall(self, arguments: str) -> Any:
+    async def _recall(self, arguments: str, until: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Recall)
         query = Query(text=asked.query, now=time.time(), limit=_MOST_FOUND, zone=self._zone)
-        found = await self._archive.search(self._person, query)
+        within = until - asyncio.get_running_loop().time()
+        found = await self._finder.search(self._person, query, within=within)
         return {"found": [_told(one, self._zone) for one in found]}
 
-    async def _forget(self, arguments: str) -> Any:
+    async def _forget(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Forget)
         return {"forgotten": await self._knowledge.drop(self._person, asked.id)}
 

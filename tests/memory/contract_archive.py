@@ -509,6 +509,14 @@ async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archi
     assert await archive.documents("acme") == []
 
 
+async def test_of_what_answers_alike_facts_go_first_and_documents_last(archive: Archive):
+    await archive.add_document("acme", "faq.md", [Chunk(title="", text="Bello barks.")], at=NOW)
+    await archive.keep(KEY, session("Bello barks."), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Bello barks.", created=NOW - 200))
+    found = await archive.search(ANN, Query(text="Bello", now=NOW))
+    assert [one.kind for one in found] == ["fact", "turn", "document"]
+
+
 # --- the end
 
 

@@ -12,7 +12,7 @@ from proxy import session
 from proxy.place import Place
 from proxy.proof import Proof
 from proxy.query import query_of
-from proxy.session import DEFAULT, SESSION_PLACES, USER_PLACES, Identity, Places, header_value
+from proxy.session import SESSION_PLACES, USER_PLACES, Identity, Places, header_value
 from tests.calls import call_of
 
 DIALECTS = sorted((Path(__file__).parents[1] / "golden" / "dialects").glob("*.json"))
@@ -34,6 +34,8 @@ top_level = st.sampled_from(
     sorted({place.name for place in (*SESSION_PLACES, *USER_PLACES) if place.source == "body"} | {"metadata"})
 )
 CONTROL = re.compile(r"[\x00-\x1f\x7f\r\n\u2028\u2029]")
+
+DEFAULT = Places(SESSION_PLACES, USER_PLACES)
 
 
 def identity(body=None, headers=None, path="/chat/completions", raw=None, places=DEFAULT):
