@@ -19,6 +19,8 @@ _LONGEST_EMBEDDED = 8192
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _BEYOND = 10**_LONGEST_ID  # str() of an int has a limit of its own, and raises
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+# Clients take these on a path for a step in it, and never ask for what they name.
+_STEPS = {".", ".."}
 _CREDENTIALS = {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"}
 _NO_IDS = {"role", "content", "tool_calls", "tool_call_id", "turn_id", "timestamp"}
 
@@ -57,7 +59,7 @@ def newest_user(messages: Sequence[Message]) -> Mapping[str, Any]:
 
 
 def identifier(value: object) -> str | None:
-    """The id that ``value`` is: a short printable text, or a whole number; else ``None``."""
+    """The id that ``value`` is: a short printable text, but no ``.`` or ``..``, or a whole number."""
     if type(value) is int and abs(value) < _BEYOND:
         value = str(value)
     if not isinstance(value, str):
@@ -65,7 +67,8 @@ def identifier(value: object) -> str | None:
     text = value.strip(" ")
     if len(text) > _LONGEST_ID or _UNFIT.search(text):
         return None
-    return text.strip() or None
+    text = text.strip()
+    return None if text in _STEPS else text or None
 
 
 def decoded(value: object) -> object:

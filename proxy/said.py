@@ -15,15 +15,17 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One turn as it went by: the client's window, and the answer's bytes.
 
     ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
-    so, ``turn`` the engine's number of the turn it asks for, and ``model`` what was asked. ``room`` is how
-    many messages of the user it could be shown, where some had to be left out: ``shown`` are the messages,
-    ``tools`` their tools as JSON, and ``told`` the facts at their head. ``again`` is whether the model was
-    asked again within it: it has counted more than was shown. ``read`` is what the turn read of the session,
-    where it could; ``attempt`` is what the request says of itself, and ``ended`` when the answer did.
+    so, and ``by_message`` whether it is its newest message that does; ``turn`` is the engine's number of the
+    turn it asks for, and ``model`` what was asked. ``room`` is how many messages of the user it could be
+    shown, where some had to be left out: ``shown`` are the messages, ``tools`` their tools as JSON, and
+    ``told`` the facts at their head. ``again`` is whether the model was asked again within it: it has counted
+    more than was shown. ``read`` is what the turn read of the session, where it could; ``attempt`` is what
+    the request says of itself, and ``ended`` when the answer did.
     """
 
     key: Key
     user: str | None = None
+    by_message: bool = False
     turn: int | None = None
     model: str | None = None
     window: Sequence[Message]

@@ -16,7 +16,8 @@ from proxy.wire import Call
 class Identity(msgspec.Struct, frozen=True, gc=False):
     """Whose turn it is; the same id under two tenants is two ids. ``background`` work has no memory.
 
-    ``ignored`` names the places where something stood that can be no id.
+    ``ignored`` names the places where something stood that can be no id. ``by_message`` is whether it is the
+    newest message that says who the user is, and nobody has to prove it.
     """
 
     tenant: str
@@ -24,6 +25,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     user: str | None
     background: bool
     ignored: tuple[str, ...] = ()
+    by_message: bool = False
 
     @property
     def key(self) -> Key | None:
@@ -97,12 +99,15 @@ _VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 def of(call: Call, places: Places, tenant: str) -> Identity:
     """Whose turn ``call`` is; what cannot be an id is passed over, named and never raises."""
     found = _Found(call)
+    named = found.first(places.session) or places.default_session
+    user, whence_ = found.hit(places.user) or (None, None)
     return Identity(
         tenant,
-        found.first(places.session) or places.default_session,
-        found.first(places.user),
+        named,
+        user,
         any(map(_says_yes, found.values(_BACKGROUND))),
         tuple(found.ignored),
+        whence_ is not None and whence_.source == "message" and places.proof is None,
     )
 
 
@@ -138,13 +143,18 @@ class _Found:
         }
 
     def first(self, places: Iterable[Place]) -> str | None:
+        hit = self.hit(places)
+        return hit and hit[0]
+
+    def hit(self, places: Iterable[Place]) -> tuple[str, Place] | None:
+        """The first usable id, and the place that holds it."""
         sources = self._sources
         for place in places:
             if place.name in sources[place.source]:
                 value = self._value(place)
                 found = identifier(value)
                 if found is not None:
-                    return found
+                    return found, place
                 if is_given(value):
                     self.ignored.append(place.spelling)
         return None

@@ -105,6 +105,7 @@ def _ended(
         said = Said(
             key=key,
             user=who.user,
+            by_message=who.by_message,
             turn=watch.turn,
             model=fallback.model,
             window=content.call.messages,

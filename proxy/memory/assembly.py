@@ -1,15 +1,33 @@
 """The recent talk as text, for whoever is told of it in a prompt."""
 
+import itertools
+
 from filters.line import one_line
+from filters.message import Message
+from proxy.memory.guests import guests
 from proxy.memory.session import Session, message_of
 
 _LONGEST = 1_000_000
+_LONGEST_NAME = 64
 
 
-def lines(session: Session) -> list[str]:
-    """The recent talk, a line each: ``user: Hello``.
+def lines(session: Session, *, naming: bool = False) -> list[str]:
+    """The recent talk, a line each: ``user: Hello``; ``naming`` others than its person: ``user eve: Hello``.
 
     Tool results are no talk, nor is what a program put in the user's place.
     """
-    said = (message_of(entry) for entry in session.entries if not entry.put_in)
-    return [f"{m.role}: {one_line(m.text, _LONGEST)}" for m in said if m.role != "tool" and m.text.strip()]
+    others = guests(session, session.entries) if naming else itertools.repeat(None)
+    said = (
+        (message_of(entry), other if entry.role == "user" else None)
+        for entry, other in zip(session.entries, others, strict=naming)
+        if not entry.put_in
+    )
+    return [f"{_by(m, other)}: {one_line(m.text, _LONGEST)}" for m, other in said if _is_talk(m)]
+
+
+def _is_talk(message: Message) -> bool:
+    return message.role != "tool" and bool(message.text.strip())
+
+
+def _by(message: Message, other: str | None) -> str:
+    return f"{message.role} {one_line(other, _LONGEST_NAME)}" if other else message.role

@@ -107,11 +107,32 @@ class Knowledge:
         return fact
 
     async def correct(self, person: Scope, former: Fact, fact: Fact) -> Fact:
-        """Puts a fact in the place of what it was; of another category, it lasts as that does from now on."""
+        """Puts a fact in the place of what it was; of another category, it lasts as that does from now on.
+
+        Whatever else is known in the words that it has now, it replaces; by that it loses nothing.
+        """
+        now, words = time.time(), plain(fact.text)
         if fact.category != former.category:
-            fact = msgspec.structs.replace(fact, expires=self._until(fact.category, time.time()))
+            fact = msgspec.structs.replace(fact, expires=self._until(fact.category, now))
+        for one in await self.of(person):
+            if one.id != fact.id and plain(one.text) == words:
+                await self._shelf.add_fact(person, msgspec.structs.replace(one, superseded=now))
+                fact = self._merged(fact, one)
         await self._shelf.add_fact(person, fact)
         return fact
+
+    def _merged(self, fact: Fact, same: Fact) -> Fact:
+        """A fact with what is known beside the same words elsewhere."""
+        category = max(fact.category, same.category, key=self._lasting.__getitem__)
+        ends = [one.expires for one in (fact, same) if one.expires is not None]
+        return msgspec.structs.replace(
+            fact,
+            category=category,
+            expires=None if self._lasting[category] == math.inf else max(ends, default=None),
+            importance=max(fact.importance, same.importance),
+            evidence=tuple(dict.fromkeys((*fact.evidence, *same.evidence))),
+            replaces=same.id,
+        )
 
     async def drop(self, person: Scope, fact: str) -> bool:
         """Removes a fact; whether there was one."""

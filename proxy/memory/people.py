@@ -183,7 +183,8 @@ def _shown(key: Key, session: Session, said: Sequence[Entry], *, is_theirs: bool
     """What was said in a session; with its summaries and its state, where they tell of this person alone."""
     own = session if is_theirs else Session()
     told = summaries(own, said)
-    return {"id": key.session, "contents": contents(said), "summaries": told, "state": own.state}
+    whose = {"user": own.user} if is_theirs else {}
+    return {"id": key.session, **whose, "contents": contents(said), "summaries": told, "state": own.state}
 
 
 def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Session, Sequence[Entry]]:

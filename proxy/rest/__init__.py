@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -22,7 +22,7 @@ from proxy.rest.methods import Endpoint, Methods
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_ID = "a text of 1 to 256 characters without control characters"
+ID: Final = "a text of 1 to 256 characters without control characters, but not . or .."
 
 
 def answering(endpoints: Mapping[str, Endpoint]) -> Methods:
@@ -60,7 +60,7 @@ def path_id(request: Request, name: str = "id") -> str:
     except UnicodeDecodeError:
         raise RequestError("The id in the path is not UTF-8.", param=name) from None
     if found is None:
-        raise RequestError(f"'{name}' must be {_ID}.", param=name)
+        raise RequestError(f"'{name}' must be {ID}.", param=name)
     return found
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +12,7 @@ from starlette.routing import Route
 
 from proxy import rest
 from proxy.errors import SessionsUnreadable
-from proxy.memory.archive.archive import Query
+from proxy.memory.archive.archive import Found, Query
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.people import People
 from proxy.memory.unread import Unread
@@ -50,7 +51,12 @@ async def _found(request: Request) -> Response:
     asked = rest.checked(Asked, await rest.content(request))
     person = Scope(request.scope["tenant"], identifier(asked.user) or "")
     query = Query(text=asked.query, now=time.time(), limit=asked.limit)
-    return rest.answer({"results": await finder.search(person, query)})
+    return rest.answer({"results": [_told(one) for one in await finder.search(person, query)]})
+
+
+def _told(found: Found) -> dict[str, Any]:
+    """What was found, by name; what a fact or a document is known by says nothing of a session."""
+    return {name: value for name, value in msgspec.structs.asdict(found).items() if name != "source"}
 
 
 async def _exported(request: Request) -> Response:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,17 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from filters.message import Message
 from proxy import rest, wire
 from proxy.errors import Conflict, NotFound, RequestError
 from proxy.memory.cold import cold_part
 from proxy.memory.compaction import fitted
-from proxy.memory.contents import Summary, contents, imported, summaries, with_summaries
-from proxy.memory.remainder import Remainder, remainder, restored
+from proxy.memory.contents import contents, summaries
+from proxy.memory.remainder import remainder
 from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.memory.store import Key
 from proxy.pipeline import Memory
-from proxy.place import decoded, identifier
+from proxy.rest.carried import OWN, carried, given, identified, named
 from proxy.traces import Traces
 
 ROOT: Final = "/v1/memory/"
@@ -31,10 +30,6 @@ _MOST, _USUAL = 100, 50
 _DIGITS: Final = len(str(_MOST))
 """So many are enough to tell that a number is larger."""
 _ATTEMPTS = 10
-_OWN: Final = "turnkeeper"
-"""What an export holds beside Agora's own shape, so that an import leaves the very same session."""
-_MADE_OF: Final = ("id", "user", "contents", "summaries", _OWN)
-_ID = "a text of 1 to 256 characters without control characters"
 
 
 def routes() -> list[Route]:
@@ -47,7 +42,7 @@ def routes() -> list[Route]:
 async def _listed(request: Request) -> Response:
     after = request.query_params.get("after", "")
     limit = _limit(request.query_params.get("limit"))
-    behind = _identifier(after, "after") if after else ""
+    behind = identified(after, "after") if after else ""
     archived = request.query_params.get("archived") == "true"
     found = await (_archived if archived else _held)(request, behind, limit + 1)
     data = [{"id": name, "updated": updated} for name, updated in found[:limit]]
@@ -69,8 +64,8 @@ async def _archived(request: Request, after: str, limit: int) -> list[tuple[str,
 async def _made(request: Request) -> Response:
     memory = rest.memory_of(request)
     fields = wire.top_level(await rest.content(request) or b"{}", '{"id": "...", "user": "..."}')
-    name = _optional(fields, "id") or f"session_{secrets.token_hex(12)}"
-    session = await asyncio.to_thread(_new, fields)
+    name = named(fields, "id") or f"session_{secrets.token_hex(12)}"
+    session = await asyncio.to_thread(carried, {"contents": msgspec.Raw(b"[]"), **given(fields)})
     if not await _add(memory, Key(request.scope["tenant"], name), session):
         raise Conflict(f"There is a session '{name}' already.", param="id")
     return await asyncio.to_thread(lambda: rest.answer({"id": name, **_told(session)}, status=201))
@@ -90,7 +85,7 @@ async def _exported(request: Request) -> Response:
 async def _imported(request: Request) -> Response:
     memory, key = rest.memory_of(request), _key(request)
     content = await rest.content(request)
-    session = await asyncio.to_thread(lambda: _read(wire.top_level(content, _EXAMPLE)))
+    session = await asyncio.to_thread(lambda: carried(given(wire.top_level(content, _EXAMPLE))))
     await _replace(memory, key, session)
     return await asyncio.to_thread(lambda: rest.answer(_told(session)))
 
@@ -149,76 +144,15 @@ async def _fitted(memory: Memory, session: Session) -> tuple[Session, list[bytes
 def _export(hot: Session, cold: Sequence[bytes]) -> Response:
     moved = (msgspec.msgpack.decode(entry, type=Entry) for entry in cold)
     session = ordered(msgspec.structs.replace(hot, entries=(*moved, *hot.entries), moved=0))
-    return rest.answer({**_told(session), _OWN: remainder(session)})
+    return rest.answer({**_told(session), OWN: remainder(session)})
 
 
 def _told(session: Session) -> dict[str, Any]:
     return {"contents": contents(session.entries), "summaries": summaries(session, session.entries)}
 
 
-def _new(fields: Mapping[str, msgspec.Raw]) -> Session:
-    """The session that is to be made: an empty one, or what is to be imported."""
-    unknown = next((name for name in fields if name not in _MADE_OF), None)
-    if unknown is not None:
-        expected = ", ".join(_MADE_OF)
-        raise RequestError(f"'{unknown}': unknown key; there are: {expected}.", param=unknown)
-    user = _optional(fields, "user")
-    session = _read({"contents": msgspec.Raw(b"[]"), **_without_nulls(fields)})
-    return session if user is None else msgspec.structs.replace(session, user=user)
-
-
-def _without_nulls(fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    return {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
-
-
-def _read(fields: Mapping[str, msgspec.Raw]) -> Session:
-    if "contents" not in fields:
-        raise RequestError("'contents' is missing; send an array of messages.", param="contents")
-    messages, _ = wire.read_messages(fields["contents"], "contents")
-    session = _session(messages, fields.get(_OWN))
-    if _OWN not in fields:
-        session = _with_summaries(session, fields.get("summaries"))
-    try:
-        return decode(encode(session))  # so that what is written can be read
-    except (OverflowError, RecursionError, ValueError):
-        fault = "'contents' holds a number too large, or is nested too deeply."
-        raise RequestError(fault, param="contents") from None
-
-
-def _session(messages: Sequence[Message], own: msgspec.Raw | None) -> Session:
-    """Exactly what was exported, where the export says so; else what the messages tell."""
-    if own is None:
-        return imported(messages, now=time.time())
-    try:
-        return restored(messages, msgspec.json.decode(own, type=Remainder))
-    except (ValueError, RecursionError) as error:
-        fault = f"'{_OWN}' does not belong to these 'contents' ({error}); leave it out to import them alone."
-        raise RequestError(fault, param=_OWN) from None
-
-
-def _with_summaries(session: Session, written: msgspec.Raw | None) -> Session:
-    try:
-        carried = msgspec.json.decode(written or b"[]", type=list[Summary] | None)
-        return with_summaries(session, carried or [])
-    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        fault = "'summaries' must be an array of {text, messages} for no more messages than 'contents' has."
-        raise RequestError(fault, param="summaries") from None
-
-
 def _key(request: Request) -> Key:
     return Key(request.scope["tenant"], rest.path_id(request))
-
-
-def _optional(fields: Mapping[str, msgspec.Raw], name: str) -> str | None:
-    raw = fields.get(name)
-    return None if raw is None or bytes(raw) == b"null" else _identifier(decoded(raw), name)
-
-
-def _identifier(value: Any, name: str) -> str:
-    found = identifier(value)
-    if found is None:
-        raise RequestError(f"'{name}' must be {_ID}.", param=name)
-    return found
 
 
 def _limit(given: str | None) -> int:

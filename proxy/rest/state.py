@@ -33,13 +33,13 @@ async def _shown(request: Request) -> Response:
 
 
 async def _put(request: Request) -> Response:
-    given = await _object(request)
+    given = stated(await rest.content(request))
     return await _changed(request, lambda _: given)
 
 
 async def _patched(request: Request) -> Response:
     """Merges at the top level; ``null`` takes a name out."""
-    given = await _object(request)
+    given = stated(await rest.content(request))
     return await _changed(request, lambda state: _merged(state, given))
 
 
@@ -65,19 +65,23 @@ def _with(session: Session, state: State) -> Session:
     return msgspec.structs.replace(session, state=state)
 
 
-def _bounded(state: State) -> State:
-    if len(msgspec.json.encode(state)) > _MOST:
-        raise TooLarge(f"A state has at most {_MOST} bytes.")
-    return state
-
-
-async def _object(request: Request) -> State:
+def stated(written: bytes, param: str | None = None) -> State:
+    """A state as it may be held; raises RequestError, which names ``param``, and TooLarge."""
     try:
-        given = msgspec.json.decode(await rest.content(request), type=State)
+        given = msgspec.json.decode(written, type=State)
         decode(encode(Session(state=given)))  # so that what is written can be read
     except (ValueError, OverflowError, RecursionError):  # msgspec's errors are ValueErrors
-        raise RequestError("The state must be a JSON object, with no number beyond 64 bits.") from None
-    return given
+        about = f"'{param}'" if param else "The state"
+        fault = f"{about} must be a JSON object, with no number beyond 64 bits."
+        raise RequestError(fault, param=param) from None
+    return _bounded(given, param)
+
+
+def _bounded(state: State, param: str | None = None) -> State:
+    if len(msgspec.json.encode(state)) > _MOST:
+        about = f"'{param}'" if param else "A state"
+        raise TooLarge(f"{about} has at most {_MOST} bytes.", param=param)
+    return state
 
 
 def _key(request: Request) -> Key:

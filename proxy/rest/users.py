@@ -13,6 +13,7 @@ from filters.line import one_line
 from proxy import rest
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.assembly import lines
+from proxy.memory.guests import supposed
 from proxy.memory.session import UNREADABLE, Session, decode, person_of
 from proxy.memory.store import Key, Listed, Store, StoreError
 from proxy.pipeline import Memory
@@ -60,7 +61,8 @@ async def _last_talk(memory: Memory, user: Key) -> list[str]:
     waiting = memory.archiving.archivist.waiting(person)
     session = waiting or (archived[-1].session if archived else None)
     held = await _held(memory.store, user, session) if session else []
-    return held or lines(Session(entries=tuple(turn.entry for turn in archived)))[-_MOST_LINES:]
+    told = supposed(user.session, [turn.entry for turn in archived])
+    return held or lines(told, naming=True)[-_MOST_LINES:]
 
 
 async def _held(store: Store, user: Key, session: str) -> list[str]:
@@ -73,7 +75,7 @@ async def _held(store: Store, user: Key, session: str) -> list[str]:
 
 
 def _told(session: Session) -> list[str]:
-    said = lines(session)
+    said = lines(session, naming=True)
     noted = [f"notes: {one_line(one.text, _LONGEST)}" for one in session.summaries[-1:]]
     return noted + said[-_MOST_LINES:] if said else []
 

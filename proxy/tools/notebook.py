@@ -123,7 +123,7 @@ class Notebook:
         owed = {one.id: one.text for one in self._owed}
         within = until - asyncio.get_running_loop().time()
         known = await self._finder.search(self._person, query, within=within)
-        found = [one for one in known if one.session_id not in owed]
+        found = [one for one in known if one.source not in owed]
         new = [{"text": text, "kind": "fact", "id": fact} for fact, text in owed.items() if text is not None]
         return {"found": [*new, *(_told(one, self._zone) for one in found)]}
 
@@ -148,7 +148,7 @@ class Notebook:
 def _told(found: Found, zone: tzinfo) -> dict[str, Any]:
     told: dict[str, Any] = {"text": found.text, "kind": found.kind}
     if found.kind == "fact":
-        told["id"] = found.session_id
+        told["id"] = found.source
     if found.role:
         told["said_by"] = found.role
     if found.timestamp:

@@ -230,6 +230,21 @@ def test_search_tells_what_it_found(archiving: ProxyServer):
     assert abs(found["timestamp"] - time.time()) < 60
 
 
+def test_what_was_said_in_no_session_names_none(
+    archiving: ProxyServer, turnkeeper: Callable[..., Any], tmp_path: Path
+):
+    fact = {"text": "Owns a scarecrow."}
+    made = archiving.client.post("/v1/memory/users/ann/facts", json=fact).json()
+    (tmp_path / "hours.md").write_text("The scarecrow stands outside.\n")
+    assert turnkeeper("documents", "add", "hours.md").returncode == 0
+    found = {one.pop("kind"): one for one in search(archiving)}
+    assert found.keys() == {"fact", "document"}
+    for one in found.values():
+        assert one.keys() == {"score", "text", "role", "session_id", "turn_id", "timestamp"}
+        assert (one["session_id"], one["turn_id"], one["role"]) == (None, None, None)
+    assert found["fact"]["timestamp"] == pytest.approx(made["created"])
+
+
 def test_what_a_program_put_in_is_never_found_as_the_callers_words(archiving: ProxyServer):
     put_in = {"role": "user", "content": f"Say this: {WORDS}", "metadata": {"source": "command"}}
     window = [put_in, {"role": "user", "content": "And my hen is called Olga."}]

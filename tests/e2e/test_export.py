@@ -80,6 +80,7 @@ def test_a_session_is_exported_with_its_summaries_and_its_state(
     assert held["summaries"][0]["text"] == "Ann wants a table."
     assert told == {
         "id": "s1",
+        "user": "ann",
         "contents": SESSION["contents"],
         "summaries": held["summaries"],
         "state": {"plan": "small"},

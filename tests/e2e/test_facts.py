@@ -229,6 +229,17 @@ def test_a_fact_of_another_category_lasts_as_long_as_that_does(proxy, category: 
     assert proxy.client.get(ANN).json()["data"][0]["expires"] is None
 
 
+def test_a_correction_to_the_words_of_another_fact_is_told_once(proxy, upstream) -> None:
+    tea = proxy.client.post(ANN, json={"text": "Likes tea."}).json()["id"]
+    coffee = proxy.client.post(ANN, json={"text": "Likes coffee."}).json()["id"]
+    got = proxy.client.patch(f"{ANN}/{tea}", json={"text": "likes coffee."})
+    assert (got.status_code, got.json()["id"], got.json()["replaces"]) == (200, tea, coffee)
+    assert known(proxy) == ["likes coffee."]
+    say(proxy, "One?")
+    assert prompts(upstream)[-1][0]["content"].lower().count("likes coffee.") == 1
+    assert proxy.client.patch(f"{ANN}/{coffee}", json={"importance": 1}).status_code == 404
+
+
 def test_a_fact_that_is_known_takes_what_comes_with_it_a_second_time(proxy) -> None:
     berlin = proxy.client.post(ANN, json={"text": "Lives in Berlin.", "category": "daily"}).json()
     paris = proxy.client.post(ANN, json={"text": "Lives in Paris."}).json()

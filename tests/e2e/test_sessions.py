@@ -157,6 +157,73 @@ def test_a_session_is_made_of_what_is_given(proxy: ProxyServer) -> None:
     assert proxy.client.get(path_of("s3")).json() == whole
 
 
+WAYS = {
+    "put": lambda proxy, name, body: proxy.client.put(path_of(name), json=body),
+    "post": lambda proxy, name, body: proxy.client.post(ALL, json={**body, "id": name}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_body_means_the_same_whichever_way_it_comes(proxy: ProxyServer, way: str) -> None:
+    summary = [{"text": "They met.", "messages": 2}]
+    body = {"user": "ann", "contents": AGORA, "summaries": summary, "state": {"plan": "gold"}}
+    assert WAYS[way](proxy, "s1", body).status_code < 300
+    held = proxy.client.get(path_of("s1")).json()
+    assert (held["contents"], held["summaries"][0]["text"]) == (AGORA, "They met.")
+    assert (held["turnkeeper"]["user"], held["turnkeeper"]["state"]) == ("ann", {"plan": "gold"})
+    assert proxy.client.get(f"{path_of('s1')}/state").json() == {"plan": "gold"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("key", "value", "status"),
+    [
+        ("foo", 1, 400),
+        ("session_id", "s1", 400),
+        ("user", "", 400),
+        ("user", {}, 400),
+        ("state", [], 400),
+        ("state", {"n": 10**30}, 400),
+        ("state", {"a": "x" * 9000}, 413),
+        ("summaries", "none", 400),
+        ("turnkeeper", {"entries": [{}]}, 400),
+        ("turnkeeper", [], 400),
+    ],
+)
+def test_a_body_is_refused_whichever_way_it_comes(
+    proxy: ProxyServer, way: str, key: str, value: Any, status: int
+) -> None:
+    put(proxy, "kept", user("Hi"))
+    name = "kept" if way == "put" else "new"
+    told = refused(WAYS[way](proxy, name, {"contents": [], key: value}), status, key)
+    assert f"'{key}'" in told["message"]
+    assert contents(proxy, "kept") == [user("Hi")]
+    assert len(proxy.client.get(ALL).json()["data"]) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_key_that_is_null_is_left_out(proxy: ProxyServer, way: str) -> None:
+    nothing = dict.fromkeys(("user", "summaries", "state", "turnkeeper"))
+    assert WAYS[way](proxy, "s1", {**nothing, "contents": AGORA}).status_code < 300
+    assert contents(proxy, "s1") == AGORA
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_exported_with_a_person_is_carried_in_with_person_and_state(
+    proxy: ProxyServer, way: str
+) -> None:
+    body = {"user": "ann", "contents": [user("Hi")], "state": {"plan": "gold"}}
+    proxy.client.put(path_of("s1"), json=body).raise_for_status()
+    export = "/v1/memory/users/ann/export"
+    (told,) = proxy.client.get(export).json()["sessions"]
+    assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
+    assert proxy.client.get(export).json()["sessions"] == []
+    assert WAYS[way](proxy, "s2", told).status_code < 300
+    assert proxy.client.get(export).json()["sessions"] == [{**told, "id": "s2"}]
+    assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
+    refused(proxy.client.get(path_of("s2")), 404, "id")
+
+
 def test_a_long_session_can_be_made(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     long = [user(f"Word {i}", i) for i in range(200)]
     assert proxy.client.post(ALL, json={"id": "s1", "contents": long}).status_code == 201
@@ -179,6 +246,18 @@ def test_a_long_session_can_be_made(proxy: ProxyServer, upstream: FakeUpstream) 
 def test_a_session_that_cannot_be_made_as_told_is_not_made(proxy: ProxyServer, body: Any, param: str) -> None:
     assert f"'{param}'" in refused(proxy.client.post(ALL, json=body), 400, param)["message"]
     assert proxy.client.get(ALL).json()["data"] == []
+
+
+@pytest.mark.parametrize("name", [".", "..", " . "])
+def test_what_a_client_takes_for_a_step_on_its_path_is_no_id(proxy: ProxyServer, name: str) -> None:
+    refused(proxy.client.post(ALL, json={"id": name}), 400, "id")
+    refused(proxy.client.post(ALL, json={"id": "s1", "user": name}), 400, "user")
+    proxy.chat([user("Hi")], session_id=name)
+    proxy.run(proxy.app.memory.recorder.drain())  # type: ignore[union-attr]
+    assert proxy.client.get(ALL).json()["data"] == []
+    for steps in ("%2E", "%2E%2E", "%2e%2e"):
+        refused(proxy.client.put(f"{ALL}/{steps}", json={"contents": []}), 400, "id")
+    assert proxy.client.post(ALL, json={"id": "..."}).status_code == 201
 
 
 def test_a_session_without_an_id_is_given_one(proxy: ProxyServer) -> None:

@@ -385,7 +385,8 @@ async def test_facts_are_found_listed_and_removed(archive: Archive):
     assert await archive.facts(ANN, now=NOW) == [fact]
     assert await archive.facts(BOB, now=NOW) == []
     (found,) = await archive.search(ANN, Query(text="peanut allergy, peanuts", now=NOW))
-    assert (found.kind, found.text, found.session_id) == ("fact", "Allergic to peanuts.", "f1")
+    assert (found.kind, found.text, found.source) == ("fact", "Allergic to peanuts.", "f1")
+    assert found.session_id is None
     assert not await archive.remove_fact(BOB, "f1")
     assert await archive.remove_fact(ANN, "f1")
     assert not await archive.remove_fact(ANN, "f1")
@@ -496,7 +497,8 @@ async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archi
     chunks = [Chunk(title="Opening hours", text="We open at nine."), Chunk(title="", text="Parking is free.")]
     await archive.add_document("acme", "faq.md", chunks, at=NOW)
     (found,) = await archive.search(ANN, Query(text="opening hours", now=NOW))
-    assert (found.kind, found.text, found.session_id) == ("document", "We open at nine.", "faq.md")
+    assert (found.kind, found.text, found.source) == ("document", "We open at nine.", "faq.md")
+    assert found.session_id is None
     assert await asked(archive, "parking", BOB) == ["Parking is free."]
     assert await asked(archive, "parking", Scope("other", "ann")) == []
     await archive.add_document("acme", "faq.md", chunks[:1], at=NOW)

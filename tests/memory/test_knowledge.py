@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive, Query
@@ -126,3 +127,32 @@ async def test_a_fact_that_replaces_itself_takes_the_new_spelling(knowledge: Kno
 async def test_the_same_again_from_nowhere_replaces_nothing(knowledge: Knowledge) -> None:
     first = await knowledge.learn(ANN, Learnt(text="Is called Ann"))
     assert await knowledge.learn(ANN, Learnt(text="Is called Ann", replaces="fact_unknown")) == first
+
+
+async def test_a_correction_to_the_words_of_another_fact_leaves_one(
+    archive: Archive, knowledge: Knowledge
+) -> None:
+    coffee = await knowledge.learn(
+        ANN, Learnt(text="Likes coffee", importance=0.9, evidence=("s1/0/1",)), key="s1/0/1"
+    )
+    tea = await knowledge.learn(ANN, Learnt(text="Likes tea", category="daily", evidence=("s2/0/1",)))
+    other = await knowledge.learn(ANN, Learnt(text="Likes cake"))
+    corrected = await knowledge.correct(ANN, tea, msgspec.structs.replace(tea, text="likes  COFFEE"))
+    assert (corrected.id, corrected.text, corrected.replaces) == (tea.id, "likes  COFFEE", coffee.id)
+    assert (corrected.category, corrected.expires, corrected.importance) == ("core", None, 0.9)
+    assert corrected.evidence == ("s2/0/1", "s1/0/1")
+    assert await knowledge.of(ANN) == [corrected, other]
+    kept = await archive.facts(ANN, now=time.time(), superseded=True)
+    assert {one.id: one.superseded is None for one in kept} == {
+        coffee.id: False,
+        tea.id: True,
+        other.id: True,
+    }
+    assert await knowledge.correct(ANN, corrected, corrected) == corrected
+
+
+async def test_of_two_that_last_a_while_the_one_that_is_left_lasts_longest(knowledge: Knowledge) -> None:
+    daily = await knowledge.learn(ANN, Learnt(text="Has a cold", category="daily"))
+    brief = await knowledge.learn(ANN, Learnt(text="Is in a hurry", category="conversation"))
+    corrected = await knowledge.correct(ANN, brief, msgspec.structs.replace(brief, text="Has a cold"))
+    assert (corrected.id, corrected.category, corrected.expires) == (brief.id, "daily", daily.expires)

@@ -59,6 +59,8 @@ def test_parsing_only_ever_raises_value_errors(spelling):
         ("  abc ", "abc"),
         ("Zoë 한국 🙂", "Zoë 한국 🙂"),
         ("x" * 256, "x" * 256),
+        ("...", "..."),
+        ("a..b", "a..b"),
         (1001, "1001"),
         (0, "0"),
         (-7, "-7"),
@@ -72,7 +74,7 @@ def test_a_text_or_a_whole_number_is_an_id(value, expected):
 @pytest.mark.parametrize(
     "value",
     [
-        *("", "   ", "\u00a0\u3000", "x" * 257, "x" * 10_000_000),
+        *("", "   ", "\u00a0\u3000", ".", "..", " .. ", "x" * 257, "x" * 10_000_000),
         *("a\r\nSet-Cookie: b", "a\n", "\ta", "a\x00b", "a\x7f", "a\x85b", "a\u2028b", "\ud800"),
         *(True, False, None, 1.0, float("nan"), [], ["a"], {}, {"id": "a"}, b"a", 10**256, 1 << 40_000),
     ],

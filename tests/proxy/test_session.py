@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy import session
 from proxy.place import Place
+from proxy.proof import Proof
 from proxy.query import query_of
 from proxy.session import SESSION_PLACES, USER_PLACES, Identity, Places, header_value
 from tests.calls import call_of
@@ -82,7 +83,9 @@ def test_a_session_is_found_at_each_of_its_places(place):
 
 @pytest.mark.parametrize("place", USER_PLACES, ids=str)
 def test_a_user_is_found_at_each_of_its_places(place):
-    assert identity(**call_saying(place, "u-1")) == Identity("acme", None, "u-1", background=False)
+    by_message = place.source == "message"
+    expected = Identity("acme", None, "u-1", background=False, by_message=by_message)
+    assert identity(**call_saying(place, "u-1")) == expected
 
 
 def everything(places, unusable=0):
@@ -287,3 +290,26 @@ def test_an_id_in_a_header_is_visible_ascii_and_can_be_read_back(session_id):
 def test_an_ordinary_id_reads_the_same_in_a_header():
     assert header_value("room:1/a?b=c&d;e,f@g") == "room:1/a?b=c&d;e,f@g"
     assert header_value("50% Zoë") == "50%25%20Zo%C3%AB"
+
+
+NAMED = user_message(metadata={"user": "bob"})
+
+
+@pytest.mark.parametrize(
+    ("body", "by_message"),
+    [
+        ({"messages": [NAMED]}, True),
+        ({"messages": [NAMED], "user": "bob"}, True),
+        ({"messages": [NAMED], "user_id": "bob"}, False),
+        ({"messages": [user_message()], "user": "bob"}, False),
+        ({"messages": [user_message()]}, False),
+    ],
+)
+def test_it_is_known_whether_a_message_alone_says_who_speaks(body, by_message):
+    assert identity(body).by_message is by_message
+
+
+def test_whoever_must_prove_it_is_named_by_no_message_alone():
+    places = msgspec.structs.replace(DEFAULT, proof=Proof("secret"))
+    found = identity({"messages": [NAMED]}, places=places)
+    assert (found.user, found.by_message) == ("bob", False)

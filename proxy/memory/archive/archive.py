@@ -57,8 +57,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Something that answers a question; ``score`` is about 1 where it holds every word of it.
 
-    Of facts and documents, ``session_id`` is the fact's id and the document's path; both have no role and no
-    turn. ``timestamp`` is in seconds since 1970.
+    Facts and documents were said in no session, by nobody, in no turn: ``source`` is the fact's id, and the
+    document's path. ``timestamp`` is in seconds since 1970.
     """
 
     kind: Kind
@@ -68,6 +68,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     turn_id: int | None = None
     timestamp: float | None = None
+    source: str | None = None
 
 
 class Meaning(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,7 +234,10 @@ class Archive(Protocol):
         ...
 
     async def reindex(self, *, limit: int = 20) -> int:
-        """Indexes a few texts anew that were indexed when words were told apart in another way; how many."""
+        """Indexes anew what was indexed in another's name, a talk at a time, or in an older way; how many.
+
+        In an older way are texts that were indexed when words were told apart otherwise: a few at a time.
+        """
         ...
 
     async def scrub(self) -> None:

@@ -56,7 +56,7 @@ def _told(found: Sequence[Found]) -> tuple[Remembered, ...]:
             text=one.text,
             score=one.score,
             role=one.role,
-            source=one.session_id,
+            source=one.source or one.session_id,
             at=one.timestamp,
         )
         for one in found

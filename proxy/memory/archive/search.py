@@ -134,11 +134,11 @@ def _found(shelf: Shelf, person: Scope, kind: int, score: float, row: Sequence[A
     name = shown(place)
     if kind == FACT:
         fact = shelf.opened(Key(person.tenant, person.person), blob, Fact)
-        return Found(kind="fact", score=score, text=fact.text, session_id=name, timestamp=at)
+        return Found(kind="fact", score=score, text=fact.text, source=name, timestamp=at)
     key = Key(person.tenant, name)
     if kind == DOCUMENT:
         chunk = shelf.opened(key, blob, Chunk)
-        return Found(kind="document", score=score, text=chunk.text, session_id=name, timestamp=at)
+        return Found(kind="document", score=score, text=chunk.text, source=name, timestamp=at)
     entry = shelf.opened(key, blob, Entry)
     return Found(
         kind="turn",

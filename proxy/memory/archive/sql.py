@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
-from proxy.memory.archive import knowledge, meanings, oblivion, search, turns
+from proxy.memory.archive import knowledge, meanings, oblivion, search, turns, unplaced
 from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Gone, Query, Turn, Unmeant
 from proxy.memory.archive.engine import Engine, Work
 from proxy.memory.archive.latest import Latest
@@ -122,7 +122,8 @@ class SqlArchive:
 
     async def reindex(self, *, limit: int = 20) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(meanings.reindex, self._shelf, limit))
+        placed = await self._engine.write(partial(unplaced.place, self._shelf))
+        return placed or await self._engine.write(partial(meanings.reindex, self._shelf, limit))
 
     async def scrub(self) -> None:
         """As the protocol has it."""

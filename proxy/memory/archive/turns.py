@@ -2,14 +2,14 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from proxy.memory.archive.archive import Turn
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.archive.oblivion import buried_at, refuses
 from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
+from proxy.memory.archive.welcome import Part, welcome
 from proxy.memory.archive.words import (
     END,
     KEPT,
@@ -17,11 +17,8 @@ from proxy.memory.archive.words import (
     MARKS,
     NO_PASSAGE,
     NO_TURN,
-    PERSON,
     PUT_TURN,
     REACH,
-    SESSION,
-    STRANGERS,
     TALK,
     TALKS,
     TURN,
@@ -45,18 +42,23 @@ class _Place(NamedTuple):
 
 
 class _Talk(NamedTuple):
-    """The session that is being kept, and its person."""
+    """The session that is being kept, its person, and the numbers of others who speak in it."""
 
     id: int
     key: Key
     user: str | None
     owner: int | None
+    others: Mapping[str, int]
+
+    def named(self, entry: Entry) -> str | None:
+        """The other person whom a user's words name."""
+        return entry.user if entry.role == "user" and entry.user != self.user else None
 
 
 def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]:
     """As the archive's ``keep``."""
-    entries = yield from _welcome(key, session, session.entries)
-    if session.entries and not any(entries):
+    parts = yield from welcome(key, session, session.entries)
+    if session.entries and not any(parts):
         return session.moved
     talk = yield from _talk(key, session, mark)
     if talk is None:
@@ -64,7 +66,7 @@ def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]
     hot = {"talk": talk.id, **_hot(session)}
     rows: Rows = yield from asked(KEPT, hot)
     kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
-    put = yield from _put(shelf, talk, entries, session.moved, {name: one[1] for name, one in kept.items()})
+    put = yield from _put(shelf, talk, parts, session.moved, {name: one[1] for name, one in kept.items()})
     for place in kept.keys() - put:
         yield from _remove(kept[place][0])
     reach = yield from first(REACH, hot)
@@ -75,11 +77,11 @@ def keep_moved(
     shelf: Shelf, key: Key, session: Session, moved: Sequence[Entry], *, start: int
 ) -> Steps[None]:
     """As the archive's ``keep_moved``."""
-    entries = yield from _welcome(key, session, moved)
-    if any(entries):
+    parts = yield from welcome(key, session, moved)
+    if any(parts):
         talk = yield from _talk(key, session, session.updated)
         if talk is not None:
-            yield from _put(shelf, talk, entries, start, {})
+            yield from _put(shelf, talk, parts, start, {})
 
 
 def marks(tenant: str) -> Steps[dict[str, float]]:
@@ -135,7 +137,7 @@ def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
     owner = None
     if session.user:
         owner = yield from owner_for(Scope(key.tenant, session.user))
-    return _Talk(id_, key, session.user, owner)
+    return _Talk(id_, key, session.user, owner, {})
 
 
 def _hot(session: Session) -> dict[str, object]:
@@ -146,73 +148,69 @@ def _hot(session: Session) -> dict[str, object]:
 
 
 def _put(
-    shelf: Shelf, talk: _Talk, entries: Sequence[Entry | None], start: int, kept: dict[_Place, bytes]
+    shelf: Shelf, talk: _Talk, parts: Sequence[Part | None], start: int, kept: dict[_Place, bytes]
 ) -> Steps[set[_Place]]:
     put = set()
-    for place, ordinal, entry in _placed(entries, start):
+    talk = talk._replace(others=(yield from _others(talk, parts)))
+    for place, ordinal, part in _placed(parts, start):
         put.add(place)
-        yield from _put_one(shelf, talk, place, ordinal, entry, kept.get(place))
+        yield from _put_one(shelf, talk, place, ordinal, part, kept.get(place))
     return put
 
 
-def _placed(entries: Sequence[Entry | None], start: int) -> Iterator[tuple[_Place, int, Entry]]:
+def _others(talk: _Talk, parts: Sequence[Part | None]) -> Steps[dict[str, int]]:
+    names = {name for part in parts if part for name in (talk.named(part.entry), part.guest) if name}
+    numbers = {}
+    for name in sorted(names):
+        numbers[name] = yield from owner_for(Scope(talk.key.tenant, name))
+    return numbers
+
+
+def _placed(parts: Sequence[Part | None], start: int) -> Iterator[tuple[_Place, int, Part]]:
     counted: Counter[tuple[int, int, str]] = Counter()
-    for ordinal, entry in enumerate(entries, start):
-        if entry is not None:
-            name = entry.life, entry.turn, entry.role
-            yield _Place(*name, counted[name]), ordinal, entry
+    for ordinal, part in enumerate(parts, start):
+        if part is not None:
+            name = part.entry.life, part.entry.turn, part.entry.role
+            yield _Place(*name, counted[name]), ordinal, part
             counted[name] += 1
 
 
 def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it stands
-    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, entry: Entry, known: bytes | None
+    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, part: Part, known: bytes | None
 ) -> Steps[None]:
-    speaker = None
-    if entry.role == "user" and entry.user and entry.user != talk.user:
-        speaker = yield from owner_for(Scope(talk.key.tenant, entry.user))
-    mark = shelf.digest(ordinal, talk.owner, speaker, entry)
+    entry, guest = part
+    speaker = talk.others.get(talk.named(entry) or "")
+    owner = talk.owner if guest is None else talk.others.get(guest)
+    # Whoever is named may be the session's person under another name.
+    whose = None if speaker is None and guest is None else (speaker, guest is not None and owner)
+    mark = shelf.digest(ordinal, talk.owner, whose, entry)
     if mark == known:
         return
-    at = entry.at
     row = place._asdict() | {
         "talk": talk.id,
         "place": ordinal,
         "owner": talk.owner,
         "speaker": speaker,
-        "at": at,
+        "at": entry.at,
         "recorded": entry.recorded,
         "digest": mark,
         "blob": shelf.sealed(talk.key, entry),
     }
     item = yield from first(PUT_TURN, row)
-    if talk.user and talk.owner is not None and entry.role in _SPOKEN:
-        scope, line = Scope(talk.key.tenant, talk.user), Line(TURN, item, at, talk.id, ordinal)
+    if talk.owner is not None:
+        person = Scope(talk.key.tenant, (talk.user if guest is None else guest) or "")
+        yield from indexed(shelf, person, owner, entry, Line(TURN, item, entry.at, talk.id, ordinal))
+
+
+def indexed(shelf: Shelf, person: Scope, owner: int | None, entry: Entry, line: Line) -> Steps[None]:
+    """Puts what was spoken into the index of its person; what is nobody's is in none."""
+    if owner is None:
+        yield from asked(NO_PASSAGE, {"kind": line.kind, "item": line.item})
+    elif entry.role in _SPOKEN:
         # What a program put in the user's place would be told as the user's words.
-        yield from shelf.indexed(scope, talk.owner, "" if entry.put_in else entry.text, line)
+        yield from shelf.indexed(person, owner, "" if entry.put_in else entry.text, line)
 
 
 def _remove(item: int) -> Steps[None]:
     yield from asked(NO_PASSAGE, {"kind": TURN, "item": item})
     yield from asked(NO_TURN, {"item": item})
-
-
-def _welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[Entry | None]]:
-    """The entries with ``None`` for those of a forgotten person or session."""
-    names = {entry.user for entry in entries if entry.user} | ({session.user} if session.user else set())
-    buried = {}
-    for name in sorted(names):
-        buried[name] = yield from buried_at(key.tenant, PERSON, name)
-    whole = yield from buried_at(key.tenant, SESSION, key.session)
-    if session.user:
-        owners = buried[session.user]
-    else:
-        owners = yield from buried_at(key.tenant, STRANGERS, key.session)
-    return [
-        None if _is_refused(entry, whole, owners, buried.get(entry.user or "", 0.0)) else entry
-        for entry in entries
-    ]
-
-
-def _is_refused(entry: Entry, *forgotten: float) -> bool:
-    said = min(entry.recorded, entry.at)
-    return any(refuses(at, said=said, recorded=entry.recorded) for at in forgotten if at)

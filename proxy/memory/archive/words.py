@@ -93,6 +93,19 @@ INDEXED_ANEW: Final = Statement(
     f"UPDATE turnkeeper_passages SET terms = :anew, lexicon = {LEXICON}"
     " WHERE id = :passage AND terms = :terms"
 )
+
+NOBODYS: Final = 0
+"""The owner of passages of which it is still to be found out whose they are."""
+UNPLACED: Final = Statement(
+    f"SELECT talk FROM turnkeeper_passages WHERE owner = {NOBODYS} ORDER BY at LIMIT 1"
+)
+NO_UNPLACED: Final = Statement(f"DELETE FROM turnkeeper_passages WHERE owner = {NOBODYS} AND talk = :talk")
+OF_TALK: Final = Statement(
+    "SELECT k.tenant, k.session, o.person, t.owner, t.id, t.place, t.at, t.blob"
+    " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
+    " JOIN turnkeeper_people o ON o.id = t.owner WHERE t.talk = :talk ORDER BY t.place, t.id"
+)
+
 UNMEANT: Final = Statement(f"{_OF_ANYBODY} WHERE p.meant < :model OR p.meant > :model LIMIT :limit")
 MEANT: Final = Statement(
     "UPDATE turnkeeper_passages SET meant = :model WHERE id = :passage AND terms = :terms RETURNING owner"
@@ -139,7 +152,7 @@ _THEIRS: Final = "owner = :owner OR speaker = :owner"
 FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner = :owner")
 FORGET_SPOKEN: Final = Statement(
     "DELETE FROM turnkeeper_passages WHERE kind = 1 AND item IN"
-    " (SELECT id FROM turnkeeper_turns WHERE speaker = :owner)"
+    f" (SELECT id FROM turnkeeper_turns WHERE {_THEIRS})"
 )
 FORGET_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE {_THEIRS} RETURNING id")
 FORGET_FACTS: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner RETURNING id")

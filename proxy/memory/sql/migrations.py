@@ -191,6 +191,12 @@ def m007_talks(types: Types) -> tuple[str, ...]:
     return (f"ALTER TABLE turnkeeper_talks ADD COLUMN updated {types.real} NOT NULL DEFAULT -1",)
 
 
+def m008_speakers(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
+    """Where several spoke, all was indexed as one's: it is nobody's until it is found out whose it is."""
+    spoken = "SELECT talk FROM turnkeeper_turns WHERE speaker IS NOT NULL"
+    return (f"UPDATE turnkeeper_passages SET owner = 0 WHERE kind = 1 AND talk IN ({spoken})",)
+
+
 MIGRATIONS: Final[tuple[Migration, ...]] = (
     m001_sessions,
     m002_deletions,
@@ -199,6 +205,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m005_expiry,
     m006_lexicon,
     m007_talks,
+    m008_speakers,
 )
 
 

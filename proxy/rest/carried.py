@@ -1,0 +1,91 @@
+"""A session as a body of JSON carries it in: the same means the same, whichever way it comes."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from filters.message import Message
+from proxy import rest, wire
+from proxy.errors import RequestError
+from proxy.memory.contents import Summary, imported, with_summaries
+from proxy.memory.remainder import Remainder, restored
+from proxy.memory.session import Session, decode, encode
+from proxy.place import decoded, identifier
+from proxy.rest.state import stated
+
+OWN: Final = "turnkeeper"
+"""What an export holds beside Agora's own shape, so that an import leaves the very same session."""
+_MADE_OF: Final = ("id", "user", "contents", "summaries", "state", OWN)
+
+Fields = Mapping[str, msgspec.Raw]
+
+
+def given(fields: Fields) -> dict[str, msgspec.Raw]:
+    """The keys that hold anything; raises RequestError for one that nobody knows."""
+    unknown = next((name for name in fields if name not in _MADE_OF), None)
+    if unknown is not None:
+        expected = ", ".join(_MADE_OF)
+        raise RequestError(f"'{unknown}': unknown key; there are: {expected}.", param=unknown)
+    return {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
+
+
+def carried(fields: Fields) -> Session:
+    """The session that a body tells of; raises RequestError, which names the key."""
+    if "contents" not in fields:
+        raise RequestError("'contents' is missing; send an array of messages.", param="contents")
+    messages, _ = wire.read_messages(fields["contents"], "contents")
+    session = _session(messages, fields.get(OWN))
+    if OWN not in fields:
+        session = _with_summaries(session, fields.get("summaries"))
+    try:
+        session = decode(encode(session))  # so that what is written can be read
+    except (OverflowError, RecursionError, ValueError):
+        fault = "'contents' holds a number too large, or is nested too deeply."
+        raise RequestError(fault, param="contents") from None
+    return _with_person(session, fields)
+
+
+def named(fields: Fields, name: str) -> str | None:
+    """The id under a key; ``None`` where none is given."""
+    raw = fields.get(name)
+    return None if raw is None or bytes(raw) == b"null" else identified(decoded(raw), name)
+
+
+def identified(value: Any, name: str) -> str:
+    """A value as an id; raises RequestError for what is none."""
+    found = identifier(value)
+    if found is None:
+        raise RequestError(f"'{name}' must be {rest.ID}.", param=name)
+    return found
+
+
+def _with_person(session: Session, fields: Fields) -> Session:
+    """The session with the person and the state that stand beside its contents, if any do."""
+    user, state = named(fields, "user"), fields.get("state")
+    return msgspec.structs.replace(
+        session,
+        user=session.user if user is None else user,
+        state=session.state if state is None else stated(bytes(state), "state"),
+    )
+
+
+def _session(messages: Sequence[Message], own: msgspec.Raw | None) -> Session:
+    """Exactly what was exported, where the export says so; else what the messages tell."""
+    if own is None:
+        return imported(messages, now=time.time())
+    try:
+        return restored(messages, msgspec.json.decode(own, type=Remainder))
+    except (ValueError, RecursionError) as error:
+        fault = f"'{OWN}' does not belong to these 'contents' ({error}); leave it out to import them alone."
+        raise RequestError(fault, param=OWN) from None
+
+
+def _with_summaries(session: Session, written: msgspec.Raw | None) -> Session:
+    try:
+        carried_along = msgspec.json.decode(written or b"[]", type=list[Summary])
+        return with_summaries(session, carried_along)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        fault = "'summaries' must be an array of {text, messages} for no more messages than 'contents' has."
+        raise RequestError(fault, param="summaries") from None

@@ -1,0 +1,268 @@
+"""Whose words are whose in every archive: told to who said them, and to nobody else."""
+
+import msgspec
+import pytest
+
+from proxy.memory.archive.archive import Archive, Query
+from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.steps import Steps, asked
+from proxy.memory.forgotten import Forgotten
+from proxy.memory.session import Entry, Session
+from proxy.memory.sql.migrations import Types, m008_speakers
+from proxy.memory.sql.statement import Statement
+from proxy.memory.store import Key
+from tests.memory.contract_archive import (
+    ANN,
+    BOB,
+    DRIVERS,
+    KEY,
+    NOW,
+    alike,
+    archive,
+    embed,
+    kept,
+    last,
+    under,
+    vectors_left,
+)
+from tests.memory.contract_archive import asked as found
+
+__all__ = ["archive"]
+
+pytestmark = pytest.mark.anyio
+
+CODE = "The door code is 4711."
+INSULIN = "I take insulin with my coffee."
+NOTED = "Insulin it is, with coffee."
+ALL = "insulin door code coffee tea"
+
+
+def said(role: str, turn: int, text: str, user: str | None = None, **more: object) -> Entry:
+    return Entry(role=role, turn=turn, content=text, user=user, recorded=NOW - 100 + turn, **more)
+
+
+TALK = (
+    said("user", 0, CODE, "ann"),
+    said("assistant", 0, "I keep the code."),
+    said("user", 1, INSULIN, "bob"),
+    said("assistant", 1, NOTED),
+    said("user", 2, "I like tea."),
+    said("assistant", 2, "Tea is fine."),
+)
+ANNS = [CODE, "I keep the code.", "I like tea.", "Tea is fine."]
+BOBS = [INSULIN, NOTED]
+
+
+def talk(*entries: Entry, user: str | None = "ann", **more: object) -> Session:
+    return Session(entries=entries or TALK, user=user, created=NOW - 100, **more)
+
+
+async def both(archive: Archive) -> tuple[list[str], list[str]]:
+    return sorted(await found(archive, ALL)), sorted(await found(archive, ALL, BOB))
+
+
+async def test_each_finds_what_he_said_and_was_answered(archive: Archive):
+    await archive.keep(KEY, talk(), mark=NOW)
+    assert await both(archive) == (sorted(ANNS), sorted(BOBS))
+
+
+async def test_nobody_is_told_what_stands_beside_his_words_and_is_anothers(archive: Archive):
+    quiet = [msgspec.structs.replace(entry, content="And so?") for entry in TALK]
+    await archive.keep(KEY, talk(*quiet[:2], *TALK[2:4], *quiet[4:]), mark=NOW)
+    assert await found(archive, ALL) == []
+    assert await found(archive, "What did I say today and yesterday?") == []
+    assert sorted(await found(archive, "insulin", BOB)) == sorted(BOBS)
+
+
+async def test_what_moved_out_is_found_by_its_speaker(archive: Archive):
+    hot = talk(*TALK[4:], moved=4)
+    await archive.keep(KEY, hot, mark=NOW)
+    await archive.keep_moved(KEY, hot, TALK[:4], start=0)
+    assert await both(archive) == (sorted(ANNS), sorted(BOBS))
+
+
+async def test_what_nobody_is_named_for_is_the_sessions_persons(archive: Archive):
+    nameless = [msgspec.structs.replace(entry, user=None) for entry in TALK]
+    await archive.keep(KEY, talk(*nameless), mark=NOW)
+    assert await both(archive) == (sorted(ANNS + BOBS), [])
+
+
+async def test_a_number_that_stands_for_the_sessions_person_is_no_other(archive: Archive):
+    await archive.keep(KEY, talk(*TALK[2:], alias="bob"), mark=NOW)
+    assert await both(archive) == (sorted(ANNS[2:] + BOBS), [])
+
+
+async def test_of_two_in_a_turn_the_answer_is_the_lasts_and_a_result_goes_with_its_call(archive: Archive):
+    call = [{"id": "c", "type": "function", "function": {"name": "door", "arguments": "{}"}}]
+    turn = (
+        said("user", 0, CODE, "ann"),
+        said("assistant", 0, "Let me see.", tool_calls=call),
+        said("user", 0, INSULIN, "bob"),
+        said("tool", 0, "Open.", tool_call_id="c"),
+        said("assistant", 0, NOTED),
+    )
+    await archive.keep(KEY, talk(*turn), mark=NOW)
+    assert await both(archive) == (["Let me see.", CODE], sorted(BOBS))
+
+
+async def test_a_correction_of_who_spoke_is_found_by_him_alone(archive: Archive):
+    nameless = [msgspec.structs.replace(entry, user=None) for entry in TALK]
+    await archive.keep(KEY, talk(*nameless), mark=NOW)
+    await embed(archive)
+    await archive.keep(KEY, talk(), mark=NOW)
+    assert await both(archive) == (sorted(ANNS), sorted(BOBS))
+    assert await embed(archive) == sorted([CODE, *BOBS])
+    assert not {*BOBS} & {*await alike(archive, INSULIN)}
+
+
+async def test_the_last_talk_of_a_guest_is_what_he_said(archive: Archive):
+    await archive.keep(KEY, talk(), mark=NOW)
+    assert await last(archive, BOB) == [INSULIN]
+    assert [turn.entry.text for _, turn in await archive.turns(BOB)] == [INSULIN]
+
+
+# --- forgetting
+
+
+LEFT = [CODE, "I keep the code.", NOTED, "I like tea.", "Tea is fine."]
+
+
+async def test_what_a_forgotten_guest_was_answered_is_found_by_nobody(archive: Archive):
+    await archive.keep(KEY, talk(), mark=NOW)
+    await embed(archive)
+    assert await archive.forget(BOB, at=NOW) == 1
+    assert await both(archive) == (sorted(ANNS), [])
+    assert await kept(archive) == LEFT
+    assert await vectors_left(archive) == 4
+    left = talk(*TALK[:2], *TALK[3:], forgotten=Forgotten(at=NOW))
+    await archive.keep(KEY, left, mark=NOW)
+    assert await both(archive) == (sorted(ANNS), [])
+    assert await kept(archive) == LEFT
+
+
+async def test_nobody_finds_what_a_forgotten_guest_was_answered_and_comes_late(archive: Archive):
+    await archive.forget(BOB, at=NOW)
+    await archive.keep(KEY, talk(), mark=NOW)
+    hot = talk(*TALK[4:], moved=4)
+    await archive.keep_moved(KEY, hot, TALK[:4], start=0)
+    assert await kept(archive) == LEFT
+    assert await both(archive) == (sorted(ANNS), [])
+
+
+async def test_a_guest_who_speaks_again_is_found_from_then_on(archive: Archive):
+    await archive.forget(BOB, at=NOW - 98.5)
+    await archive.keep(KEY, talk(*TALK, said("user", 3, "Tea for me, too.", "bob")), mark=NOW)
+    assert await both(archive) == (sorted(ANNS), ["Tea for me, too."])
+
+
+async def test_with_the_sessions_person_goes_all_that_was_said_there(archive: Archive):
+    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.keep(Key("acme", "bobs"), talk(said("user", 0, "My tea.", "bob"), user="bob"), mark=NOW)
+    await embed(archive)
+    await archive.forget(ANN, at=NOW)
+    assert await both(archive) == ([], ["My tea."])
+    assert await kept(archive) == []
+    assert await vectors_left(archive) == 1
+
+
+async def test_with_a_session_goes_what_its_guests_said(archive: Archive):
+    await archive.keep(KEY, talk(), mark=NOW)
+    await embed(archive)
+    await archive.forget_session(KEY, at=NOW)
+    assert await both(archive) == ([], [])
+    assert await vectors_left(archive) == 0
+
+
+# --- what was written before
+
+
+TURNS = "UPDATE turnkeeper_turns SET digest = blob WHERE speaker IS NOT NULL OR role <> 'user'"
+PASSAGES = (
+    "UPDATE turnkeeper_passages SET terms = 'x', owner ="
+    " (SELECT t.owner FROM turnkeeper_turns t WHERE t.id = item) WHERE kind = 1"
+)
+
+
+async def carried_out(archive: Archive, *statements: str) -> None:
+    def work() -> Steps[None]:
+        for statement in statements:
+            yield from asked(Statement(statement), {})
+
+    assert isinstance(archive, SqlArchive)
+    await archive._engine.write(work)
+
+
+async def as_it_was_written(archive: Archive) -> None:
+    """All passages are the session's person's, as they were once, and the database is brought up to date."""
+    await carried_out(archive, TURNS, PASSAGES)
+    types = Types(identity="", number="", real="", blob="")
+    await carried_out(archive, *m008_speakers(types))
+
+
+async def reindexed(archive: Archive) -> None:
+    for _ in range(9):
+        if not await archive.reindex():
+            return
+    raise AssertionError("there is no end of it")
+
+
+async def test_what_was_anothers_is_hidden_at_once_and_found_by_him_later(archive: Archive):
+    alone = Key("acme", "alone")
+    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.keep(Key("acme", "second"), talk(), mark=NOW)
+    await as_it_was_written(archive)
+    await archive.keep(alone, talk(said("user", 0, "More tea.", "ann")), mark=NOW)
+    await embed(archive)
+    assert await both(archive) == (["More tea."], [])
+    assert not {*BOBS} & {*await alike(archive, INSULIN)}
+    await reindexed(archive)
+    assert await both(archive) == (sorted([*ANNS, *ANNS, "More tea."]), sorted([*BOBS, *BOBS]))
+
+
+async def test_of_what_was_written_before_a_number_stays_who_it_stood_for(archive: Archive):
+    numbered = [msgspec.structs.replace(entry, user="1001" if entry.user else None) for entry in TALK]
+    await archive.keep(KEY, talk(*numbered, alias="1001"), mark=NOW)
+    await as_it_was_written(archive)
+    await reindexed(archive)
+    assert await both(archive) == (sorted(ANNS + BOBS), [])
+
+
+async def test_whoever_spoke_first_in_a_session_that_was_taken_for_anothers_is_told(archive: Archive):
+    """A session's person was the newest speaker of its first request once."""
+    await archive.keep(KEY, talk(*TALK[:4], user="bob"), mark=NOW)
+    await as_it_was_written(archive)
+    await reindexed(archive)
+    assert await both(archive) == (sorted(ANNS[:2]), sorted(BOBS))
+
+
+async def test_whoever_is_forgotten_meanwhile_is_found_by_nobody(archive: Archive):
+    await archive.keep(KEY, talk(), mark=NOW)
+    await as_it_was_written(archive)
+    await archive.forget(BOB, at=NOW)
+    await reindexed(archive)
+    assert await kept(archive) == LEFT
+    assert await both(archive) == (sorted(ANNS), [])
+    await archive.forget(ANN, at=NOW)
+    await reindexed(archive)
+    assert await both(archive) == ([], [])
+
+
+async def test_what_is_kept_again_meanwhile_is_in_its_place(archive: Archive):
+    await archive.keep(KEY, talk(), mark=NOW)
+    await as_it_was_written(archive)
+    await archive.keep(KEY, talk(), mark=NOW)
+    assert set(BOBS) <= set(await found(archive, ALL, BOB))
+    assert await found(archive, "insulin") == []
+
+
+@pytest.mark.parametrize("driver", ["sealed-sqlite", "sealed-postgresql"])
+async def test_what_nobody_can_read_holds_up_no_other(request: pytest.FixtureRequest, driver: str):
+    url = await DRIVERS[driver](request)
+    async with under(bytes(32), url) as old:
+        await old.keep(Key("acme", "lost"), talk(), mark=NOW)
+    async with under(bytes([1] * 32), url) as new:
+        await new.keep(KEY, talk(), mark=NOW)
+        await as_it_was_written(new)
+        await reindexed(new)
+        assert await both(new) == (sorted(ANNS), sorted(BOBS))
+        assert await new.search(ANN, Query(text="insulin", now=NOW)) == []
