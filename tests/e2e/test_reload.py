@@ -22,6 +22,14 @@ upstreams:
 pipelines:
   default: {upstreams: [main], model: MODEL}
 """
+# An error that nobody who reads a configuration has reckoned with.
+ODD = """
+class Odd(Exception):
+    def __str__(self):
+        raise {}("it cannot even say so")
+
+raise Odd
+"""
 
 
 def config(upstream: FakeUpstream, model: str) -> str:
@@ -67,6 +75,27 @@ def test_a_hang_up_signal_takes_a_new_configuration_over(start: Start) -> None:
     serving.hang_up()
     assert until(lambda: serving.model() == "two")
     assert serving.process.poll() is None
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
+def test_whatever_goes_wrong_while_it_is_read_the_old_one_stays(
+    start: Start, options: tuple[str, ...], error: str
+) -> None:
+    serving = start(*options)
+    assert until(lambda: len(serving.members) == len(options))
+    before = serving.members
+    (serving.path.parent / "odd.py").write_text(ODD.format(error))
+    serving.write(f"filters: [odd.py]\n{config(serving.upstream, 'two')}")
+    serving.hang_up()
+    assert until(lambda: "The configuration stays as it was" in serving.log)
+    assert f"{error}: it cannot even say so" in serving.log
+    assert "never retrieved" not in serving.log
+    assert until(lambda: serving.members == before)
+    assert (serving.process.poll(), serving.model()) == (None, "one")
+    serving.write(model="three")
+    serving.hang_up()
+    assert until(lambda: serving.model() == "three")
 
 
 def test_a_watched_file_is_taken_over_when_it_changes(start: Start) -> None:
