@@ -124,8 +124,9 @@ class Crew:
             end_within_a_second()
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError):
+                    stream.flush()
             os._exit(code)
 
 

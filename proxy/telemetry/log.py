@@ -96,6 +96,8 @@ class _Straight(logging.StreamHandler[TextIO]):
             line = f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace")
             while line:
                 line = line[os.write(self.stream.fileno(), line) :]
+        except OSError:
+            return  # nobody is left to be told
         except Exception:  # noqa: BLE001 - as the library does
             self.handleError(record)
 

@@ -47,7 +47,7 @@ class Stalled:
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
         self.path = path
-        self._end = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._end: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         fcntl.fcntl(self._end, fcntl.F_SETPIPE_SZ, SMALLEST)
         assert os.write(self._end, b" " * SMALLEST) == SMALLEST
 
@@ -59,7 +59,10 @@ class Stalled:
             return ""
 
     def close(self) -> None:
-        os.close(self._end)
+        """Nobody will read it any more."""
+        if self._end is not None:
+            os.close(self._end)
+        self._end = None
 
     def above(self, command: list[str]) -> list[str]:
         """A command whose errors go there."""
@@ -115,6 +118,23 @@ def test_a_bad_edit_holds_no_process_up(start: Start) -> None:
     serving.path.write_text(CONFIG.replace("upstreams:", "upstreamz:"))
     serving.hang_up()
     assert serving.chat().status_code == 200
+    assert serving.stop() == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+def test_a_reader_who_is_gone_ends_nobody(start: Start, stalled: Stalled, options: tuple[str, ...]) -> None:
+    serving = start(*options)
+    assert until(lambda: len(serving.members) == len(options))
+    stalled.close()
+    for pid in serving.members[:1]:
+        os.kill(pid, signal.SIGKILL)
+        assert until(
+            lambda pid=pid: len(serving.members) == 2 and pid not in serving.members and serving.is_up()
+        )
+    assert {serving.chat().status_code for _ in range(6)} == {200}
+    serving.path.write_text(CONFIG.replace("upstreams:", "upstreamz:"))
+    serving.hang_up()
+    assert {serving.chat().status_code for _ in range(6)} == {200}
     assert serving.stop() == 0
 
 
