@@ -18,7 +18,8 @@ ENV PATH=/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     HOST=0.0.0.0 \
-    PORT=8080
+    PORT=8080 \
+    TURNKEEPER_CONFIG=/app/config/agora.yaml
 COPY --from=builder /venv /venv
 COPY config /app/config
 RUN install -d -o 10001 -g 10001 /data
@@ -30,4 +31,4 @@ EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:' + os.environ.get('PORT', '8080') + '/healthz', timeout=2)"]
 STOPSIGNAL SIGTERM
-CMD ["turnkeeper", "serve", "/app/config/agora.yaml"]
+CMD ["turnkeeper", "serve"]

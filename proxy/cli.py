@@ -1,6 +1,9 @@
 """The command line."""
 
-from typing import Annotated
+import errno
+import os
+import sys
+from typing import Annotated, Final
 
 import typer
 
@@ -16,6 +19,8 @@ from proxy.commands.terminal import codes
 from proxy.commands.trial import try_cases
 from proxy.commands.worker import worker
 from proxy.version import VERSION
+
+_UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE}
 
 app = typer.Typer(
     help="An OpenAI-compatible LLM proxy for voice agents.",
@@ -45,8 +50,24 @@ app.command(epilog=codes(good="forgotten", bad="memory does not answer, or the c
 
 
 def main() -> None:
-    """The ``turnkeeper`` command."""
-    app()
+    """The ``turnkeeper`` command; where nothing more can be written, it ends without a traceback."""
+    try:
+        _run()
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        if error.errno != errno.EPIPE:
+            typer.echo(f"Nothing more can be written here: {error.strerror}", err=True)
+        # The interpreter would try to write the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _run() -> None:
+    try:
+        app()
+    finally:
+        sys.stdout.flush()
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer hands an option's value over like this

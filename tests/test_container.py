@@ -170,7 +170,9 @@ def as_stranger() -> dict[str, object]:
 @pytest.fixture(scope="module")
 def environment(tree):
     """The image's, but on loopback and a free port."""
-    ours = {"HOST": "127.0.0.1", "PORT": str(free_port()), "TURNKEEPER_KEYS": "phone:secret-of-the-phone"}
+    config = tree / FINAL.environment["TURNKEEPER_CONFIG"].lstrip("/")
+    place = {"HOST": "127.0.0.1", "PORT": str(free_port()), "TURNKEEPER_CONFIG": str(config)}
+    ours = {**place, "TURNKEEPER_KEYS": "phone:secret-of-the-phone"}
     return {
         **FINAL.environment,
         **ours,
@@ -182,10 +184,8 @@ def environment(tree):
 
 @pytest.fixture
 def server(tree, interpreter, environment):
-    _, verb, config = FINAL.last("CMD").command
-    command = [interpreter, tree / "site/bin/turnkeeper", verb, tree / config.lstrip("/")]
     process = subprocess.Popen(
-        command,
+        [interpreter, tree / "site/bin/turnkeeper", *FINAL.last("CMD").command[1:]],
         cwd=tree / "data",
         env=environment,
         stdout=subprocess.PIPE,
@@ -202,6 +202,30 @@ def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(serve
     assert healthy_within(30, server, interpreter, environment), said(server)
     server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=20) == 0
+
+
+OF_MEMORY = [("forget", "ann"), ("export", "ann"), ("documents", "list"), ("documents", "add", "a.md")]
+
+
+def test_a_command_beside_the_server_finds_its_configuration_and_its_memory(
+    server, tree, interpreter, environment
+):
+    assert healthy_within(30, server, interpreter, environment), said(server)
+    document = tree / "data" / "a.md"
+    document.write_text("We open at nine.")
+    document.chmod(0o644)
+    for arguments in OF_MEMORY:
+        done = subprocess.run(
+            [interpreter, tree / "site/bin/turnkeeper", *arguments],
+            cwd=tree / "data",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            **as_stranger(),
+        )
+        assert done.returncode == 0, (arguments, done.stderr)
 
 
 def test_the_health_check_fails_where_nothing_serves(interpreter, environment):

@@ -15,6 +15,7 @@ from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.errors import ConfigError
 from proxy.memory.acquaintance import Acquaintance
+from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.open import open_archive
@@ -32,6 +33,7 @@ from proxy.memory.plan import Window
 from proxy.memory.pulse import LATE, Pulse
 from proxy.memory.recent import Recent
 from proxy.memory.sealing import codec_of
+from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.store import Store
 from proxy.memory.summaries import Summaries
 from proxy.pipeline import Archiving, Memory, Target
@@ -65,12 +67,14 @@ def memory_of(
     own, deadline = settings.memory, settings.memory.deadline
     url, window = own.sessions.get_secret_value(), _window(own)
     codec = codec_of([key.get_secret_value() for key in own.encryption])
-    opened = open_store(url, deadline=deadline, codec=codec)
-    waits = not url.startswith(("sqlite:", "memory:"))
-    store = Recent(Metered(Guard(opened, patience=deadline / 4), meter), waits=waits)
+    elsewhere = _elsewhere(url)
+    opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
+    guarded = Metered(Guard(opened, patience=deadline / 4), meter)
+    store = Recent(guarded, rounds=_rounds(url))
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
-    archiving = _archiving(own, store, codec, tenants(settings), targets)
+    archive = _archive(own, codec, elsewhere)
+    archiving = _archiving(own, store, archive, tenants(settings), targets)
     works: list[Work] = [summaries] if own.summaries else []
     works += _learning(own, opened, archiving, targets)
     worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
@@ -152,17 +156,37 @@ def _file(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
 
 
+def _rounds(url: str) -> int:
+    """After how many rounds of the loop a question to the store is on its way."""
+    scheme = url.partition(":")[0]
+    if scheme in {"sqlite", "memory"}:
+        return 0
+    # A task for whoever asks; with a pool, another for the command, and the moment in which it is written.
+    return 1 if scheme.startswith("redis") and not scheme.endswith("+cluster") else 3
+
+
+def _elsewhere(url: str) -> Elsewhere | None:
+    """Who else writes to the sessions' file, if they are in one."""
+    path = _file(url)
+    return Elsewhere(path) if path else None
+
+
+def _archive(settings: MemorySettings, codec: Codec, elsewhere: Elsewhere | None) -> Archive | None:
+    """The archive; ``elsewhere`` is of the sessions' file."""
+    url = settings.archive_url
+    beside = elsewhere if url == settings.sessions.get_secret_value() else None
+    return open_archive(url, codec=codec, elsewhere=beside) if url else None
+
+
 def _archiving(
     settings: MemorySettings,
     store: Store,
-    codec: Codec,
+    archive: Archive | None,
     tenants: tuple[str, ...],
     targets: Mapping[str, Target],
 ) -> Archiving | None:
-    url = settings.archive_url
-    if not url:
+    if archive is None:
         return None
-    archive = open_archive(url, codec=codec)
     archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
     finder = finder_of(archive, settings.recall, targets)
     recollection = Recollection(finder, deadline=settings.deadline)

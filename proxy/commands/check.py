@@ -1,25 +1,35 @@
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
-from proxy.commands.terminal import Files, Json, write_json
+from proxy.commands.terminal import Json, write_json
+from proxy.configuration.document import MAX_BYTES
 from proxy.configuration.fault import Fault
-from proxy.configuration.load import faults, warnings
+from proxy.configuration.load import bytes_of, faults, warnings
+
+_STDIN: Final = Path("-")
 
 
 def check(
-    files: Files,
+    files: Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files; - reads stdin.")],
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Take warnings for faults.")] = False,
     as_json: Json = False,
 ) -> None:
     """Tell all that is wrong with configurations: file, line, place, and what to write instead."""
-    wrong = {file: faults(file, os.environ) for file in files}
-    doubtful = {file: [] if wrong[file] else warnings(file, os.environ) for file in files}
+    # What comes through a pipe can be read once.
+    piped = sys.stdin.buffer.read(MAX_BYTES + 1) if _STDIN in files else b""
+
+    def reader(file: Path) -> bytes:
+        return piped if file == _STDIN else bytes_of(file)
+
+    wrong = {file: faults(file, os.environ, reader=reader) for file in files}
+    doubtful = {file: [] if wrong[file] else warnings(file, os.environ, reader=reader) for file in files}
     if as_json:
         write_json(msgspec.json.encode([*_rows(wrong, "fault"), *_rows(doubtful, "warning")]))
     for file in [] if as_json else files:

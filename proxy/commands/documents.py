@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from proxy.commands.memory import USUAL, Tenant, Where, archiving_of, remembered
+from proxy.commands.configured import USUAL, Where
+from proxy.commands.memory import Tenant, archived, archiving_of, nowhere, remembered
 from proxy.commands.terminal import codes
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.chunks import chunks
-from proxy.memory.archive.reading import files, text_of
+from proxy.memory.archive.reading import files, name_of, text_of
 from proxy.pipeline import Memory
 
 documents = typer.Typer(help="What the filter 'recall' tells of your own documents.", no_args_is_help=True)
@@ -23,14 +24,15 @@ def add(paths: Paths, *, config: Where = USUAL, tenant: Tenant = "") -> None:
     from rich.console import Console
     from rich.progress import track
 
-    found = [path for given in paths for path in files(given)]
+    found = {name_of(path): path for given in paths for path in files(given)}
+    console = Console(stderr=True)
 
     async def work(memory: Memory, whose: str) -> list[str]:
-        archive = archiving_of(memory).archive
-        names = track(found, description="Adding", console=Console(stderr=True), transient=True)
-        return [fault for path in names if (fault := await _added(archive, whose, path))]
+        archive, mute = archiving_of(memory).archive, not console.is_terminal
+        names = track(found, description="Adding", console=console, transient=True, disable=mute)
+        return [fault for name in names if (fault := await _added(archive, whose, name, found[name]))]
 
-    faults = remembered(config, tenant, work)
+    faults = remembered(config, tenant, work, there=nowhere)
     typer.echo(f"{len(found) - len(faults)} of {len(found)} documents were added.")
     for fault in faults:
         typer.echo(fault, err=True)
@@ -45,7 +47,7 @@ def list_(*, config: Where = USUAL, tenant: Tenant = "") -> None:
     async def work(memory: Memory, whose: str) -> list[str]:
         return await archiving_of(memory).archive.documents(whose)
 
-    for name in remembered(config, tenant, work):
+    for name in remembered(config, tenant, work, there=archived):
         typer.echo(name)
 
 
@@ -55,16 +57,23 @@ def remove(names: Names, *, config: Where = USUAL, tenant: Tenant = "") -> None:
 
     async def work(memory: Memory, whose: str) -> list[str]:
         archive = archiving_of(memory).archive
-        return [name for name in names if not await archive.remove_document(whose, name)]
+        return [name for name in names if not await _removed(archive, whose, name)]
 
-    missing = remembered(config, tenant, work)
+    missing = remembered(config, tenant, work, there=archived)
     for name in missing:
         typer.echo(f"There is no document '{name}'.", err=True)
     if missing:
         raise typer.Exit(1)
 
 
-async def _added(archive: Archive, tenant: str, path: Path) -> str:
+async def _removed(archive: Archive, tenant: str, name: str) -> bool:
+    """Whether it was there, under this name or as the file that it is the path of."""
+    if await archive.remove_document(tenant, name):
+        return True
+    return await archive.remove_document(tenant, name_of(Path(name)))
+
+
+async def _added(archive: Archive, tenant: str, name: str, path: Path) -> str:
     """What is wrong with it, if anything."""
     try:
         parts = chunks(text_of(path), path.stem)
@@ -72,5 +81,5 @@ async def _added(archive: Archive, tenant: str, path: Path) -> str:
         return f"{path}: {error.strerror if isinstance(error, OSError) else error}"
     if not parts:
         return f"{path}: there is no text in it"
-    await archive.add_document(tenant, path.as_posix(), parts, at=time.time())
+    await archive.add_document(tenant, name, parts, at=time.time())
     return ""

@@ -8,10 +8,10 @@ import msgspec
 import typer
 
 from proxy import assembly
-from proxy.commands.terminal import Config, Json, show, told, write_json
+from proxy.commands.terminal import Config, Json, miswritten, show, told, write_json
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
-from proxy.errors import NotFound, RequestError
+from proxy.errors import RequestError
 from proxy.pipeline import Pipeline
 from proxy.trial import narration, sample
 from proxy.trial.explain import of
@@ -31,8 +31,9 @@ def explain(
 ) -> None:
     """Tell what each filter does to a request, and what would be sent. Nothing is sent."""
     with told():
+        headers = dict(map(_header, header or ()))
         settings = load(config, os.environ)
-        posted = sample.request(_read(request, settings.listen.max_body), header or ())
+        posted = sample.request(_read(request, settings.listen.max_body), headers)
         explanation = of(posted, _named(settings, pipeline), time.time())
         if as_json:
             write_json(msgspec.json.encode(explanation))
@@ -44,8 +45,15 @@ def _named(settings: Settings, name: str) -> Pipeline:
     # Nothing is sent, so it does not matter by which proxy.
     ready = assembly.pipelines(settings, {})
     if name not in ready:
-        raise NotFound(f"There is no pipeline '{name}'; there are: {', '.join(ready)}.")
+        raise miswritten(f"There is no pipeline '{name}'; there are: {', '.join(ready)}.")
     return ready[name]
+
+
+def _header(given: str) -> tuple[str, str]:
+    try:
+        return sample.header(given)
+    except RequestError as error:
+        raise miswritten(error.message) from None
 
 
 def _read(path: Path, most: int) -> bytes:

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from proxy.commands.terminal import Json, Own, told, write_json
+from proxy.commands.terminal import Json, Own, miswritten, told, write_json
 from proxy.configuration.load import shelf_of
 from proxy.configuration.shelf import Shelf
 from proxy.configuration.word import alternatives, quoted
@@ -23,8 +23,7 @@ def filters(
     found = [page for page in pages if page.name == (name or page.name)]
     if not found:
         known = dict.fromkeys(page.name for page in pages)
-        typer.echo(f"no filter named{quoted(name or '')}{alternatives(name or '', known)}", err=True)
-        raise typer.Exit(2)
+        raise miswritten(f"no filter named{quoted(name or '')}{alternatives(name or '', known)}")
     if as_json:
         write_json(msgspec.json.encode(found))
         return

@@ -3,7 +3,8 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from proxy.commands.memory import USUAL, Tenant, Where, remembered
+from proxy.commands.configured import USUAL, Where
+from proxy.commands.memory import Tenant, remembered
 from proxy.commands.terminal import write_json
 from proxy.errors import TurnkeeperError
 from proxy.memory.archive.lexicon import Scope

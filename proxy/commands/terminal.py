@@ -34,6 +34,12 @@ def told() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+def miswritten(message: str) -> typer.Exit:
+    """The end of a command that is written wrongly, which is told now."""
+    typer.echo(sheet.plain([sheet.line(message)]), err=True, nl=False)
+    return typer.Exit(2)
+
+
 def show(lines: Iterable[sheet.Line], file: TextIO) -> None:
     """The lines in a terminal in colour; plain in a file or a pipe."""
     if not file.isatty():

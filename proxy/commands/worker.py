@@ -4,13 +4,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Final
 
 import typer
 
 from proxy import assembly
 from proxy.background.work import ALONE_EVERY
-from proxy.commands.terminal import Config, told
-from proxy.configuration.load import load
+from proxy.commands.configured import USUAL, Served, configured
+from proxy.commands.terminal import told
 from proxy.configuration.settings import Settings
 from proxy.era import Era, Parts
 from proxy.errors import ConfigError
@@ -19,10 +20,15 @@ from proxy.telemetry.log import logging_to
 
 _log = logging.getLogger("turnkeeper")
 
+_UNSEEN: Final = (
+    "sessions are kept in the server's own process (memory:), which does what there is to do itself;"
+    " set MEMORY_URL to a place that both can reach."
+)
+
 Read = tuple[Settings, Parts]
 
 
-def worker(config: Config = Path("config/agora.yaml")) -> None:
+def worker(config: Served = USUAL) -> None:
     """Do what no caller waits for, beside servers that have `work: false`, until SIGTERM or SIGINT.
 
     SIGHUP reads the configuration again.
@@ -34,10 +40,12 @@ def worker(config: Config = Path("config/agora.yaml")) -> None:
 
 
 def _read(config: Path) -> Read:
-    settings = load(config, os.environ)
+    settings = configured(config)
     parts = assembly.parts(settings, os.environ)
-    if parts.worker is None:
+    if settings.memory is None or parts.worker is None:
         raise ConfigError(f"{config}: nothing is remembered, so there is nothing to do; set 'memory:'.")
+    if settings.memory.sessions.get_secret_value() == "memory:":
+        raise ConfigError(f"{config}: {_UNSEEN}")
     return settings, parts
 
 

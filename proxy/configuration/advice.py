@@ -66,6 +66,12 @@ def advising(check: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def elsewhere(place: Place, message: str) -> ValidationError:
+    """What is wrong below what a check was given, at its own place; the message never shows a value."""
+    error = PydanticCustomError(_OWN, "{text}", {"text": message})
+    return ValidationError.from_exception_data("advice", [{"type": error, "loc": place, "input": None}])
+
+
 def advice(error: ErrorDetails, allowed: Sequence[str], *, private: bool) -> str:
     """What is wrong, and what to write; nothing of the value where it is private."""
     kind, context = error["type"], error.get("ctx", {})

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, TypeAdapter, ValidationInfo
 
+from filters.role import Role
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
+from proxy.configuration.word import alternatives, quoted
 
 _SHORTHAND = "write a message such as 'user: Hello', or its fields: {role: user, content: Hello}"
+_ROLES: Final = get_args(Role)
 _FIXED: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -18,10 +21,18 @@ def _spelled_out(given: object) -> object:
         role, colon, words = given.partition(":")
         if not colon or not role.isalpha():
             raise ValueError(_SHORTHAND)
-        return {"role": role, "content": words.removeprefix(" ")}
+        return {"role": _known(role), "content": words.removeprefix(" ")}
     if not isinstance(given, dict):
         raise ValueError(_SHORTHAND)  # noqa: TRY004 - pydantic collects ValueErrors alone
+    if isinstance(given.get("role"), str):
+        _known(given["role"])
     return given
+
+
+def _known(role: str) -> str:
+    if role not in _ROLES:
+        raise ValueError(f"no model knows the role{quoted(role)}{alternatives(role, _ROLES)}")
+    return role
 
 
 def _with_role(given: object) -> object:
@@ -141,3 +152,10 @@ class Case(Part):
     """What the model is made to say, as text or in the pieces in which it comes."""
     expect_answer: Annotated[Heard | str | None, BeforeValidator(advising(_as_heard))] = None
     """The words that the client gets: all of them as text, or some with ``contains`` and ``lacks``."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds whatever comes."""
+        told = any(each not in (None, Expected(), Heard()) for each in (self.expect, self.expect_answer))
+        named = self.model_fields_set & {"session", "user"}
+        return not (told or named or self.parameters or self.absent)

@@ -9,19 +9,10 @@ import msgspec
 from filters.base import RequestFilter
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
-from proxy.configuration import accord, sequence
+from proxy.configuration import accord, lack, sequence
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
-from proxy.configuration.settings import (
-    Embeddings,
-    Facts,
-    Memory,
-    Pipeline,
-    Rerank,
-    Settings,
-    Summaries,
-    Upstream,
-)
+from proxy.configuration.settings import Pipeline, RecallAids, Settings, Upstream
 from proxy.loopback import is_loopback_name
 
 
@@ -39,8 +30,10 @@ def findings(settings: Settings) -> Iterator[Finding]:
             if rule.holds(upstream):
                 yield Finding(("upstreams", name, *rule.key), rule.message)
     yield from _unused(settings)
+    yield from _pathless(settings)
     yield from _unseen(settings)
     yield from _hasty(settings)
+    yield from (Finding(place, message) for place, message in lack.findings(settings))
     summarising = bool(settings.memory and settings.memory.summaries)
     for name, pipeline in settings.pipelines.items():
         for place, message in _of_pipeline(pipeline, summarising=summarising):
@@ -84,15 +77,29 @@ UPSTREAM_RULES: Final = (
 
 
 def _unused(settings: Settings) -> Iterator[Finding]:
-    used = {name for pipeline in settings.pipelines.values() for name in pipeline.upstreams}
-    if settings.memory:
-        used |= {aid.upstream for aid in _aids(settings.memory) if aid}
-    for name in settings.upstreams.keys() - used:
+    for name in settings.upstreams.keys() - _talking(settings) - _helping(settings):
         yield Finding(("upstreams", name), "no pipeline uses this upstream; name it in one, or take it out")
 
 
-def _aids(memory: Memory) -> tuple[Summaries | Facts | Embeddings | Rerank | None, ...]:
-    return memory.summaries, memory.facts, memory.recall.embeddings, memory.recall.rerank
+def _pathless(settings: Settings) -> Iterator[Finding]:
+    """Vendors have chat completions below a path; what helps recall may be at the root of a host."""
+    for name in _talking(settings):
+        address = settings.upstreams[name].base_url
+        if address != PRACTICE and not urlsplit(address).path:
+            message = "this address has no path, and most models are under /v1; write it as its vendor does"
+            yield Finding(("upstreams", name, "base_url"), message)
+
+
+def _talking(settings: Settings) -> set[str]:
+    """The upstreams that are asked for chat completions."""
+    used = {name for pipeline in settings.pipelines.values() for name in pipeline.upstreams}
+    memory = settings.memory
+    return used | {each.upstream for each in (memory.summaries, memory.facts) if each} if memory else used
+
+
+def _helping(settings: Settings) -> set[str]:
+    recall = settings.memory.recall if settings.memory else RecallAids()
+    return {each.upstream for each in (recall.embeddings, recall.rerank) if each}
 
 
 def _unseen(settings: Settings) -> Iterator[Finding]:
@@ -131,6 +138,9 @@ def _of_pipeline(pipeline: Pipeline, *, summarising: bool) -> Iterator[tuple[Pla
         yield ("request", i), message
     for i, message in accord.findings(pipeline.request):
         yield ("request", i), message
+    for i, case in enumerate(pipeline.tests):
+        if case.is_idle:
+            yield ("tests", i), "this case holds whatever comes; say what must: 'expect', for one"
 
 
 def _there(*, summarising: bool) -> Callable[[str], bool]:

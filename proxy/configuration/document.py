@@ -97,8 +97,11 @@ def decode(data: bytes) -> str:
     return text
 
 
-def parse(text: str) -> Document:
-    """The document in a text. Raises NotADocument where there is none, never anything else."""
+def parse(text: str, keys: tuple[str, str] = ("upstreams", "pipelines")) -> Document:
+    """The document in a text. Raises NotADocument where there is none, never anything else.
+
+    ``keys`` are two that may stand in it, for whoever writes none.
+    """
     try:
         _check_depth(text)
         root = yaml.compose(text, Loader=_LOADER)
@@ -106,10 +109,10 @@ def parse(text: str) -> Document:
         line = _line(error.problem_mark or error.context_mark)
         raise NotADocument(_advice(error), min(line, len(text.splitlines()))) from None
     if root is None:
-        raise NotADocument("the file is empty; it needs 'upstreams' and 'pipelines'")
+        raise NotADocument(f"the file is empty; write '{keys[0]}:' and '{keys[1]}:'")
     if not isinstance(root, yaml.MappingNode):
         raise NotADocument(
-            "write keys and values, such as 'upstreams:' and 'pipelines:'", _line(root.start_mark)
+            f"write keys and values, such as '{keys[0]}:' and '{keys[1]}:'", _line(root.start_mark)
         )
     walk = _Walk()
     value = walk.mapping(root, ())

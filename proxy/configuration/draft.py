@@ -14,6 +14,7 @@ from proxy.configuration.shelf import Shelf
 from proxy.configuration.value import AnswerStep, RequestStep, Surroundings
 
 _NAME = "pipeline"
+_SIDES = ("request", "answer")
 _MOST_BYTES = 32 * 1024
 _MOST_STEPS = 50
 
@@ -64,7 +65,7 @@ def _parsed(text: str) -> Document:
     if len(data) > _MOST_BYTES:
         raise NotADocument(f"a pipeline to be tried has at most {_MOST_BYTES // 1024} KiB")
     written = decode(data)
-    return parse(written) if _says_anything(written) else Document({}, {}, [])
+    return parse(written, _SIDES) if _says_anything(written) else Document({}, {}, [])
 
 
 def _says_anything(text: str) -> bool:

@@ -1,6 +1,6 @@
 """From a YAML file to settings, or to all that is wrong with it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,20 @@ from proxy.errors import ConfigError
 
 _SHIPPED = Shelf()
 
+Reader = Callable[[Path], bytes]
+"""How a file's bytes are had. Raises NotADocument where they are not."""
+
+
+def bytes_of(path: Path) -> bytes:
+    """A file's bytes, a few more than it may have at the most. Raises NotADocument."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise NotADocument(f"the file cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise NotADocument("this is no name of a file") from None
+
 
 def load(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) -> Settings:
     """The settings of a file, its filters built. Raises ConfigError with all faults, a line each."""
@@ -29,16 +43,18 @@ def load(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) -> Set
     raise ConfigError("\n".join(map(str, read)))
 
 
-def faults(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) -> list[Fault]:
+def faults(
+    path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED, reader: Reader = bytes_of
+) -> list[Fault]:
     """All that is wrong with a file, in the order of its lines."""
-    read = _read(path, environ, shelf)
+    read = _read(path, environ, shelf, reader)
     return [] if isinstance(read, Settings) else read
 
 
 def shelf_of(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) -> Shelf:
     """The filters that a file may name, its own among them. Raises ConfigError where they cannot be had."""
     try:
-        document = parse(decode(_bytes(path)))
+        document = parse(decode(bytes_of(path)))
     except NotADocument as error:
         raise ConfigError(str(Fault(str(path), error.line, dotted(()), str(error)))) from None
     missing: dict[Place, str] = {}
@@ -52,10 +68,12 @@ def shelf_of(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) ->
     return stocked
 
 
-def warnings(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) -> list[Fault]:
+def warnings(
+    path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED, reader: Reader = bytes_of
+) -> list[Fault]:
     """What a file says and cannot mean, in the order of its lines; nothing where it has faults."""
     try:
-        document = parse(decode(_bytes(path)))
+        document = parse(decode(reader(path)))
     except NotADocument:
         return []
     checked = _checked(document, environ, path.parent, shelf)
@@ -68,25 +86,17 @@ def warnings(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) ->
     return sorted(found, key=lambda warning: (warning.line, warning.path))
 
 
-def _read(path: Path, environ: Mapping[str, str], shelf: Shelf) -> Settings | list[Fault]:
+def _read(
+    path: Path, environ: Mapping[str, str], shelf: Shelf, reader: Reader = bytes_of
+) -> Settings | list[Fault]:
     try:
-        document = parse(decode(_bytes(path)))
+        document = parse(decode(reader(path)))
     except NotADocument as error:
         return [Fault(str(path), error.line, dotted(()), str(error))]
     checked = _checked(document, environ, path.parent, shelf)
     if isinstance(checked, Settings):
         return checked
     return [Fault(str(path), flaw.line, dotted(flaw.place), flaw.message) for flaw in checked]
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise NotADocument(f"the file cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise NotADocument("this is no name of a file") from None
 
 
 def _checked(

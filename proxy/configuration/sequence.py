@@ -70,7 +70,12 @@ ORDERS: Final = (
     Order("drop_messages", "merge_consecutive", _LAST_MARK),
     Order("timestamp_prefix", "merge_consecutive", _LAST_MARK),
     Order("user_context", "merge_consecutive", _LAST_MARK),
-    Order("restore_interrupted", "rewrite", "it does not find rewritten words in 'original'"),
+    Order(
+        "restore_interrupted",
+        "rewrite",
+        "it does not find rewritten words in 'original'",
+        _touches_answers,
+    ),
     *(
         Order(name, "trim_history", _BUDGET)
         for name in (

@@ -11,6 +11,8 @@ from proxy.memory.store import Store
 if TYPE_CHECKING:
     from limits.aio.storage import Storage
 
+    from proxy.memory.sql.elsewhere import Elsewhere
+
 GROUP: Final = "turnkeeper.stores"
 """Installed packages add drivers here, named by scheme; each is a ``Driver``."""
 
@@ -23,6 +25,7 @@ _DRIVERS: Final = {
     "postgres": f"{_SQL}.postgres:open",
     "redis": _REDIS,
     "rediss": _REDIS,
+    "redis+unix": _REDIS,
     "redis+sentinel": _REDIS,
     "rediss+sentinel": _REDIS,
     "redis+cluster": _REDIS,
@@ -43,10 +46,11 @@ class Driver(Protocol):
         ...
 
 
-def open_store(url: str, *, deadline: float, codec: Codec) -> Store:
+def open_store(url: str, *, deadline: float, codec: Codec, elsewhere: "Elsewhere | None" = None) -> Store:
     """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
 
-    Raises ValueError for an address that names no store, without the address: it may hold a password.
+    ``elsewhere`` is for an SQLite file to which others of this process write, too. Raises ValueError for an
+    address that names no store, without the address: it may hold a password.
     """
     scheme, colon, _ = url.partition(":")
     drivers = _drivers()
@@ -54,7 +58,8 @@ def open_store(url: str, *, deadline: float, codec: Codec) -> Store:
         raise ValueError(
             f"no store is addressed like this; write one of {', '.join(f'{s}:' for s in drivers)}"
         )
-    return CodedStore(_loaded(drivers[scheme])(url, deadline=deadline), codec)
+    more = {} if elsewhere is None else {"elsewhere": elsewhere}
+    return CodedStore(_loaded(drivers[scheme])(url, deadline=deadline, **more), codec)
 
 
 def open_counts(url: str, *, deadline: float) -> "Storage | None":

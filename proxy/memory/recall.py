@@ -19,9 +19,6 @@ from proxy.memory.speech import Speech, spoken
 from proxy.memory.store import Held, Key, Store
 from proxy.memory.telling import epoch
 
-# A task for whoever asks, one for the command, and the moment in which it is written to the socket.
-_ROUNDS: Final = 3
-
 
 class Reading(NamedTuple):
     """A session as a turn read it, and the client's window beside it: what is recorded goes on from there.
@@ -123,13 +120,14 @@ async def recalled(
     ``attempt`` is what the request says of itself. While a store is asked that has to be waited for, the
     window is laid beside what was written last: nearly always that is what comes.
     """
-    last = store.last(key) if store.waits else None
+    last = store.last(key) if store.rounds else None
     if last is None:
         read = _read(store, key, await store.read(key), window, attempt)
         return read, known(read, window, wanted)
     asked = asyncio.create_task(store.read(key))
     try:
-        await _sent()
+        for _ in range(store.rounds):
+            await asyncio.sleep(0)
         guess = laid(last.session, window, 0, attempt)
         likely = known(guess, window, wanted)
         held = await asked
@@ -145,9 +143,3 @@ def _read(store: Recent, key: Key, held: Held | None, window: Sequence[Message],
     if held is None:
         return laid(Session(), window)
     return laid(store.session(key, held), window, held.version, attempt)
-
-
-async def _sent() -> None:
-    """By now a question is on its way."""
-    for _ in range(_ROUNDS):
-        await asyncio.sleep(0)

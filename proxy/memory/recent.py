@@ -22,12 +22,13 @@ class Written(NamedTuple):
 class Recent:
     """Another store, and the newest few sessions that were written to it, for a minute each.
 
-    What is read counts: a session that was written elsewhere since has other bytes. ``waits`` is whether
-    whoever reads has to wait, so that he may go on with what he knows meanwhile.
+    What is read counts: a session that was written elsewhere since has other bytes. ``rounds`` is after how
+    many rounds of the loop a question is on its way, so that whoever asked may go on with what he knows; 0 is
+    where nobody has to wait.
     """
 
-    def __init__(self, store: Store, *, waits: bool = False, lasting: float = _LASTING) -> None:
-        self.waits = waits
+    def __init__(self, store: Store, *, rounds: int = 0, lasting: float = _LASTING) -> None:
+        self.rounds = rounds
         # As they are: a call passes through here, and each step on its way is heard.
         self.read = store.read
         self.write = store.write

@@ -104,7 +104,7 @@ def _explained(tenant: str, pipeline: Pipeline, text: str) -> Explanation:
         raise RequestError("Paste a request, or pick an engine's.")
     if len(data) > _MOST_REQUEST:
         raise RequestError(f"A request to be tried here has at most {_MOST_REQUEST // 1000} KB.")
-    request = sample.request(data, (), tenant)
+    request = sample.request(data, {}, tenant)
     try:
         return of(request, pipeline, time.time())
     except RequestError as error:

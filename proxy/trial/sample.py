@@ -1,6 +1,6 @@
 """A request as a file holds it: a bare body, or a body with its headers and its path."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -12,16 +12,24 @@ from proxy.turn import Request
 _FORM = 'write a request\'s body, or {"headers": {…}, "path": "…", "body": {…}}'
 
 
-def request(data: bytes, headers: Iterable[str], tenant: str = "default") -> Request:
-    """The request that a file holds; ``headers``, as ``Name: value``, go before those of the file.
+def request(data: bytes, headers: Mapping[str, str], tenant: str = "default") -> Request:
+    """The request that a file holds; ``headers``, in lower case, go before those of the file.
 
     Raises RequestError.
     """
     wrapped = _wrapped(data)
-    named = {**_headers(wrapped.get("headers", {})), **dict(map(_header, headers))}
+    named = {**_headers(wrapped.get("headers", {})), **headers}
     query = dict(parse_qsl(_query(wrapped.get("path", "/"))))
     body = bytes(wrapped["body"]) if "body" in wrapped else data
     return Request(headers=named, query=query, body=body, tenant=tenant)
+
+
+def header(given: str) -> tuple[str, str]:
+    """A header that is written as ``Name: value``. Raises RequestError."""
+    name, colon, value = given.partition(":")
+    if not colon or not name.strip():
+        raise RequestError("Write a header as 'Name: value'.")
+    return name.strip().lower(), value.strip()
 
 
 def _wrapped(data: bytes) -> dict[str, Any]:
@@ -46,13 +54,6 @@ def _headers(given: object) -> Mapping[str, str]:
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
         raise RequestError(f"'headers' must be names and texts; {_FORM}.", param="headers")
     return {name.lower(): value for name, value in given.items()}
-
-
-def _header(given: str) -> tuple[str, str]:
-    name, colon, value = given.partition(":")
-    if not colon or not name.strip():
-        raise RequestError("Write a header as 'Name: value'.")
-    return name.strip().lower(), value.strip()
 
 
 def _query(path: object) -> str:

@@ -1,11 +1,30 @@
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from filters.base import RequestFilter
 from proxy.configuration.load import faults, load, warnings
+from proxy.configuration.settings import Pipeline, Settings
+from proxy.configuration.shelf import Shelf
 from tests.ready import results_of
 
+READY = (
+    "limits",
+    "user_context",
+    "timestamp_prefix",
+    "merge_consecutive",
+    "system_prompt",
+    "recall",
+    "rewrite",
+    "redact",
+    "set_parameters",
+    "trim_history",
+    "tools",
+    "answer",
+)
+KEYS = {*Settings.model_fields, *Pipeline.model_fields, *Shelf().names(RequestFilter)}
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
 
 
@@ -31,25 +50,29 @@ def test_the_environment_says_where_and_whom_to_ask():
     assert (main.base_url, main.model) == ("https://api.example.com/v1", "large")
 
 
-def test_each_step_that_is_ready_to_uncomment_works(tmp_path):
+@pytest.mark.parametrize("name", [*READY, "all"])
+def test_what_is_ready_to_uncomment_works_and_leaves_every_case_as_it_was(tmp_path, name):
     text = AGORA.read_text()
-    names = (
-        "user_context",
-        "timestamp_prefix",
-        "merge_consecutive",
-        "system_prompt",
-        "rewrite",
-        "redact",
-        "set_parameters",
-        "trim_history",
-    )
-    for name in names:
-        assert f"# - {name}" in text
-        text = text.replace(f"# - {name}", f"- {name}")
+    for each in READY if name == "all" else [name]:
+        text, count = re.subn(rf"(?m)^( *)# (?=(- )?{each}\b[:\n])", r"\1", text)
+        assert count == 1, each
     file = tmp_path / "agora.yaml"
     file.write_text(text)
-    assert faults(file, {}) == []
-    assert len(yaml.safe_load(text)["pipelines"]["default"]["request"]) == 6 + len(names)
+    assert [*faults(file, {}), *warnings(file, {})] == []
+    assert [result for result in results_of(file) if result.failures] == []
+
+
+def test_nothing_that_is_ready_to_uncomment_is_forgotten_here():
+    found = re.findall(r"(?m)^ *# (?:- )?(\w+)(?:: [\[{].*)?\n", AGORA.read_text())
+    assert [name for name in found if name in KEYS] == [*READY]
+
+
+def test_what_is_ready_to_uncomment_has_a_word_of_advice():
+    lines = AGORA.read_text().splitlines()
+    for name in READY:
+        above = next(i for i, line in enumerate(lines) if re.match(rf" *# (- )?{name}\b(:|$)", line)) - 1
+        assert lines[above].strip().startswith("# ")
+        assert lines[above].endswith(".")
 
 
 def test_every_case_holds_and_the_order_of_steps_is_sound():

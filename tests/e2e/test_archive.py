@@ -517,8 +517,10 @@ def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
 
 
 def test_without_an_archive_a_terminal_says_what_it_cannot_reach(
-    turnkeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    archiving: ProxyServer, turnkeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
+    say(archiving, WORDS)
+    settle(archiving)
     monkeypatch.setenv("KEEP", "off")
     done = turnkeeper("forget", "ann")
     assert done.returncode == 0

@@ -88,3 +88,18 @@ def test_an_edit_that_nobody_reckoned_with_changes_nothing_for_a_worker(working:
     assert "stays as it was" in json.loads(working.hang_up())["message"]
     working.process.terminate()
     assert working.process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("of_memory", "says"),
+    [("", "nothing is remembered"), ("memory: {sessions: 'memory:'}", "in the server's own process")],
+)
+def test_a_worker_that_can_never_find_anything_does_not_begin(
+    tmp_path: Path, of_memory: str, says: str
+) -> None:
+    bare = "\n".join(line for line in CONFIG.splitlines() if not line.startswith("memory:"))
+    (tmp_path / "c.yaml").write_text(f"{of_memory}\n{bare.replace('FORMAT', 'text')}")
+    command = [sys.executable, "-m", "proxy", "worker", str(tmp_path / "c.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert says in done.stderr

@@ -1,11 +1,13 @@
 """From addresses to stores."""
 
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import trustme
 
 from proxy.memory import open as opening
 from proxy.memory.codec import ENCRYPTED, Identity
@@ -42,6 +44,25 @@ def test_an_address_of_no_store_is_refused_with_what_there_is(url: str, says: st
     with pytest.raises(ValueError, match=says) as raised:
         opened(url)
     assert "s3cret" not in str(raised.value)
+
+
+def documented() -> list[str]:
+    """Each address in the tables of stores, and those with TLS that the text under them promises."""
+    lines = (ROOT / "docs" / "operating.md").read_text().splitlines()
+    rows = "\n".join(line for line in lines if line.startswith("| "))
+    found = re.findall(r"`((?:sqlite|postgresql|redis|memory)[\w+]*:[^`]*)`", rows)
+    forms = ("redis://", "redis+sentinel://", "redis+cluster://")
+    return [*found, *(url.replace("redis", "rediss", 1) for url in found if url.startswith(forms))]
+
+
+def test_the_manual_tells_of_every_driver_of_ours():
+    assert {url.partition(":")[0] for url in documented()} | {"postgres"} >= set(opening._DRIVERS)
+
+
+@pytest.mark.parametrize("url", documented())
+def test_every_address_in_the_manual_is_opened(tmp_path: Path, url: str):
+    trustme.CA().cert_pem.write_to_path(tmp_path / "redis.pem")
+    assert isinstance(opened(url.replace("/etc/ssl", str(tmp_path))), CodedStore)
 
 
 def test_opening_touches_nothing(tmp_path: Path):

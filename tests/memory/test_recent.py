@@ -71,12 +71,12 @@ async def written(store: Recent, session: Session) -> None:
     st.lists(WORDS, min_size=1, max_size=5),
     st.none() | st.lists(WORDS, max_size=5),
     st.lists(WORDS, min_size=1, max_size=5),
-    st.booleans(),
+    st.sampled_from([0, 1, 3]),
 )
-def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, window, waits):
+def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, window, rounds):
     async def run():
         remote = Remote(memory())
-        store = Recent(remote, waits=waits)  # type: ignore[arg-type]
+        store = Recent(remote, rounds=rounds)  # type: ignore[arg-type]
         await written(store, grown(own))
         if others is not None:
             elsewhere = Recent(remote)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
 
     async def run():
         remote = Remote(memory())
-        store = Recent(remote, waits=True)  # type: ignore[arg-type]
+        store = Recent(remote, rounds=3)  # type: ignore[arg-type]
         await written(store, grown(["Hi"]))
         remote.sent.clear()
         remote.may_answer.clear()
@@ -118,7 +118,7 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
 def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, caplog):
     async def run():
         remote = Remote(memory())
-        store = Recent(remote, waits=True)  # type: ignore[arg-type]
+        store = Recent(remote, rounds=3)  # type: ignore[arg-type]
         await written(store, grown(["Hi"]))
         remote.fails = ends == "fails"
         if ends == "cancelled":

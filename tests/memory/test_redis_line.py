@@ -6,6 +6,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from proxy.memory import codec
+from proxy.memory.coded import CodedStore
+from proxy.memory.guard import Guard
+from proxy.memory.metered import Metered
 from proxy.memory.redis import open as open_store
 from proxy.memory.store import Key, Store, StoreError
 from tests.memory.redis_server import LOOPBACK, RedisServer, single
@@ -61,6 +65,16 @@ async def test_turns_that_ask_together_share_a_connection(server: RedisServer):
     assert server.ask("INFO", "stats")["total_connections_received"] - before == 2  # and the one that counts
 
 
+async def test_a_question_is_on_its_way_once_its_task_has_begun(server: RedisServer):
+    async with opened(server.url) as store:
+        assert await store.read(KEY) is None
+        whole = Metered(Guard(CodedStore(store, codec.Identity()), patience=1), lambda *_: None)
+        asked = asyncio.create_task(whole.read(KEY))
+        await asyncio.sleep(0)
+        assert len(store._link._made.client.line._asked) == 1
+        assert await asked is None
+
+
 async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisServer):
     async with opened(server.url) as store:
         assert await store.write(KEY, b"1", version=0, ttl=60)
@@ -72,10 +86,15 @@ async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisSer
 
 
 async def test_a_reply_in_pieces_is_one():
-    def talk(writer: asyncio.StreamWriter, _: int) -> None:
-        loop = asyncio.get_running_loop()
+    pieces: list[asyncio.Task[None]] = []
+
+    async def slowly(writer: asyncio.StreamWriter) -> None:
         for place in range(len(HELD)):
-            loop.call_later(place * 0.001, writer.write, HELD[place : place + 1])
+            writer.write(HELD[place : place + 1])
+            await asyncio.sleep(0.001)
+
+    def talk(writer: asyncio.StreamWriter, _: int) -> None:
+        pieces.append(asyncio.create_task(slowly(writer)))
 
     async with answering(talk) as (store, connections):
         for _ in range(3):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from filters.filler import Filler
 from proxy import assembly
 from proxy.configuration.draft import Draft, read
+from proxy.configuration.fault import Fault
 from proxy.configuration.load import load
 from proxy.page.playground import shelf_of, written
 from proxy.pipeline import Pipeline
@@ -54,3 +55,12 @@ def test_an_answer_filter_is_read_back_as_its_example_sets_it(title: str):
 def test_whatever_a_filler_waits_for_is_read_back(after: str):
     filler = Filler(after=after, phrases=("One moment.",))
     assert_read_back(msgspec.structs.replace(EMPTY, answer=(filler,)), {})
+
+
+@pytest.mark.parametrize("text", ["- repair_history", "repair_history", "---"])
+def test_what_names_no_side_is_told_the_two_that_there_are(text: str):
+    (fault,) = read(text, shelf_of({}))
+    assert isinstance(fault, Fault)
+    assert "'request" in fault.message
+    assert "'answer" in fault.message
+    assert "upstreams" not in fault.message

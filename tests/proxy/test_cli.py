@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +81,63 @@ def test_a_malformed_proxy_in_the_environment_is_told(turnkeeper, tmp_path, monk
 def test_the_version_is_told(turnkeeper):
     done = turnkeeper("--version")
     assert (done.returncode, done.stdout.split()[0]) == (0, "turnkeeper")
+
+
+OF_ONE_CONFIGURATION = [
+    ("serve",),
+    ("worker",),
+    ("forget", "ann"),
+    ("export", "ann"),
+    ("documents", "list"),
+    ("documents", "remove", "a"),
+    ("documents", "add", "a"),
+]
+
+
+@pytest.mark.parametrize("arguments", OF_ONE_CONFIGURATION, ids=" ".join)
+def test_the_environment_names_the_configuration_that_a_command_is_for(
+    turnkeeper, tmp_path, monkeypatch, arguments
+):
+    (tmp_path / "mine.yaml").write_text(GOOD + "x: 1\n")
+    monkeypatch.setenv("TURNKEEPER_CONFIG", "mine.yaml")
+    done = turnkeeper(*arguments, within=20)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("mine.yaml:3: x: ")
+
+
+@pytest.mark.parametrize("arguments", OF_ONE_CONFIGURATION, ids=" ".join)
+def test_a_configuration_that_is_not_where_it_is_sought_is_told_with_how_to_name_it(turnkeeper, arguments):
+    done = turnkeeper(*arguments, within=20)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("config/agora.yaml:1: document: the file cannot be read: ")
+    assert "TURNKEEPER_CONFIG" in done.stderr
+
+
+TELLING = [("check", "a.yaml"), ("filters",), ("test", "a.yaml"), ("schema",)]
+
+
+def telling(folder, arguments, out):
+    (folder / "a.yaml").write_text(GOOD)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "proxy", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environ, stdout=out, stderr=subprocess.PIPE, check=False, timeout=20
+    )
+
+
+@pytest.mark.parametrize("arguments", TELLING, ids=" ".join)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_behind_a_command_is_told_in_a_line(tmp_path, arguments):
+    with Path("/dev/full").open("wb") as full:
+        done = telling(tmp_path, arguments, full)
+    said = b"Nothing more can be written here: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("arguments", TELLING, ids=" ".join)
+def test_whoever_no_longer_reads_sees_no_traceback(tmp_path, arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as pipe:  # noqa: PTH123 - it is a descriptor
+        done = telling(tmp_path, arguments, pipe)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -92,8 +92,6 @@ def test_a_header_of_the_command_goes_before_the_files(file):
         ("[]", [], "The body is JSON, but no object"),
         ('{"model": "m"}', [], "'messages' is missing"),
         ('{"messages": []}', [], "'model' is missing"),
-        (json.dumps(HI), ["--pipeline", "none"], "There is no pipeline 'none'; there are: default, other."),
-        (json.dumps(HI), ["--header", "x"], "Write a header as 'Name: value'."),
         ('{"body": {}, "headers": {"x": 1}}', [], "'headers' must be names and texts"),
         ('{"body": {}, "headers": []}', [], "'headers' must be names and texts"),
         ('{"body": {}, "path": 7}', [], "'path' must be a path"),
@@ -106,6 +104,19 @@ def test_a_wrong_request_is_told_in_a_line(file, request_, options, said):
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--pipeline", "none"], "There is no pipeline 'none'; there are: default, other.\n"),
+        (["--header", "x"], "Write a header as 'Name: value'.\n"),
+        (["--header", "A: b", "--header", ": x"], "Write a header as 'Name: value'.\n"),
+    ],
+)
+def test_an_option_that_is_written_wrongly_is_no_fault_of_the_request(file, options, said):
+    done = run("explain", file(BASE), file(json.dumps(HI), "r.json"), *options)
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
 
 
 def test_a_file_that_cannot_be_read_is_told_in_a_line(file, tmp_path):
@@ -161,7 +172,22 @@ requests = st.one_of(
 def test_no_request_makes_an_explanation_fail(tmp_path, request, header, as_json):
     (tmp_path / "r.json").write_bytes(request)
     done = run("explain", AGORA, tmp_path / "r.json", f"--header={header}", *["--json"] * as_json)
-    assert done.exit_code in {0, 1}
+    is_written = bool(header.partition(":")[0].strip()) and ":" in header
+    assert done.exit_code in ({0, 1} if is_written else {2})
+
+
+# --- check
+
+
+def test_a_configuration_is_checked_from_stdin(file):
+    done = run("check", "-", stdin=BASE)
+    assert (done.exit_code, done.stdout) == (0, "-: ok\n")
+    done = run("check", file(BASE), "-", stdin=BASE + "x: 1\n")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[1].startswith("-:3: x: unknown key 'x'")
+    doubtful = BASE.replace("spare: {base_url: 'practice:'}", "spare: {base_url: 'http://127.0.0.1'}")
+    assert "-:1: upstreams.spare.base_url: warning: " in run("check", "-", stdin=doubtful).stdout
+    assert run("check", "-", "--strict", stdin=doubtful).exit_code == 1
 
 
 # --- test

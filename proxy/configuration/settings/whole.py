@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from proxy.configuration.advice import advising
+from proxy.configuration.advice import advising, elsewhere
 from proxy.configuration.part import Part
 from proxy.configuration.settings.limits import Limits
 from proxy.configuration.settings.listen import Listen
@@ -25,7 +25,8 @@ def _told_of(given: Webhooks, info: ValidationInfo) -> Webhooks:
     tenants = {key.tenant for key in keys.entries} or {"default"}
     named = given.agora.tenant
     if given.agora.secret.get_secret_value() and (named or len(tenants) > 1) and named not in tenants:
-        raise ValueError(f"agora.tenant: name one of those in 'keys': {', '.join(sorted(tenants))}")
+        message = f"name one of those in 'keys': {', '.join(sorted(tenants))}"
+        raise elsewhere(("agora", "tenant"), message)
     return given
 
 

@@ -7,10 +7,12 @@ from typing import Final
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.dialect import POSTGRES, SQLITE
 from proxy.memory.archive.engine import Engine
+from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.lexicon import Lexicon
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.codec import Codec
+from proxy.memory.sql.elsewhere import Elsewhere
 
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 _GROUP: Final = "turnkeeper.archives"
@@ -23,23 +25,24 @@ def is_archive(url: str) -> bool:
     return url.partition(":")[0] in SCHEMES and url != "sqlite::memory:"
 
 
-def open_archive(url: str, *, codec: Codec) -> Archive:
+def open_archive(url: str, *, codec: Codec, elsewhere: Elsewhere | None = None) -> Archive:
     """The archive at an address; nothing is connected yet.
 
-    Raises ValueError for an address that names none, without the address: it may hold a password.
+    ``elsewhere`` is that of the sessions in the same file. Raises ValueError for an address that names none,
+    without the address: it may hold a password.
     """
     shelf = Shelf(codec, Lexicon(codec.derived(b"index")), SQLITE if _is_file(url) else POSTGRES)
-    return SqlArchive(_engine(url), shelf)
+    return SqlArchive(_engine(url, elsewhere), shelf, Latest(elsewhere))
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str, elsewhere: Elsewhere | None) -> Engine:
     if not is_archive(url):
         raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
     if _is_file(url):
         path = url.removeprefix("sqlite:")
         if not path or path.startswith("//") or "\0" in path:
             raise ValueError("write sqlite:PATH, such as sqlite:archive.db or sqlite:/data/archive.db")
-        sqlite: Engine = _SQLITE.load()(Path(path))
+        sqlite: Engine = _SQLITE.load()(Path(path), elsewhere)
         return sqlite
     try:
         postgres: Engine = _POSTGRES.load()(url)

@@ -22,6 +22,12 @@ def files(path: Path) -> Iterator[Path]:
             yield found
 
 
+def name_of(path: Path) -> str:
+    """What a file is known by, however its path is spelt: from the working folder on, else from the root."""
+    here, whole = Path.cwd(), path.resolve() if ".." in path.parts else path.absolute()
+    return (whole.relative_to(here) if whole.is_relative_to(here) else whole).as_posix()
+
+
 def text_of(path: Path) -> str:
     """The text of a file. Raises OSError, and ValueError for one that is no text."""
     if path.suffix.lower() == ".pdf":

@@ -2,23 +2,28 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeVar
 
 from proxy.memory.archive import knowledge, meanings, oblivion, search, turns
 from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Query, Turn, Unmeant
-from proxy.memory.archive.engine import Engine
+from proxy.memory.archive.engine import Engine, Work
+from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.vector import Vector
 from proxy.memory.session import Entry, Session
 from proxy.memory.store import Key
 
+T = TypeVar("T")
+
 
 class SqlArchive:
     """Every method is one transaction, and does as the protocol has it."""
 
-    def __init__(self, engine: Engine, shelf: Shelf) -> None:
+    def __init__(self, engine: Engine, shelf: Shelf, latest: Latest | None = None) -> None:
         self._engine = engine
         self._shelf = shelf
+        self._latest = latest or Latest()
 
     async def keep(self, key: Key, session: Session, *, mark: float) -> int:
         """As the protocol has it: a look at what is there, then what has changed."""
@@ -63,15 +68,15 @@ class SqlArchive:
 
     async def forget(self, person: Scope, *, at: float) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(oblivion.forget, person, at=at))
+        return await self._rewritten(partial(oblivion.forget, person, at=at))
 
     async def forget_session(self, key: Key, *, at: float) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(oblivion.forget_session, key, at=at))
+        return await self._rewritten(partial(oblivion.forget_session, key, at=at))
 
     async def forget_strangers(self, key: Key, *, at: float) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(oblivion.forget_strangers, key, at=at))
+        return await self._rewritten(partial(oblivion.forget_strangers, key, at=at))
 
     async def buried(self, tenant: str, *, since: float, until: float) -> Buried:
         """As the protocol has it."""
@@ -79,7 +84,7 @@ class SqlArchive:
 
     async def add_fact(self, person: Scope, fact: Fact) -> None:
         """As the protocol has it."""
-        await self._engine.write(partial(knowledge.add_fact, self._shelf, person, fact))
+        await self._rewritten(partial(knowledge.add_fact, self._shelf, person, fact))
 
     async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
         """As the protocol has it."""
@@ -88,11 +93,12 @@ class SqlArchive:
 
     def facts_at_once(self, person: Scope, *, now: float) -> list[Fact] | None:
         """As the protocol has it."""
-        return self._engine.at_once(partial(knowledge.facts, self._shelf, person, now=now, superseded=False))
+        work = partial(knowledge.facts, self._shelf, person, now=now, superseded=False)
+        return self._latest.of(person, lambda: self._engine.at_once(work), now=now)
 
     async def remove_fact(self, person: Scope, fact: str) -> bool:
         """As the protocol has it."""
-        return await self._engine.write(partial(knowledge.remove_fact, person, fact))
+        return await self._rewritten(partial(knowledge.remove_fact, person, fact))
 
     async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
         """As the protocol has it."""
@@ -112,7 +118,7 @@ class SqlArchive:
 
     async def expire(self, *, now: float, limit: int = 200) -> int:
         """As the protocol has it."""
-        return await self._engine.write(partial(oblivion.expire, self._shelf, now=now, limit=limit))
+        return await self._rewritten(partial(oblivion.expire, self._shelf, now=now, limit=limit))
 
     async def reindex(self, *, limit: int = 20) -> int:
         """As the protocol has it."""
@@ -129,3 +135,10 @@ class SqlArchive:
     async def aclose(self) -> None:
         """As the protocol has it."""
         await self._engine.aclose()
+
+    async def _rewritten(self, work: Work[T]) -> T:
+        """As the engine writes; what was known of facts is known no more."""
+        try:
+            return await self._engine.write(work)
+        finally:
+            self._latest.clear()

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from proxy.memory.archive.engine import Work
 from proxy.memory.archive.steps import Rows, Steps
 from proxy.memory.sql import log
+from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File
 from proxy.memory.sql.writer import Writer
 from proxy.memory.store import StoreError
@@ -29,9 +30,9 @@ _MERGED_AT_ONCE: Final = 500
 class SqliteEngine:
     """Writes on a thread of its own, in batches; reads on two others, beside the loop."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, elsewhere: Elsewhere | None = None) -> None:
         self._file = File(path, wait=_WAIT)
-        self._writer = Writer(self._file)
+        self._writer = Writer(self._file, elsewhere=elsewhere)
         self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
         self._own = threading.local()
         self._opened: list[sqlite3.Connection] = []

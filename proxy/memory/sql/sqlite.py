@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from proxy.memory.sql import change
+from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File
 from proxy.memory.sql.reader import Reader
 from proxy.memory.sql.statement import (
@@ -31,21 +32,25 @@ T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
 _VERSION_BITS: Final = 53
+_MOST_WRITTEN: Final = 32
 # The archive may write the same file. No call waits for the writer, and a write that fails costs another try.
 _LOCKED: Final = 0.5
 
 
-def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
+def open(  # noqa: A001 - what every driver's entry is called
+    url: str, *, deadline: float, elsewhere: Elsewhere | None = None
+) -> Store:
     """The store at ``sqlite:PATH``; the file is opened, and made where it is missing, at first use.
 
-    Raises ValueError for an address that names no file.
+    ``elsewhere`` is shared with whoever else of this process writes to the same file. Raises ValueError for
+    an address that names no file.
     """
     path = url.removeprefix("sqlite:")
     if not path or path.startswith("//") or "\0" in path:
         raise ValueError("write sqlite:PATH, such as sqlite:turnkeeper.db or sqlite:/data/turnkeeper.db")
     if path == ":memory:":
         raise ValueError("for sessions that need not outlive the process, write memory:")
-    return SqliteStore(Path(path), deadline=deadline)
+    return SqliteStore(Path(path), deadline=deadline, elsewhere=elsewhere)
 
 
 class _Pending(NamedTuple):
@@ -60,6 +65,14 @@ class _Pending(NamedTuple):
         return self.held.version if self.held is not None and self.expires > now else 0
 
 
+class _Written(NamedTuple):
+    """What was written last of a session: what is held, as long as nobody else has written."""
+
+    held: Held
+    expires: float
+    elsewhere: int
+
+
 class SqliteStore:
     """Reads inline, writes in batches; what is in flight is read back by this process at once.
 
@@ -67,20 +80,25 @@ class SqliteStore:
     was deleted and made anew, or another process's write, is never taken for what was read.
     """
 
-    def __init__(self, path: Path, *, deadline: float) -> None:
+    def __init__(self, path: Path, *, deadline: float, elsewhere: Elsewhere | None = None) -> None:
         self._file = File(path, wait=max(deadline, _LOCKED))
-        self._writer = Writer(self._file, chore=change.sweep)
+        self._elsewhere = elsewhere or Elsewhere(path)
+        self._writer = Writer(self._file, chore=change.sweep, elsewhere=self._elsewhere)
         self._reader = Reader(self._file)
         self._deadline = deadline
         self._pending: dict[Key, _Pending] = {}
+        self._written: dict[Key, _Written] = {}
         self._closed = False
 
     async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
-        """Of what is in flight, else of the file: one look-up by key, some 30 microseconds."""
+        """Of what is in flight or was written last, else of the file: one look-up by key, some 30 µs."""
         pending = self._pending.get(key)
         now = time.time()
         if pending is not None:
             return pending.held if pending.expires > now else None
+        written = self._written.get(key)
+        if written is not None and written.expires > now and written.elsewhere == self._elsewhere.unchanged():
+            return written.held
         reader, due = await self._opened(LEISURE if leisure else self._deadline)
         row = await reader.row(READ, whose(key) | {"now": now}, due=due)
         return None if row is None else Held(*cast("tuple[bytes, int]", row))
@@ -176,15 +194,23 @@ class SqliteStore:
     async def _change(self, key: Key, pending: _Pending, work: Work[bool | Deleted], within: float) -> bool:
         outcome = self._writer.submit(work)
         self._pending[key] = pending
-        outcome.add_done_callback(partial(self._landed, key, pending))
+        self._written.pop(key, None)
+        outcome.add_done_callback(partial(self._landed, key, pending, self._elsewhere.count))
         changed = await self._awaited(outcome, within)
         if isinstance(changed, Deleted):
             raise changed
         return changed
 
-    def _landed(self, key: Key, pending: _Pending, _outcome: object) -> None:
-        if self._pending.get(key) is pending:
-            del self._pending[key]
+    def _landed(
+        self, key: Key, pending: _Pending, elsewhere: int, outcome: "asyncio.Future[bool | Deleted]"
+    ) -> None:
+        if self._pending.get(key) is not pending:
+            return
+        del self._pending[key]
+        if pending.held is not None and _succeeded(outcome):
+            self._written[key] = _Written(pending.held, pending.expires, elsewhere)
+            if len(self._written) > _MOST_WRITTEN:
+                del self._written[next(iter(self._written))]
 
     async def _awaited(self, outcome: asyncio.Future[T], within: float = PATIENCE) -> T:
         """The outcome; whoever stops waiting stops nothing."""
@@ -207,6 +233,10 @@ def _arguments(key: Key, blob: bytes, version: int, ttl: float) -> dict[str, Any
     # Python's own dice are thrown anew in a forked process, and cost no call of the system's.
     fresh = random.getrandbits(_VERSION_BITS) + 1
     return whose(key) | {"blob": blob, "version": version, "fresh": fresh, "now": now, "expires": now + ttl}
+
+
+def _succeeded(outcome: "asyncio.Future[bool | Deleted]") -> bool:
+    return not outcome.cancelled() and outcome.exception() is None and outcome.result() is True
 
 
 def _seen(outcome: asyncio.Future[Any]) -> None:

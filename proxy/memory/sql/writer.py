@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File, is_locked
 from proxy.memory.store import StoreError
 
@@ -36,11 +37,20 @@ class _Stuck(StoreError):
 class Writer:
     """Takes work from one event loop and carries it out in the order in which it came.
 
-    ``chore`` is done beside it, now and then; it says whether there is more of it to do.
+    ``chore`` is done beside it, now and then; it says whether there is more of it to do. ``elsewhere`` is
+    told of each commit.
     """
 
-    def __init__(self, file: File, *, chore: Work[bool] | None = None, gathering: float = GATHERING) -> None:
+    def __init__(
+        self,
+        file: File,
+        *,
+        chore: Work[bool] | None = None,
+        elsewhere: Elsewhere | None = None,
+        gathering: float = GATHERING,
+    ) -> None:
         self._file = file
+        self._elsewhere = elsewhere or Elsewhere(file.path)
         self._chore = chore
         self._gathering = gathering
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -104,8 +114,10 @@ class Writer:
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         connection = self._begun()
         try:
+            began = self._elsewhere.began(connection)
             results = [job.work(connection) for job in jobs]
             connection.execute("COMMIT")
+            self._elsewhere.committed(connection, began)
             self._free = time.monotonic() + self._gathering
         except BaseException:
             self._drop()  # which rolls back, and forgets what may be broken

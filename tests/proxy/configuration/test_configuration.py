@@ -316,3 +316,21 @@ def _check_any(tmp_path_factory, data):
         assert fault.message
         assert str(fault).isprintable()
         assert "s3cret" not in str(fault)
+
+
+NOTICES = """\
+upstreams: {main: {base_url: 'practice:'}}
+pipelines: {default: {upstreams: [main]}}
+keys: "ann:one-long-secret,bob:other-long-secret"
+webhooks:
+  agora:
+    secret: "${AGORA_WEBHOOK_SECRET:-}"
+"""
+WHOSE = "webhooks.agora.tenant: name one of those in 'keys': ann, bob"
+
+
+def test_notices_that_name_nobody_are_told_at_the_key_that_would(told):
+    assert told(NOTICES) == []
+    assert told(NOTICES, {"AGORA_WEBHOOK_SECRET": "s"}) == [f"5: {WHOSE}"]
+    assert told(NOTICES + "    tenant: carl\n", {"AGORA_WEBHOOK_SECRET": "s"}) == [f"7: {WHOSE}"]
+    assert told(NOTICES + "    tenant: bob\n", {"AGORA_WEBHOOK_SECRET": "s"}) == []

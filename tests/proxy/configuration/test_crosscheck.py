@@ -76,6 +76,15 @@ def upstream(options):
             "base_url: warning: a key goes to another machine",
         ),
         (
+            "base_url: 'https://api.example.com', api_key: sk",
+            "base_url: warning: this address has no path, and most models are under /v1",
+        ),
+        (
+            "base_url: 'https://api.example.com/', api_key: sk",
+            "base_url: warning: this address has no path",
+        ),
+        ("base_url: 'HTTP://127.0.0.1:8000'", "base_url: warning: this address has no path"),
+        (
             "base_url: 'practice:', first_token: 60s",
             "first_token: warning: 'total' ends a request before this",
         ),
@@ -99,6 +108,7 @@ def test_an_upstream_that_cannot_be_meant_so_is_told(told, options, said):
         "base_url: 'http://localhost:8000/v1', api_key: sk",
         "base_url: 'http://[::1]:8000/v1'",
         f"{REMOTE}, api_key: sk",
+        "base_url: 'https://api.example.com/openai/', api_key: sk",
         f"{REMOTE}, forward_key: true",
         f"{REMOTE}, headers: {{X-Api-Key: sk}}",
         f"{REMOTE}, api_key: sk, first_token: 59s",
@@ -106,6 +116,17 @@ def test_an_upstream_that_cannot_be_meant_so_is_told(told, options, said):
 )
 def test_an_upstream_that_can_be_meant_so_is_not(told, options):
     assert told(upstream(options)) == []
+
+
+def test_what_helps_recall_may_be_at_the_root_of_a_host(told):
+    text = """\
+memory: {sessions: 'sqlite:a.db', recall: {rerank: {upstream: order}}}
+upstreams: {main: {base_url: 'practice:'}, order: {base_url: 'http://127.0.0.1:8001'}}
+pipelines: {default: {upstreams: [main]}}
+"""
+    assert told(text) == []
+    asked = told(text.replace("recall:", "summaries: {upstream: order}, recall:"))
+    assert [said for said in asked if "base_url: warning: this address has no path" in said] != []
 
 
 def test_an_upstream_that_nobody_uses_is_told(told):
@@ -128,8 +149,9 @@ def test_a_hedge_needs_an_upstream_more_and_the_same_will_do(told):
 
 
 def steps(*written):
+    """A configuration with these steps, and with memory and an archive for those that tell of them."""
     head = f"{UPSTREAM}pipelines:\n  default:\n    upstreams: [main]\n    request:\n"
-    return head + "".join(f"      - {step}\n" for step in written)
+    return head + "".join(f"      - {step}\n" for step in written) + "memory: {sessions: 'sqlite:a.db'}\n"
 
 
 def test_the_same_step_twice_is_told_once(told):
@@ -210,7 +232,7 @@ HERE = set(Shelf().names(RequestFilter))
 OPTIONS = {
     "drop_messages": "drop_messages: {sources: [silence]}",
     "trim_history": "trim_history: {max_tokens: 8000}",
-    "rewrite": "rewrite: {replace: [{pattern: a, with: b}]}",
+    "rewrite": "rewrite: {replace: [{pattern: a, with: b}], roles: [assistant]}",
     "system_prompt": "system_prompt: {text: Be brief.}",
     "set_parameters": "set_parameters: {set: {temperature: 0}}",
 }
@@ -271,6 +293,10 @@ def test_prefixes_of_the_user_alone_do_not_hide_answers(told):
     assert told(steps("restore_interrupted: {show: both}", "repair_history")) != []
 
 
+def test_words_of_the_user_may_be_rewritten_before_answers_are_restored(told):
+    assert told(steps("rewrite: {replace: [{pattern: a, with: b}]}", "restore_interrupted")) == []
+
+
 class Named(RequestFilter):
     """A filter that pretends to be one of another module."""
 
@@ -312,6 +338,29 @@ def test_no_two_rules_contradict_one_another():
     pairs = {(rule.first, rule.then) for rule in sequence.ORDERS}
     assert len(pairs) == len(sequence.ORDERS)
     assert not {(then, first) for first, then in pairs} & pairs
+
+
+@pytest.mark.parametrize(
+    ("wants", "is_told"),
+    [
+        ("", True),
+        (", headers: {A: b}, request: {temperature: 1}, answer: x", True),
+        (", expect: {}", True),
+        (", absent: [], parameters: {}", True),
+        (", expect: []", False),
+        (", expect: {lacks: ['assistant: a']}", False),
+        (", session: ~", False),
+        (", user: ann", False),
+        (", absent: [a]", False),
+        (", parameters: {a: 1}", False),
+        (", answer: x, expect_answer: x", False),
+    ],
+)
+def test_a_case_that_holds_whatever_comes_is_told(told, wants, is_told):
+    case = f"    tests:\n      - {{name: a, messages: ['user: Hi']{wants}}}\nmemory:"
+    found = told(steps("repair_history").replace("memory:", case))
+    said = "8: pipelines.default.tests.0: warning: this case holds whatever comes; say what must: 'expect',"
+    assert [line[: len(said)] for line in found] == [said] * is_told
 
 
 def test_no_warning_shows_a_secret(told):

@@ -138,6 +138,23 @@ def test_a_failure_holds_what_was_expected_and_what_came(tmp_path):
         ("{name: x, messages: [Hi]}", "tests.0.messages.0: write a message such as 'user: Hello'"),
         ("{name: x, messages: [7]}", "tests.0.messages.0: write a message such as"),
         ("{name: x, messages: [{content: Hi}]}", "tests.0.messages.0: this message has no role"),
+        (
+            "{name: x, messages: ['usr: Hi']}",
+            "tests.0.messages.0: no model knows the role 'usr'; did you mean 'user'? There are: system,",
+        ),
+        (
+            "{name: x, messages: [{role: User, content: Hi}]}",
+            "tests.0.messages.0: no model knows the role 'User'; did you mean 'user'?",
+        ),
+        ("{name: x, messages: [{role: 7, content: Hi}]}", "tests.0.messages.0: this message has no role"),
+        (
+            "{name: x, messages: ['user: Hi'], expect: ['usr: Hi']}",
+            "tests.0.expect.0: no model knows the role 'usr'",
+        ),
+        (
+            "{name: x, messages: ['user: Hi'], expect: {lacks: [{role: asistant}]}}",
+            "tests.0.expect.lacks.0: no model knows the role 'asistant'; did you mean 'assistant'?",
+        ),
         ("{name: x, messages: ['user: Hi'], expect: [Hi]}", "tests.0.expect.0: write a message such as"),
         (
             "{name: x, messages: ['user: Hi'], expect: {lacks: [{}]}}",
