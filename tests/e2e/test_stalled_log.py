@@ -97,10 +97,31 @@ def start(tmp_path: Path, upstream: FakeUpstream, stalled: Stalled) -> Iterator[
         each.process.wait()
 
 
+def waits_for_a_reader(pid: int) -> bool:
+    """Whether one of a process's threads stands in a write."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return any("pipe_write" in (thread / "wchan").read_text() for thread in threads)
+
+
 def test_a_server_ends(start: Start) -> None:
     serving = start()
     assert serving.chat().status_code == 200
     assert serving.stop() == 0
+
+
+def test_a_worker_ends(tmp_path: Path, stalled: Stalled) -> None:
+    config = tmp_path / "worker.yaml"
+    config.write_text(
+        f"memory: {{sessions: 'sqlite:{tmp_path / 'sessions.db'}'}}\n"
+        "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main]}}\n"
+    )
+    command = stalled.above([sys.executable, "-m", "proxy", "worker", str(config)])
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout and worker.stdout.readline()
+        worker.send_signal(signal.SIGHUP)
+        assert until(lambda: waits_for_a_reader(worker.pid))
+        worker.terminate()
+        assert worker.wait(10) == 0
 
 
 def test_a_process_that_dies_is_started_again_and_all_end(start: Start) -> None:
