@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ def start(tmp_path: Path, upstream: FakeUpstream, stalled: Stalled) -> Iterator[
         each.process.wait()
 
 
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends here at the latest."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def waits_for_a_reader(pid: int) -> bool:
     """Whether one of a process's threads stands in a write."""
     threads = Path(f"/proc/{pid}/task").iterdir()
@@ -116,7 +127,7 @@ def test_a_worker_ends(tmp_path: Path, stalled: Stalled) -> None:
         "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main]}}\n"
     )
     command = stalled.above([sys.executable, "-m", "proxy", "worker", str(config)])
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+    with running(command) as worker:
         assert worker.stdout and worker.stdout.readline()
         worker.send_signal(signal.SIGHUP)
         assert until(lambda: waits_for_a_reader(worker.pid))
@@ -172,7 +183,7 @@ def test_who_reads_again_soon_loses_no_line(start: Start, stalled: Stalled) -> N
 def test_a_process_that_cannot_work_is_tried_again(tmp_path: Path, stalled: Stalled) -> None:
     starts = tmp_path / "starts"
     command = stalled.above([sys.executable, "-c", CREW, str(starts)])
-    with subprocess.Popen(command) as crew:
+    with running(command) as crew:
         assert until(lambda: starts.exists() and len(starts.read_text()) >= 2, 8)
         crew.terminate()
         assert crew.wait(10) == 0
