@@ -17,7 +17,8 @@ from proxy import wire
 from proxy.memory import recall
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
-from proxy.record import Said, after
+from proxy.record import after
+from proxy.said import Said
 
 KEY = Key("default", "room")
 ANSWER = "The weather in Lisbon is mild today, with some clouds over the river in the afternoon. " * 2

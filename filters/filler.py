@@ -36,7 +36,7 @@ class Filler(AnswerFilter):
         AfterValidator(_is_bearable),
         PlainSerializer(as_duration, when_used="json"),
     ]
-    """How long the first word may take, from ``100ms`` to ``10s``; in seconds once loaded."""
+    """How long the first word may take, from ``100ms`` to ``10s``."""
 
     phrases: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_said)], ...] = Field(min_length=1)
     """What is said, one phrase at a time; the second in which the turn began tells which."""

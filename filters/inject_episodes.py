@@ -5,6 +5,7 @@ from pydantic import Field
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.episode import Episode
 from filters.fence import fenced
+from filters.injected import before_newest
 from filters.number import Number, Whole
 from filters.zone import Timezone
 
@@ -73,12 +74,7 @@ class InjectEpisodes(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, the newest of the user's with the episodes before its words."""
-        newest = max((i for i, m in enumerate(messages) if m.role == "user"), default=None)
-        block = self._block(context) if context.memory.episodes and newest is not None else ""
-        if not block or newest is None:
-            return messages
-        told = messages[newest].prefixed(f"{block}\n\n")
-        return [*messages[:newest], told, *messages[newest + 1 :]]
+        return before_newest(messages, self._block(context) if context.memory.episodes else "")
 
     def _block(self, context: Context) -> str:
         since = context.now - 3600 * self.hours

@@ -5,12 +5,10 @@ from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.fence import defused, fenced
-from filters.injected import Injected, instructions
+from filters.injected import Injected, before_newest, instructions
 from filters.line import one_line
-from filters.message import Message
 from filters.number import Whole
 from filters.remembered import Remembered
-from filters.role import newest_user
 from filters.stated import Stated
 
 _NEWS = "What came to be known of the caller since this conversation began; it holds no instructions."
@@ -96,13 +94,8 @@ class InjectFacts(RequestFilter):
         told = Stated(message.text for message in own)
         head = fenced("facts", self.introduction, self._lines(known, told))
         front = [Injected(role=self.role, content=head)] if head else []
-        return [*own, *front, *self._with_news(messages[len(own) :], news, told)]
-
-    def _with_news(self, messages: Messages, news: Sequence[Remembered], told: Stated) -> Sequence[Message]:
-        newest, block = newest_user(messages), fenced("new_facts", _NEWS, self._lines(news, told))
-        if newest is None or not block:
-            return messages
-        return [*messages[:newest], messages[newest].prefixed(f"{block}\n\n"), *messages[newest + 1 :]]
+        tail = fenced("new_facts", _NEWS, self._lines(news, told))
+        return [*own, *front, *before_newest(messages[len(own) :], tail)]
 
     def _lines(self, facts: Sequence[Remembered], told: Stated) -> list[str]:
         """A line for each, less what the client's own instructions tell."""

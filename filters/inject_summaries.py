@@ -7,9 +7,8 @@ from filters.covered import Covered
 from filters.fence import fenced
 from filters.group import with_results
 from filters.injected import Injected
-from filters.role import newest_user
+from filters.role import SYSTEM, newest_user
 
-_SYSTEM = ("system", "developer")
 _MARK = "conversation_so_far"
 
 
@@ -73,7 +72,7 @@ class InjectSummaries(RequestFilter):
             return messages
         notes = Injected(role=self.role, content=self._notes(summaries))
         kept = _uncovered(messages)
-        start = next((i for i, message in enumerate(kept) if message.role not in _SYSTEM), len(kept))
+        start = next((i for i, message in enumerate(kept) if message.role not in SYSTEM), len(kept))
         if notes in kept[: start + 1]:
             return kept
         return [*kept[:start], notes, *kept[start:]]

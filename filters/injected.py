@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from filters.message import Message
-
-_SYSTEM = ("system", "developer")
+from filters.role import SYSTEM, newest_user
 
 
 class Injected(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,4 +16,12 @@ class Injected(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def instructions(messages: Sequence[Message]) -> list[Message]:
     """The client's own: the system and developer messages with which the conversation begins."""
-    return list(takewhile(lambda m: m.role in _SYSTEM and not isinstance(m, Injected), messages))
+    return list(takewhile(lambda m: m.role in SYSTEM and not isinstance(m, Injected), messages))
+
+
+def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
+    """The messages, with a block before the newest words of the user; as they are where either is missing."""
+    newest = newest_user(messages)
+    if newest is None or not block:
+        return messages
+    return [*messages[:newest], messages[newest].prefixed(f"{block}\n\n"), *messages[newest + 1 :]]

@@ -5,6 +5,7 @@ from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.fence import fenced
+from filters.injected import before_newest
 from filters.letters import bare
 from filters.number import Number, Whole
 from filters.remembered import Remembered
@@ -38,7 +39,7 @@ class Recall(RequestFilter):
     """How many are told, the best ones."""
 
     min_score: Annotated[Number, Field(ge=0, le=10)] = 0.2
-    """What is worth less is not told; about 1 is what holds every telling word of the user's."""
+    """What scores less is left out; what has every telling word of the question scores about 1."""
 
     kinds: tuple[Kind, ...] = ("turn", "fact", "document")
     """What is told: turns of earlier conversations, facts, parts of documents."""
@@ -89,14 +90,7 @@ class Recall(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, the newest of the user's with what is remembered before its words."""
-        newest = max((i for i, m in enumerate(messages) if m.role == "user"), default=None)
-        if newest is None or not context.memory.recalled:
-            return messages
-        block = self._block(messages, context)
-        if not block:
-            return messages
-        told = messages[newest].prefixed(f"{block}\n\n")
-        return [*messages[:newest], told, *messages[newest + 1 :]]
+        return before_newest(messages, self._block(messages, context) if context.memory.recalled else "")
 
     def _block(self, messages: Messages, context: Context) -> str:
         shown = Stated((message.text for message in messages), annotated=True)

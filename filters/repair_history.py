@@ -32,7 +32,7 @@ class RepairHistory(RequestFilter):
     """Whether tool results are moved behind their call, in its order, and those without a call dropped."""
 
     unanswered: Unanswered = "stub"
-    """What becomes of a tool call that has no result though the talk went on: it gets one, or it goes."""
+    """A tool call that has no result though the talk went on: ``stub`` gives it one, ``drop`` removes it."""
 
     stub: str = Field(default=STUB, min_length=1)
     """What a tool call without a result is answered with."""
@@ -44,7 +44,7 @@ class RepairHistory(RequestFilter):
     """User messages that are control words, compared whole. The newest stays if no other message does."""
 
     repeated: bool = True
-    """Whether an answer that directly follows itself, in the same turn or without a number, goes."""
+    """Whether the second of two equal answers in a row is removed, in one turn or without turn numbers."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

@@ -5,8 +5,8 @@ from pydantic import Field
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.closed import STUB, Unanswered, closed
 from filters.message import Message
+from filters.role import SYSTEM
 
-_SYSTEM = ("system", "developer")
 _CALLS = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
 
 
@@ -90,6 +90,6 @@ class RestoreHistory(RequestFilter):
         dropped = context.memory.dropped
         if not dropped:
             return messages
-        start = next((i for i, message in enumerate(messages) if message.role not in _SYSTEM), len(messages))
+        start = next((i for i, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
         whole = closed(dropped, self.stub if self.unanswered == "stub" else None)
         return [*messages[:start], *whole, *messages[start:]]

@@ -10,9 +10,8 @@ from filters.group import groups
 from filters.injected import Injected
 from filters.message import Message
 from filters.number import Number, Whole
+from filters.role import SYSTEM
 from filters.tokens import in_message, in_text
-
-_SYSTEM = ("system", "developer")
 
 
 class TrimHistory(RequestFilter):
@@ -26,8 +25,8 @@ class TrimHistory(RequestFilter):
     user with all that follows it, however large.
 
     The cuts are found by walking through the conversation from its start, so a client must send all of it.
-    Where an engine itself drops the oldest, the walk starts elsewhere in each turn, and the cut moves with
-    it: let the engine send more than the maximum here, or nothing but the engine's own window helps.
+    Set the engine's own window larger than the maximum here: where the engine drops the oldest first, the
+    walk starts elsewhere in each turn, the cut moves with it, and the prompt cache is lost.
     """
 
     keeps_past: ClassVar[bool] = False
@@ -168,7 +167,7 @@ class _Budget:
 
 def _stays(message: Message) -> bool:
     """Whether a message is part of every prompt, however long the conversation grows."""
-    return message.role in _SYSTEM or isinstance(message, Injected)
+    return message.role in SYSTEM or isinstance(message, Injected)
 
 
 def _sizer(context: Context) -> Callable[[Message], int]:

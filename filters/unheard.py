@@ -3,13 +3,9 @@
 import re
 from bisect import bisect_left
 
-from filters.letters import bare
+from filters.letters import UNSPACED, bare
 
-# Scripts that put no space between words: Thai to Myanmar, Khmer, kana, Chinese characters, and their kin.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
-)
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 _CHUNK = re.compile(r"\S+")
 
 

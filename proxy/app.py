@@ -125,6 +125,7 @@ class App:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         if self.memory:
+            await self.memory.open()
             self.memory.start()
         self.phase = "ready"
         self._begin()
@@ -228,13 +229,11 @@ def _continue(headers: dict[str, str], watch: Watch) -> None:
 
 
 async def _explain(request: turn.Request, pipeline: Pipeline, reply: Reply) -> None:
-    # In a thread: it takes a few times as long as a turn's own work, and callers wait on the loop.
-    told = await asyncio.to_thread(_explained, request, pipeline)
-    await reply.whole(200, [(b"content-type", b"application/json")], told)
-
-
-def _explained(request: turn.Request, pipeline: Pipeline) -> bytes:
-    return msgspec.json.encode(explain.of(request, pipeline, time.time()))
+    told = await explain.remembering(request, pipeline, time.time())
+    for name in told.degraded:
+        reply.degraded(name)
+    body = await asyncio.to_thread(msgspec.json.encode, told)
+    await reply.whole(200, [(b"content-type", b"application/json")], body)
 
 
 def _request_id(headers: Mapping[str, str], mark: str) -> str:

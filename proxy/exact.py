@@ -30,10 +30,10 @@ class Exact:
         try:
             encoding = await asyncio.to_thread(self._load)
         except Exception as error:  # noqa: BLE001 - a download may fail in any way
-            _log.warning("Tokens are estimated: tiktoken cannot be used (%s).", type(error).__name__)
+            _log.warning("Tokens are estimated: tiktoken cannot be used (%s)", type(error).__name__)
             return
         self.count = _counting(encoding)
-        _log.info("Tokens are counted exactly, by %s.", _VOCABULARY)
+        _log.info("Tokens are counted exactly, by %s", _VOCABULARY)
 
 
 def _tiktoken() -> Any:

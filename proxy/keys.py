@@ -12,6 +12,7 @@ Scope = Literal["all", "chat"]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET = re.compile(r"[!-~]+")
+_EXPECTED = "name:secret or name:secret:chat"
 _SCOPES: dict[str, Scope] = {"": "all", "all": "all", "chat": "chat"}
 
 
@@ -36,14 +37,16 @@ class Keys(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The keys in ``name:secret`` or ``name:secret:chat``, separated by commas.
+        """The keys in ``name:secret`` or ``name:secret:chat``; commas part them, or stand idle.
 
         Raises ValueError that tells which entry is wrong, and nothing of what stands in it.
         """
         if not text.strip():
             return cls()
-        written = text.split(",")
-        entries = tuple(_entry(number, entry.strip()) for number, entry in enumerate(written, 1))
+        written = [entry for entry in map(str.strip, text.split(",")) if entry]
+        if not written:  # whoever wrote commas meant to keep others out
+            raise ValueError(f"there are commas, and no key; write {_EXPECTED}, or nothing")
+        entries = tuple(_entry(number, entry) for number, entry in enumerate(written, 1))
         _check_distinct(entries)
         return cls(entries)
 
@@ -66,8 +69,8 @@ def _entry(number: int, written: str) -> Key:
     name, _, rest = written.partition(":")
     secret, _, scope = rest.partition(":")
     if not _NAME.fullmatch(name) or not secret:
-        expected = "name:secret or name:secret:chat, the name of 1 to 64 letters, digits, '.', '_' or '-'"
-        raise ValueError(f"key {number}: write {expected}")
+        named = "the name of 1 to 64 letters, digits, '.', '_' or '-'"
+        raise ValueError(f"key {number}: write {_EXPECTED}, {named}")
     if not _SECRET.fullmatch(secret):
         raise ValueError(f"key {number}: a secret has no spaces, and no characters beyond ASCII")
     if scope not in _SCOPES:

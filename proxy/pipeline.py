@@ -1,7 +1,9 @@
 """What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, tzinfo
+from typing import Final
 
 import msgspec
 
@@ -19,14 +21,18 @@ from proxy.memory.episodes.source import Episodes
 from proxy.memory.knowledge import Knowledge
 from proxy.memory.mem0 import Mem0
 from proxy.memory.people import People
+from proxy.memory.promises import Promises
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
-from proxy.memory.store import Key
+from proxy.memory.store import Key, StoreError
 from proxy.memory.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream
+
+# A store's own patience ends a moment before, so that it is known to be away.
+_OPENING: Final = 1.1
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +63,10 @@ Facts = Callable[[Key], Awaitable[Sequence[str]]]
 
 
 class Archiving(msgspec.Struct, frozen=True):
-    """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls."""
+    """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls.
+
+    ``promises`` are changes of facts that callers have heard of.
+    """
 
     archive: Archive
     finder: Finder
@@ -66,6 +75,7 @@ class Archiving(msgspec.Struct, frozen=True):
     knowledge: Knowledge
     acquaintance: Acquaintance
     mem0: Mem0 | None = None
+    promises: Promises = msgspec.field(default_factory=Promises)
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -90,6 +100,15 @@ class Memory(msgspec.Struct, frozen=True):
         """Whether turns wait for a store that does not take them, or it does not even answer."""
         return self.recorder.failing or (self.pulse is not None and self.pulse.silent)
 
+    async def open(self) -> None:
+        """The stores are open, so that no call waits for that; they are away where that takes a second."""
+        until = asyncio.get_running_loop().time() + _OPENING
+        answers = await _answers(self.store.ping, until)
+        if self.pulse:
+            self.pulse.silent = not answers
+        if self.archiving:
+            await _answers(self.archiving.archive.ping, until)
+
     def start(self) -> None:
         """Begins what is done beside the calls."""
         if self.archiving:
@@ -99,12 +118,23 @@ class Memory(msgspec.Struct, frozen=True):
         """Writes down what is left, and closes the store."""
         await self.recorder.drain()
         if self.archiving:
+            await self.archiving.promises.drain()
             await self.archiving.archivist.aclose()
             await self.archiving.archive.aclose()
             if self.archiving.mem0:
                 await self.archiving.mem0.aclose()
         await self.episodes.aclose()
         await self.store.aclose()
+
+
+async def _answers(ping: Callable[[], Awaitable[None]], until: float) -> bool:
+    """Whether a store takes something by then, in the loop's time."""
+    try:
+        async with asyncio.timeout_at(until):
+            await ping()
+    except (StoreError, TimeoutError):
+        return False
+    return True
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):

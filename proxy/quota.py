@@ -112,10 +112,10 @@ class Quota:
             try:
                 async with asyncio.timeout(self._deadline):
                     return dict(await asyncio.gather(*self._counted(tenant)))
-            except (StoreError, TimeoutError):
+            except (StoreError, TimeoutError) as error:
                 self._rests_until = time.monotonic() + _REST
-                _log.warning("Limits are not kept now: nobody counts in time")
-        reply.add("x-turnkeeper-degraded", "limits")
+                _log.warning("Limits are not kept now: %s", str(error) or "nobody counts in time")
+        reply.degraded("limits")
         return {}
 
     def _counted(self, tenant: str) -> Iterator[Awaitable[tuple[str, Left]]]:

@@ -11,6 +11,7 @@ import msgspec
 
 from filters.base import Snapshot
 from filters.remembered import Remembered
+from filters.role import newest_words
 from proxy import attempts
 from proxy.lately import lately
 from proxy.memory import recall
@@ -48,17 +49,8 @@ class Recollected(NamedTuple):
     """What is remembered, and the call with its interrupted answers marked.
 
     ``told`` is which facts stand at the head of the prompt, and ``read`` what was read, for the session to
-    keep and to go on from.
+    keep and to go on from; ``epoch`` is ``None`` where the session could not be read.
     """
-
-    call: Call
-    memory: Snapshot = Snapshot()
-    told: Told | None = None
-    read: Reading | None = None
-
-
-class _Held(NamedTuple):
-    """What a session tells; ``epoch`` is ``None`` where it could not be read."""
 
     call: Call
     memory: Snapshot = Snapshot()
@@ -83,18 +75,16 @@ async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lack
         held = held._replace(memory=msgspec.structs.replace(held.memory, **told)) if told else held
     else:  # a task would cost more than it saves
         held = await ask
-    if facts is None:
-        return Recollected(held.call, held.memory, read=held.read)
-    return _with_facts(held, facts, pipeline, who)
+    return held if facts is None else _with_facts(held, facts, pipeline, who)
 
 
-def _with_facts(held: _Held, facts: Sequence[Fact], pipeline: Pipeline, who: Identity) -> Recollected:
-    now, limit = time.time(), pipeline.tells
-    found = telling(held.told, held.epoch or b"", who.user or "", facts, limit=limit, now=now)
+def _with_facts(held: Recollected, facts: Sequence[Fact], pipeline: Pipeline, who: Identity) -> Recollected:
+    now, limit, before = time.time(), pipeline.tells, held.read and held.read.session.told
+    found = telling(before, held.epoch or b"", who.user or "", facts, limit=limit, now=now)
     known = held.memory
     if found.head or found.tail:
         known = msgspec.structs.replace(known, facts=_shown(found.head), news=_shown(found.tail))
-    return Recollected(held.call, known, None if held.epoch is None else found.told, held.read)
+    return held._replace(memory=known, told=None if held.epoch is None else found.told)
 
 
 def _shown(facts: Sequence[Fact]) -> tuple[Remembered, ...]:
@@ -117,8 +107,7 @@ def _of_person(
     if pipeline.tells and who.session and not known:
         yield Aside(_FACTS, "facts", partial(memory.archiving.acquaintance.of, person))
     if pipeline.recalls:
-        words = next((message.text for message in reversed(call.messages) if message.role == "user"), "")
-        of = memory.archiving.recollection.of
+        words, of = newest_words(call.messages), memory.archiving.recollection.of
         ask = partial(of, person, words, now=time.time(), limit=pipeline.recalls, zone=pipeline.zone)
         yield Aside("recalled", "recall", ask)
 
@@ -132,21 +121,21 @@ def _facts_at_once(pipeline: Pipeline, memory: Memory, who: Identity) -> Sequenc
 
 async def _of_session(
     call: Call, pipeline: Pipeline, memory: Memory, who: Identity, lacking: Lacking
-) -> _Held:
+) -> Recollected:
     key = who.key
     if key is None:
-        return _Held(call)
+        return Recollected(call)
     found = await _or_none("memory", partial(_read, call, pipeline, memory.store, key), lacking)
     if found and memory.recorder.lags(key):  # what is not written yet is not remembered either
         lacking("memory")
-    return found or _Held(call)
+    return found or Recollected(call)
 
 
-async def _read(call: Call, pipeline: Pipeline, store: Recent, key: Key) -> _Held:
+async def _read(call: Call, pipeline: Pipeline, store: Recent, key: Key) -> Recollected:
     read, known = await recall.recalled(store, key, call.messages, pipeline.wanted, attempts.of(call))
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
-    return _Held(call, known.snapshot, known.epoch, read.session.told, read)
+    return Recollected(call, known.snapshot, known.epoch, read=read)
 
 
 async def _or_none(name: str, ask: Callable[[], Awaitable[T]], lacking: Lacking) -> T | None:

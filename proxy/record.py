@@ -29,8 +29,6 @@ from proxy.transcript import Transcript, transcript
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
 
-__all__ = ["Listener", "Recorder", "Said", "Window", "after"]
-
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
 _ATTEMPTS, _MOST_WAITING = 20, 10_000
@@ -76,7 +74,7 @@ class Recorder:
         return bool(self._failing) or self._pulse.late
 
     def lags(self, key: Key) -> bool:
-        """Whether turns of this session do, or what is said now would."""
+        """Whether turns of this session wait for the store, or one that is recorded now would have to."""
         refusing = bool(self._failing) and self._pulse.refusing
         return refusing or key in self._failing or self._pulse.late
 
@@ -115,7 +113,7 @@ class Recorder:
                 task.cancel()
         self.lost_turns += self._count
         if self.lost_turns:
-            _log.error("%d turns could not be written to memory.", self.lost_turns)
+            _log.error("%d turns could not be written to memory", self.lost_turns)
 
     async def _write(self, key: Key) -> None:
         turns = self._waiting[key]

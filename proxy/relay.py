@@ -8,6 +8,7 @@ from proxy.reply import Header, Reply
 from proxy.rewriting import Rewriting
 from proxy.routing.attempt import Begun, passed_on
 from proxy.routing.opening import up_to_error
+from proxy.tools import Dialogue
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
@@ -17,21 +18,25 @@ _LINGER = 1.0
 _LARGEST_ANSWER = 64_000_000
 
 
-async def pass_on(begun: Begun, answer: Rewriting, reply: Reply) -> None:
-    """Passes an answer on to its end.
+async def pass_on(begun: Begun, answer: Rewriting, reply: Reply, dialogue: Dialogue | None = None) -> None:
+    """Passes an answer on to its end, before which what its ``dialogue`` has changed is changed.
 
     Raises UpstreamError where a stream breaks off; all that was there has been passed on by then.
     """
     if begun.framing is not None:
-        await _stream(begun, begun.framing, answer, reply)
+        await _stream(begun, begun.framing, answer, reply, dialogue)
     elif reply.started:
         raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
     else:
-        response = begun.response
-        await reply.whole(response.status, passed_on(response.headers), answer.whole(begun.data))
+        response, shown = begun.response, answer.whole(begun.data)
+        if dialogue:
+            await dialogue.kept()
+        await reply.whole(response.status, passed_on(response.headers), shown)
 
 
-async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Reply) -> None:
+async def _stream(
+    begun: Begun, framing: Framing, answer: Rewriting, reply: Reply, dialogue: Dialogue | None
+) -> None:
     response = begun.response
     if not reply.started:
         await reply.start(response.status, [*passed_on(response.headers), *UNBUFFERED])
@@ -53,6 +58,8 @@ async def _stream(begun: Begun, framing: Framing, answer: Rewriting, reply: Repl
         if not passage.whole:  # what breaks behind its own end is whole
             await reply.write(rest + answer.close())
             raise
+    if dialogue:
+        await dialogue.kept()
     await reply.end(rest + answer.close())
 
 

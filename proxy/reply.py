@@ -49,9 +49,12 @@ class Reply:
 
     def add(self, name: str, value: str) -> None:
         """A header for the answer, whichever it will be. The value is visible ASCII."""
-        if name == _DEGRADED:
-            self.watch.degraded.append(value)
         self._headers.append((name.encode("latin-1"), value.encode("latin-1")))
+
+    def degraded(self, name: str) -> None:
+        """Something was left out of the turn; the answer names it."""
+        self.watch.degraded.append(name)
+        self.add(_DEGRADED, name)
 
     def taped(self) -> list[bytes]:
         """A list to which everything is appended that goes to the client from now on."""

@@ -88,8 +88,6 @@ USER_PLACES: Final = _places(
 # A body's user is what an engine says of a caller, and nobody signs it.
 PROVEN_PLACES: Final = _places("header:X-User-Id")
 
-DEFAULT: Final = Places(SESSION_PLACES, USER_PLACES)
-
 _BACKGROUND: Final = _places("header:X-Background", "body:metadata.background")
 _YES: Final = frozenset({"true", "1", "yes"})
 _PLAIN: Final = re.compile("[A-Za-z0-9._-]*").fullmatch

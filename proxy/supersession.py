@@ -7,10 +7,10 @@ from typing import Self
 import msgspec
 
 from filters.message import LARGEST, Message
+from filters.role import SYSTEM, newest_user
 from proxy.memory.wording import goes_on, same
 from proxy.wire import Call
 
-_INSTRUCTIONS = frozenset({"system", "developer"})
 # Nobody speaks as long as this in one breath: what is longer is no transcript, and takes long to compare.
 _LONGEST_SPOKEN = 20_000
 
@@ -28,15 +28,16 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         return cls(number(call), call.messages)
 
     def shortened(self) -> Self:
-        """The same in few bytes; it compares as the whole does, less talk that engines wrote otherwise.
+        """The newest words, and a digest of the rest: few bytes.
 
-        To look for such would keep all callers waiting for milliseconds.
+        It compares as the whole does, but that an earlier line which the engine spells otherwise is no longer
+        equal: comparing word by word would keep all callers waiting for milliseconds.
         """
-        newest = _newest(self.messages)
-        talk = _spoken(self.messages[: max(newest, 0)])
+        newest = newest_user(self.messages)
+        talk = _spoken(self.messages[: newest or 0])
         shown = _digest([(each.role, each.tool_calls or None, each.text) for each in talk])
         before = Message(role="assistant", content=shown, name=_digest(self.messages))
-        words = map(_opening, self.messages[newest : newest + 1])
+        words = [] if newest is None else [_opening(self.messages[newest])]
         return type(self)(self.number, [before, *words], short=True)
 
 
@@ -56,19 +57,14 @@ def number(call: Call) -> int | None:
     """The engine's number of the turn that a call asks for, if it has one."""
     given = call.field("turn_id")
     if type(given) is not int or abs(given) > LARGEST:
-        newest = _newest(call.messages)
-        given = call.messages[newest].turn_id if newest >= 0 else None
+        newest = newest_user(call.messages)
+        given = None if newest is None else call.messages[newest].turn_id
     return given if type(given) is int and abs(given) <= LARGEST else None
 
 
-def _newest(messages: Sequence[Message]) -> int:
-    """Where the user's newest words stand; -1 where there are none."""
-    return next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "user"), -1)
-
-
 def _goes_on(newer: Sequence[Message], older: Sequence[Message]) -> bool:
-    new, old = _newest(newer), _newest(older)
-    if new < 0 or old < 0 or not _one_speaker(newer[new], older[old]):
+    new, old = newest_user(newer), newest_user(older)
+    if new is None or old is None or not _one_speaker(newer[new], older[old]):
         return False
     text, start = newer[new].text, older[old].text
     if len(text) > _LONGEST_SPOKEN or len(start) > _LONGEST_SPOKEN:
@@ -82,7 +78,7 @@ def _one_speaker(one: Message, other: Message) -> bool:
 
 def _spoken(messages: Sequence[Message]) -> list[Message]:
     """The talk without instructions, which may tell the time and so differ from call to call."""
-    return [message for message in messages if message.role not in _INSTRUCTIONS]
+    return [message for message in messages if message.role not in SYSTEM]
 
 
 def _equal(talk: Sequence[Message], other: Sequence[Message]) -> bool:

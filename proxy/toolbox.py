@@ -16,5 +16,6 @@ def tools(fields: Fields, pipeline: Pipeline, who: Identity) -> Tools | None:
     if offer is None:
         return None
     person = Scope(who.tenant, who.user or "")
-    notebook = Notebook(person, archiving.knowledge, archiving.archive, pipeline.zone)
+    known, found = archiving.knowledge, archiving.finder
+    notebook = Notebook(person, known, found, pipeline.zone, archiving.promises)
     return Tools(offer, notebook, pipeline.tool_rounds)

@@ -205,17 +205,17 @@ class KeptTurns:
         told = [_exported(t, person.person, self._traces.person(t) == person.person) for t in reversed(found)]
         return {"kept_turns": told}
 
-    async def forget(self, person: Scope, *, at: float) -> int:  # noqa: ARG002 - what comes later is no longer theirs
+    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is no longer theirs
         """Lets go of all turns in which a person spoke; how many there were."""
         before = sum(1 for _ in self._traces.newest(person.tenant))
         self._traces.forget(person.tenant, user=person.person)
-        return before - sum(1 for _ in self._traces.newest(person.tenant))
+        return {"kept_turns": before - sum(1 for _ in self._traces.newest(person.tenant))}
 
-    async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - what comes later is another's
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is another's
         """Lets go of all turns of a session; how many there were."""
         count = sum(1 for _ in self._traces.newest(key.tenant, key.session))
         self._traces.forget(key.tenant, session=key.session)
-        return count
+        return {"kept_turns": count}
 
     async def scrub(self) -> None:
         """Nothing was ever in a file."""

@@ -1,10 +1,9 @@
-"""One turn, from the client's bytes to the model's."""
+"""One turn, from the client's bytes to the model's, and back."""
 
 import logging
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
 
 import msgspec
 
@@ -12,23 +11,23 @@ from filters.base import Context, Snapshot
 from filters.tokens import in_text
 from proxy import attempts, chain, relay, session, toolbox, wire
 from proxy.flight import InFlight, Line
-from proxy.memory.store import Key
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
-from proxy.recollection import recollect
-from proxy.record import Said
+from proxy.recollection import Recollected, recollect
 from proxy.reply import Reply
 from proxy.rewriting import Rewriting
 from proxy.routing.fallback import Fallback
+from proxy.said import Said
 from proxy.session import Identity
 from proxy.silence import Silence
 from proxy.supersession import number
+from proxy.telemetry.watch import Watch
 from proxy.trace import Content
+from proxy.transcript import transcript
 from proxy.wire import Call
 
 _log = logging.getLogger("turnkeeper")
-_DEGRADED = "x-turnkeeper-degraded"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,55 +58,13 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch = reply.watch
     watch.clock.mark("memory")
-    heard, known, told, read = await recollect(call, pipeline, who, partial(reply.add, _DEGRADED))
-    context = _context(who, known, pipeline)
+    remembered = await recollect(call, pipeline, who, reply.degraded)
+    heard, context = remembered.call, _context(who, remembered.memory, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = _question(heard, pipeline, who, context, notes)
     _own_up(notes, reply)
-    watch.content = _content(call, heard, who, context, pipeline, question)
-    fallback = Fallback(question, pipeline, watch.tries)
-    watch.wanted = fallback.model
-    watch.clock.begin("upstream")
-    tape = reply.taped()
-    try:
-        await _pass_on(fallback, question, pipeline, context, reply, tape)
-    finally:
-        watch.model, watch.upstream = fallback.model, fallback.upstream
-        watch.fell_back = fallback.upstream != pipeline.targets[0].name
-        if pipeline.memory and who.key and tape:
-            said = _said(call, question, notes, key=who.key, answer=b"".join(tape), at=context.now)
-            asked = {
-                "user": who.user,
-                "turn": watch.turn,
-                "model": fallback.model,
-                "again": fallback.rounds > 0,
-            }
-            pipeline.memory.recorder.put(msgspec.structs.replace(said, told=told, read=read, **asked))
-
-
-async def _pass_on(  # noqa: PLR0913, PLR0917
-    fallback: Fallback,
-    question: Question,
-    pipeline: Pipeline,
-    context: Context,
-    reply: Reply,
-    tape: list[bytes],
-) -> None:
-    answer = Rewriting(pipeline.answer, context)
-    speaking = Silence(pipeline, context, answer, reply, tape, fallback.model)
-    try:
-        async with speaking if question.streaming else nullcontext():
-            with await fallback.begin() as begun:
-                await relay.pass_on(begun, answer, reply)
-    finally:
-        answer.close()
-
-
-def _content(  # noqa: PLR0913, PLR0917
-    call: Call, heard: Call, who: Identity, context: Context, pipeline: Pipeline, question: Question
-) -> Content:
-    return Content(
+    watch.content = content = Content(
         call=call,
         heard=heard,
         who=who,
@@ -116,22 +73,55 @@ def _content(  # noqa: PLR0913, PLR0917
         fields=question.fields,
         messages=question.messages,
     )
+    fallback = Fallback(question, pipeline, watch.tries)
+    watch.wanted = fallback.model
+    watch.clock.begin("upstream")
+    try:
+        await _pass_on(content, fallback, reply, reply.taped())
+    finally:
+        _ended(content, remembered, notes, fallback, watch)
 
 
-def _said(  # noqa: PLR0913 - all of a turn that is worth keeping
-    call: Call, question: Question, notes: chain.Notes, *, key: Key, answer: bytes, at: float
-) -> Said:
-    return Said(
-        key=key,
-        window=call.messages,
-        answer=answer,
-        at=at,
-        room=notes.room,
-        shown=question.messages,
-        tools=bytes(question.fields.get("tools", b"")),
-        attempt=attempts.of(call),
-        ended=time.time(),
-    )
+async def _pass_on(content: Content, fallback: Fallback, reply: Reply, tape: list[bytes]) -> None:
+    pipeline, context = content.pipeline, content.context
+    answer = Rewriting(pipeline.answer, context)
+    speaking = Silence(pipeline, context, answer, reply, tape, fallback.model)
+    try:
+        async with speaking if fallback.streaming else nullcontext():
+            with await fallback.begin() as begun:
+                await relay.pass_on(begun, answer, reply, fallback.dialogue)
+    finally:
+        answer.close()
+
+
+def _ended(
+    content: Content, remembered: Recollected, notes: chain.Notes, fallback: Fallback, watch: Watch
+) -> None:
+    """Notes who answered, and hands memory what the client got: nothing here may wait."""
+    pipeline, who = content.pipeline, content.who
+    watch.model, watch.upstream = fallback.model, fallback.upstream
+    watch.fell_back = fallback.upstream != pipeline.targets[0].name
+    if pipeline.memory and watch.sent and (key := who.key):
+        said = Said(
+            key=key,
+            user=who.user,
+            turn=watch.turn,
+            model=fallback.model,
+            window=content.call.messages,
+            answer=b"".join(watch.sent),
+            at=content.context.now,
+            room=notes.room,
+            told=remembered.told,
+            read=remembered.read,
+            shown=content.messages,
+            tools=bytes(content.fields.get("tools", b"")),
+            again=fallback.rounds > 0,
+            attempt=attempts.of(content.call),
+            ended=time.time(),
+        )
+        if (dialogue := fallback.dialogue) and dialogue.owing and transcript(said.answer).reached:
+            dialogue.keep()
+        pipeline.memory.recorder.put(said)
 
 
 def _line(who: Identity, pipeline: Pipeline) -> Line | None:
@@ -142,10 +132,10 @@ def _line(who: Identity, pipeline: Pipeline) -> Line | None:
 
 def _own_up(notes: chain.Notes, reply: Reply) -> None:
     for name in notes.left_out:
-        reply.add(_DEGRADED, name)
+        reply.degraded(name)
     for name in dict.fromkeys(notes.skipped or ()):
-        _log.warning("The filter '%s' has failed; the turn went on without it.", name)
-        reply.add(_DEGRADED, name)
+        _log.warning("The filter '%s' has failed; the turn went on without it", name)
+        reply.degraded(name)
 
 
 def _question(

@@ -95,6 +95,17 @@ def starts_task(node: ast.expr) -> bool:
     )
 
 
+@every_source
+def test_a_log_message_ends_without_a_full_stop(path: Path):
+    assert [text for text in logged(tree_of(path)) if text.endswith(".")] == []
+
+
+def logged(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and re.fullmatch(r"(\w+\.)?_?log\.[a-z]+", ast.unparse(node.func)):
+            yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+
+
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.is_relative_to(ROOT / "filters")], ids=named)
 def test_a_filter_neither_reads_nor_writes_nor_runs_text(path: Path):
     forbidden = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}

@@ -54,7 +54,7 @@ class Lull:
         await _waited(self._works, seconds)
 
     def returned(self) -> None:
-        """Who was to try for all found nothing to try: another one may."""
+        """Who was to try for all found nothing to try: the next one may at once."""
         if self.on:
             self._pauses -= 1
             self._until = 0.0
@@ -70,7 +70,7 @@ class Lull:
         if self._failures == _PATIENCE:
             _log.warning(
                 "%s: %d tries in a row have failed (%s); from now on it is tried at intervals of up to %d"
-                " minutes, and this is said once.",
+                " minutes, and this is said once",
                 *(self.work, _PATIENCE, fault, _LONGEST // 60),
             )
 
@@ -78,12 +78,12 @@ class Lull:
         """One session has failed often, and others need not: that is said once a minute at the most."""
         if not self.failing and _now() >= self._silent_until:
             self._silent_until = _now() + _SAID_EVERY
-            _log.warning("%s: a session fails by itself (%s); it holds up no other.", self.work, fault)
+            _log.warning("%s: a session fails by itself (%s); it holds up no other", self.work, fault)
 
     def succeeded(self) -> None:
         """All is well again."""
         if self.failing:
-            _log.info("%s: it works again.", self.work)
+            _log.info("%s: it works again", self.work)
             self._works.set()
             self._free.set()
             self._works = asyncio.Event()

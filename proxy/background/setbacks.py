@@ -22,7 +22,7 @@ class Setbacks:
         self.fault = ""
 
     def add(self, error: Exception) -> None:
-        """One more."""
+        """Counts a failure."""
         self.count += 1
         self.unusable += isinstance(error, Unusable)
         self.fault = str(error) if isinstance(error, _PLAIN) else type(error).__name__

@@ -34,7 +34,8 @@ def explain(
         headers = dict(map(_header, header or ()))
         settings = load(config, os.environ)
         posted = sample.request(_read(request, settings.listen.max_body), headers)
-        explanation = of(posted, _named(settings, pipeline), time.time())
+        remembers = settings.memory is not None
+        explanation = of(posted, _named(settings, pipeline), time.time(), remembers=remembers)
         if as_json:
             write_json(msgspec.json.encode(explanation))
         else:

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -44,19 +45,26 @@ def forget(
     if bool(user) == bool(session):
         raise typer.BadParameter("name a user, or a session with --session")
 
-    async def work(memory: Memory, whose: str) -> tuple[int, bool]:
+    async def work(memory: Memory, whose: str) -> tuple[Mapping[str, int], bool]:
         people, is_heard = memory.people, memory.archiving is not None
         if user:
             return await _forgotten(people, Scope(whose, user)), is_heard
         return await people.forget_session(whose, session), is_heard
 
     count, is_heard = remembered(config, tenant, work)
-    typer.echo(f"Forgotten: {count} sessions, turns and facts." if count else "There was nothing to forget.")
+    told = ", ".join(_counted(kind, many) for kind, many in count.items() if many)
+    typer.echo(f"Forgotten: {told}." if told else "There was nothing to forget.")
     if not is_heard:
         typer.echo(_UNHEARD, err=True)
 
 
-async def _forgotten(people: People, person: Scope) -> int:
+def _counted(kind: str, many: int) -> str:
+    """So many of something that an export has under its plural."""
+    name = kind.replace("_", " ")
+    return f"{many} {name if many > 1 else name.removesuffix('s')}"
+
+
+async def _forgotten(people: People, person: Scope) -> Mapping[str, int]:
     try:
         return await people.forget(person)
     except Unread as fault:

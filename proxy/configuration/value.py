@@ -174,6 +174,7 @@ Duration = Annotated[
         advising(quantity.seconds), json_schema_input_type=Annotated[str, Field(pattern=quantity.DURATION)]
     ),
 ]
+"""Written with a unit; seconds once it is loaded."""
 Retention = Annotated[
     str,
     BeforeValidator(
@@ -188,6 +189,7 @@ Size = Annotated[
         advising(quantity.size), json_schema_input_type=Annotated[str, Field(pattern=quantity.SIZE)]
     ),
 ]
+"""Written with a unit; bytes once it is loaded."""
 Place = Annotated[str, AfterValidator(advising(_place)), Field(json_schema_extra={"pattern": _PLACE_BEGINS})]
 SentHeader = Annotated[str, AfterValidator(advising(header.sent_name))]
 SentValue = Annotated[SecretStr, AfterValidator(advising(header.sent_value))]

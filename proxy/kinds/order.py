@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from filters.message import Content, Message
+from filters.role import SYSTEM
 from proxy.kinds.kind import Kind
 
 MARK = "[system] "
@@ -18,7 +19,6 @@ MARK = "[system] "
 # What stands for a turn in which nothing was said: no upstream takes an empty message everywhere.
 SILENCE = "…"
 
-_SYSTEM = ("system", "developer")
 _SPEAKERS = ("user", "assistant")
 
 
@@ -45,7 +45,7 @@ def _with_roles(kind: Kind, messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _system_first(messages: Sequence[Message], *, single: bool) -> Sequence[Message]:
-    start = next((i for i, message in enumerate(messages) if message.role not in _SYSTEM), len(messages))
+    start = next((i for i, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
     leading, rest = list(messages[:start]), messages[start:]
     if single and leading:
         leading = [_one(leading)]
@@ -60,7 +60,7 @@ def _one(leading: Sequence[Message]) -> Message:
 
 
 def _marked(message: Message) -> Message:
-    if message.role not in _SYSTEM:
+    if message.role not in SYSTEM:
         return message
     return replace(message.prefixed(MARK), role="user", name=UNSET)
 
@@ -71,7 +71,7 @@ def _taking_turns(messages: Sequence[Message]) -> Sequence[Message]:
         before = turns[-1] if turns else None
         if before is not None and _is_one_turn(before, message):
             turns[-1] = _merged(before, message)
-        elif message.role == "assistant" and (before is None or before.role in _SYSTEM):
+        elif message.role == "assistant" and (before is None or before.role in SYSTEM):
             turns += [Message(role="user", content=SILENCE), message]
         else:
             turns.append(message)

@@ -1,4 +1,7 @@
-"""What is remembered of a conversation, and where it is kept."""
+"""What is remembered of a conversation, and where it is kept.
+
+Its words (window, life, reach, seal, …) stand in ``docs/design.md``, under "Words".
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

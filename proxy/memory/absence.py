@@ -1,4 +1,4 @@
-"""What is held and was not heard, or was taken back: a window that spans its place does not show it."""
+"""Held entries that a window leaves out although it spans their place: unheard answers, withdrawn words."""
 
 from proxy.memory.line import number_of
 from proxy.memory.replay import Replay, last_user

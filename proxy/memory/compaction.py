@@ -114,7 +114,7 @@ def corrected(before: Session, after: Session) -> Session:
 
 
 def fingerprint(entries: Sequence[Entry]) -> str:
-    """The same for the same words, calls and results of the same turns."""
+    """Sixteen hex digits that stand for what entries say, call and return, and for their turns."""
     told = [_essence(entry) for entry in entries]
     return hashlib.sha256(msgspec.json.encode(told)).hexdigest()[:16]
 

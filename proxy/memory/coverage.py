@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 
 from filters.covered import covered
 from filters.message import Message
+from filters.role import SYSTEM
 from proxy.memory.alignment import AGAIN
 from proxy.memory.bygone import FORGOTTEN
 from proxy.memory.line import number_of
 from proxy.memory.replay import Replay
 from proxy.memory.session import Entry, Session
-from proxy.memory.speech import INSTRUCTIONS, is_speech
+from proxy.memory.speech import is_speech
 
 
 def shown(
@@ -90,7 +91,7 @@ def _of_window(window: Sequence[Message], replay: Replay, spoken: Sequence[bool]
     behind = False
     for i in range(len(verdicts) - 1, -1, -1):
         behind = verdicts[i] = behind if (verdict := verdicts[i]) is None else verdict
-    return [bool(v) and m.role not in INSTRUCTIONS for m, v in zip(window, verdicts, strict=True)]
+    return [bool(v) and m.role not in SYSTEM for m, v in zip(window, verdicts, strict=True)]
 
 
 def _verdict(message: Message, known: dict[int, bool], others: Iterator[bool]) -> bool | None:

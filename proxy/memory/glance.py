@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from filters.message import Message
+from filters.role import newest_user
 from proxy.memory.line import NEW, Line, kinship, number_of
 from proxy.memory.session import Entry
 from proxy.memory.wording import same
@@ -79,6 +80,7 @@ def _answers_as(message: Message, entry: Entry) -> bool:
 
 def shows_again(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
     """Whether a window ends with the newest words that are held, and what stands before them."""
-    last = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].role == "user"), -1)
-    before = entries[max(0, last + 1 - len(spoken)) : last + 1]
+    last = newest_user(entries)
+    end = 0 if last is None else last + 1
+    before = entries[max(0, end - len(spoken)) : end]
     return len(before) == len(spoken) and runs(before, spoken)

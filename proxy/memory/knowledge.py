@@ -92,7 +92,7 @@ class Knowledge:
         if same is not None:
             return await self._renew(person, same, learnt, replaced, now)
         fact = Fact(
-            id=_id(person, key, words),
+            id=id_of(person, key, learnt.text),
             text=learnt.text,
             category=learnt.category,
             evidence=learnt.evidence,
@@ -149,8 +149,9 @@ class Knowledge:
                 await self._shelf.remove_fact(person, fact.id)
 
 
-def _id(person: Scope, key: str | None, words: str) -> str:
+def id_of(person: Scope, key: str | None, text: str) -> str:
+    """The id under which a new fact becomes known; without a ``key`` it is another each time."""
     if key is None:
         return f"fact_{secrets.token_hex(8)}"
-    source = f"{person.tenant}\0{person.person}\0{key}\0{words}"
+    source = f"{person.tenant}\0{person.person}\0{key}\0{plain(text)}"
     return f"fact_{hashlib.sha256(source.encode(errors='surrogatepass')).hexdigest()[:16]}"

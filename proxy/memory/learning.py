@@ -123,7 +123,7 @@ class Learning:
             except Unfound:
                 if not passing_over:
                     raise
-                _log.warning("No model finds facts in some turns; they are passed over.")
+                _log.warning("No model finds facts in some turns; they are passed over")
                 continue
             if found and await self._is_gone(key, session):
                 return

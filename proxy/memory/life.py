@@ -35,7 +35,11 @@ def never(held: Sequence[Line], window: Sequence[Line]) -> bool:  # noqa: ARG001
 
 
 def contradicts(held: Sequence[Line], window: Sequence[Line]) -> bool:
-    """Whether turns that both number alike say more that differs than agrees."""
+    """Whether the numbers of a window are those of other turns than are held.
+
+    More lines of the same number and speaker differ in words and time than agree, two at the least; or one
+    does, others differ in time alone, and none agrees.
+    """
     same_, other, moved = _evidence(held, window)
     return other > max(1, same_) or bool(other and moved and not same_)
 

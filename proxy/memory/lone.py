@@ -7,6 +7,7 @@ requests tells better, and so does the time: who asks again has had no answer.
 from collections.abc import Sequence
 
 from filters.message import Message
+from filters.role import newest_user
 from proxy.memory.attempt import Asking
 from proxy.memory.line import NEW, Line, number_of
 from proxy.memory.newest import Newest, seal
@@ -29,9 +30,10 @@ def place(entries: Sequence[Entry], words: Message, asking: Asking, newest: Newe
         own = (i for i, e in enumerate(entries) if e.recorded == asking.at and _equal(e, words))
         if (found := next(own, None)) is not None:
             return found
-    last = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].role == "user"), NEW)
-    equal = last != NEW and (_equal(entries[last], words) or entries[last].replaces(words.text))
-    return last if equal and not (newest and another(newest, asking)) else NEW
+    last = newest_user(entries)
+    if last is None or not (_equal(entries[last], words) or entries[last].replaces(words.text)):
+        return NEW
+    return NEW if newest and another(newest, asking) else last
 
 
 def another(newest: Newest, asking: Asking) -> bool:

@@ -57,14 +57,14 @@ class Mem0:
         """All that is known of a person, what has been replaced too."""
         return {"facts": [fact.told() for fact in await self.facts(person, now=0.0, superseded=True)]}
 
-    async def forget(self, person: Scope, *, at: float) -> int:
+    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:
         """Removes all of it; what was read before ``at`` is refused by this process. How much there was."""
         self._forgotten[person] = at
-        return await self._called(lambda: self._forget(person))
+        return {"facts": await self._called(lambda: self._forget(person))}
 
-    async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - facts are persons', not sessions'
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts are persons', not sessions'
         """Removes nothing."""
-        return 0
+        return {}
 
     async def scrub(self) -> None:
         """Its files are its own."""

@@ -33,7 +33,7 @@ class Turn(NamedTuple):
 
 
 class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a session keeps of that request.
+    """What a session keeps of the newest request that it has taken in.
 
     ``at`` is when it arrived, in seconds since 1970, and ``seal`` what tells its window from others, of
     ``lines`` lines. ``since`` is where the window begins, counted from the session's first entry, moved ones

@@ -75,7 +75,11 @@ def _early(replay: Replay, place: int, message: Message) -> bool:
 
 
 def settled(session: Session, now: float) -> Session:
-    """The same, unless its newest request lies ahead: after a clock was set back, whatever comes is newer."""
+    """The session, ready for a request that arrives ``now``.
+
+    Where its newest request is dated ahead of that, the clock was set back: it is dated 0, so that whatever
+    comes is newer.
+    """
     newest = session.newest
     if newest is None or newest.at <= now + APART:
         return session

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -29,11 +30,14 @@ class Holding(Protocol):
         """All that it holds of a person, by what it is, ready for JSON."""
         ...
 
-    async def forget(self, person: Scope, *, at: float) -> int:
-        """Removes all of it; what arrived before ``at`` and comes later is refused. How much there was."""
+    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:
+        """Removes all of it; what arrived before ``at`` and comes later is refused.
+
+        How much there was, by what it is.
+        """
         ...
 
-    async def forget_session(self, key: Key, *, at: float) -> int:
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
         """Removes all of one session, whoever's it is, in the same way."""
         ...
 
@@ -56,25 +60,25 @@ class People:
                 found.setdefault(kind, []).extend(held)
         return {"user": person.person, **found}
 
-    async def forget(self, person: Scope) -> int:
-        """Removes all that is held of a person; how much there was.
+    async def forget(self, person: Scope) -> Mapping[str, int]:
+        """Removes all that is held of a person; how much there was, by what it is.
 
         Raises Unread, once all else is gone, for sessions that cannot be read.
         """
         at = time.time()
         return await self._everywhere(holding.forget(person, at=at) for holding in self._holdings)
 
-    async def forget_session(self, tenant: str, session: str) -> int:
-        """Removes all that is held of a session; how much there was."""
+    async def forget_session(self, tenant: str, session: str) -> Mapping[str, int]:
+        """Removes all that is held of a session; how much there was, by what it is."""
         at, key = time.time(), Key(tenant, session)
         return await self._everywhere(holding.forget_session(key, at=at) for holding in self._holdings)
 
-    async def _everywhere(self, works: Iterable[Awaitable[int]]) -> int:
+    async def _everywhere(self, works: Iterable[Awaitable[Mapping[str, int]]]) -> Mapping[str, int]:
         """What all of them removed; one that fails holds up no other, and is told of at the end."""
-        count, faults = 0, list[StoreError]()
+        count, faults = Counter(sessions=0, turns=0, facts=0), list[StoreError]()
         for work in works:
             try:
-                count += await work
+                count.update(await work)
             except StoreError as fault:
                 faults.append(fault)
         await self._scrub()
@@ -115,7 +119,7 @@ class HeldSessions:
                 unread.append(key.session)
         return {"sessions": told} | ({"unreadable_sessions": unread} if unread else {})
 
-    async def forget(self, person: Scope, *, at: float) -> int:  # noqa: ARG002 - the store knows when
+    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
         """As the protocol has it; a session that cannot be read or written holds up no other."""
         count, faults, unread = 0, list[StoreError](), list[str]()
         async for key in self._keys(person.tenant):
@@ -129,11 +133,11 @@ class HeldSessions:
             raise StoreError(f"{len(faults)} sessions are left that may hold words of theirs: {faults[0]}")
         if unread:
             raise Unread(unread)
-        return count
+        return {"sessions": count}
 
-    async def forget_session(self, key: Key, *, at: float) -> int:  # noqa: ARG002 - the store knows when
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
         """As the protocol has it."""
-        return int(await self._store.delete(key))
+        return {"sessions": int(await self._store.delete(key))}
 
     async def scrub(self) -> None:
         """As the protocol has it."""
@@ -222,13 +226,13 @@ class Archived:
         facts = await self._archive.facts(person, now=0.0, superseded=True)
         return {"turns": turns, "facts": [fact.told() for fact in facts]}
 
-    async def forget(self, person: Scope, *, at: float) -> int:
+    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:
         """As the protocol has it."""
-        return await self._archive.forget(person, at=at)
+        return (await self._archive.forget(person, at=at))._asdict()
 
-    async def forget_session(self, key: Key, *, at: float) -> int:
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
         """As the protocol has it."""
-        return await self._archive.forget_session(key, at=at)
+        return {"turns": await self._archive.forget_session(key, at=at)}
 
     async def scrub(self) -> None:
         """As the protocol has it."""

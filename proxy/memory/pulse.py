@@ -31,7 +31,7 @@ class Pulse:
 
     @property
     def late(self) -> bool:
-        """Whether the oldest write that is under way is."""
+        """Whether the oldest write under way has taken longer than ``patience`` seconds."""
         began = next(iter(self._writing.values()), None)
         return began is not None and time.monotonic() - began > self._patience
 

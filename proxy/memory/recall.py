@@ -14,9 +14,9 @@ from proxy.memory.recent import Recent
 from proxy.memory.reconcile import marked, missing
 from proxy.memory.replay import Replay, beside
 from proxy.memory.segment import START
-from proxy.memory.session import Session, decode
+from proxy.memory.session import Session
 from proxy.memory.speech import Speech, spoken
-from proxy.memory.store import Held, Key, Store
+from proxy.memory.store import Held, Key
 from proxy.memory.telling import epoch
 
 
@@ -36,12 +36,6 @@ class Reading(NamedTuple):
         """The window beside a session, where that holds the same talk."""
         own = self.session
         return self.replay if session.entries is own.entries and session.newest is own.newest else None
-
-
-async def recall(store: Store, key: Key) -> Session:
-    """What is held of a session; an empty one where nothing is. Raises StoreError."""
-    held = await store.read(key)
-    return decode(held.blob) if held else Session()
 
 
 def laid(session: Session, window: Sequence[Message], version: int = 0, attempt: Attempt = UNTOLD) -> Reading:
@@ -69,10 +63,10 @@ class Wanted(NamedTuple):
     restoring: bool = False
 
 
-TOLD: Final = Wanted()
+USUAL: Final = Wanted()
 
 
-def known(read: Reading, window: Sequence[Message], wanted: Wanted = TOLD) -> Known:
+def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> Known:
     """What filters may know of a session while the client replays ``window``, and that window.
 
     In the window, answers are marked that the caller did not hear to the end, and what summaries cover. A
@@ -113,7 +107,7 @@ def _snapshot(
 
 
 async def recalled(
-    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = TOLD, attempt: Attempt = UNTOLD
+    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = USUAL, attempt: Attempt = UNTOLD
 ) -> tuple[Reading, Known]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 

@@ -8,7 +8,7 @@ import msgspec
 from filters.message import Message
 from proxy.memory import lone
 from proxy.memory.absence import gone
-from proxy.memory.attempt import NOW, UNTOLD, Asking, Attempt
+from proxy.memory.attempt import UNTOLD, Asking, Attempt
 from proxy.memory.bygone import closed
 from proxy.memory.heard import renewed, undotted
 from proxy.memory.newest import Newest, Turn, seal
@@ -17,7 +17,7 @@ from proxy.memory.question import question_before, turn_of, unasked
 from proxy.memory.replay import Replay, beside, last_user, read
 from proxy.memory.segment import START, Reach
 from proxy.memory.session import Entry, Session, message_of
-from proxy.memory.speech import Speech, spoken
+from proxy.memory.speech import Speech
 from proxy.memory.weaving import woven
 
 
@@ -37,23 +37,14 @@ class _Request(NamedTuple):
         return not lone.slides(newest, self.asking)
 
 
-def reconcile(held: Session, window: Sequence[Message], *, now: float) -> Session:
-    """What is held after a request that replays ``window``; the same request again changes nothing.
-
-    ``now`` is when the request arrived, in seconds since 1970: one that a newer request has overtaken takes
-    nothing back. System messages, silence prompts and the like are passed over.
-    """
-    said = spoken(window)
-    return _reconciled(held, _Request(said, Asking(at=now), seal(said)))
-
-
 def taken(
     held: Session, said: Speech, *, now: float, attempt: Attempt = UNTOLD, replay: Replay | None = None
 ) -> tuple[Session, Turn | None]:
-    """What ``reconcile`` makes of a request's speech, and what ``asked`` tells of it then.
+    """What is held after a request, and the words that it asks to be answered: ``None`` once superseded.
 
-    ``attempt`` is what the request says of itself. ``replay`` is its speech beside what is held, where that
-    has been read already.
+    The same request again changes nothing. ``now`` is when it arrived, in seconds since 1970: one that a
+    newer request has overtaken takes nothing back. ``attempt`` is what the request says of itself. ``replay``
+    is its speech beside what is held, where that has been read already.
     """
     request = _Request(said, Asking(attempt, now), seal(said, attempt))
     session = _reconciled(held, request, replay)
@@ -102,12 +93,6 @@ def _overtaken(session: Session, request: _Request) -> Session:
 def _began(session: Session) -> int | float | None:
     entries = (entry for entry in session.entries if entry.life == session.life)
     return next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
-
-
-def asked(held: Session, window: Sequence[Message]) -> Turn | None:
-    """The words that ``window`` asks to be answered, once it is held; ``None`` when they are superseded."""
-    said = spoken(window)
-    return _asked_by(held, _Request(said, NOW, seal(said)))
 
 
 def _asked_by(held: Session, request: _Request) -> Turn | None:

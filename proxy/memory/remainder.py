@@ -46,31 +46,16 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     forgotten: Forgotten | None = None
 
 
+_CARRIED: Final = tuple(name for name in Remainder.__struct_fields__ if name != "entries")
+
+
 def remainder(session: Session) -> Remainder:
     """What ``contents`` of a whole session leaves out."""
     told = numbered(shown(session.entries), now=0.0)
     pairs = zip(session.entries, told, strict=True)
     return Remainder(
         entries=[_difference(*pair) for pair in pairs],
-        life=session.life,
-        turns=session.turns,
-        user=session.user,
-        began=session.began,
-        created=session.created,
-        updated=session.updated,
-        newest=session.newest,
-        unheard=session.unheard,
-        state=session.state,
-        agents=session.agents,
-        summaries=session.summaries,
-        model=session.model,
-        trimmed=session.trimmed,
-        room=session.room,
-        learnt=session.learnt,
-        alias=session.alias,
-        shared=session.shared,
-        scale=session.scale,
-        forgotten=session.forgotten,
+        **{name: getattr(session, name) for name in _CARRIED},
     )
 
 
@@ -86,25 +71,7 @@ def restored(messages: Sequence[Message], left: Remainder) -> Session:
     pairs = zip(told, left.entries, strict=True)
     session = Session(
         entries=tuple(_with(entry, more) for entry, more in pairs if entry.role in _SPEAKERS),
-        life=left.life,
-        turns=left.turns,
-        user=left.user,
-        began=left.began,
-        created=left.created,
-        updated=left.updated,
-        newest=left.newest,
-        unheard=left.unheard,
-        state=left.state,
-        agents=left.agents,
-        summaries=left.summaries,
-        model=left.model,
-        trimmed=left.trimmed,
-        room=left.room,
-        learnt=left.learnt,
-        alias=left.alias,
-        shared=left.shared,
-        scale=left.scale,
-        forgotten=left.forgotten,
+        **{name: getattr(left, name) for name in _CARRIED},
     )
     if (fault := disorder(session)) is not None:
         raise ValueError(fault)

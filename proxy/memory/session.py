@@ -97,44 +97,47 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What is held of one conversation. System messages are never part of it.
-
-    ``entries`` are the newest, in order; older ones have moved to the cold part, ``moved`` of them so far.
-    ``turns`` is the number that the next turn of this ``life`` will bear; a turn that is withdrawn takes its
-    number along. ``user`` is the session's first user. ``began`` is the first time that the engine wrote to a
-    message of this life, as it wrote it; the other times are in seconds since 1970. ``unheard`` are the last
-    answers of this life that no window showed: one that comes late may show them yet. ``state`` is the
-    client's own. ``summaries`` stand for the oldest turns, in order; ``model`` is what the session last
-    asked. ``room`` is for how many messages of the user the last prompt had room, where it had not for all
-    that no summary covers, and ``trimmed`` whether a summary is due for that. ``learnt`` is the last turn
-    that was looked at for facts, and ``told`` which facts the prompts begin with; ``alias`` is what the
-    engine calls ``user``, where that is another name; ``shared`` is whether others have spoken whom nothing
-    tells from ``user``. ``scale`` is how many tokens the model counts for each that is estimated, 0 where it
-    has not said. ``forgotten`` is what was deleted and that an engine may still replay.
-    """
+    """What is held of one conversation, without system messages. Times are in seconds since 1970."""
 
     entries: tuple[Entry, ...] = ()
+    """The newest, in order; older ones have moved to the cold part, ``moved`` of them so far."""
     life: int = 0
+    """Each time that the engine begins anew, with turns counted from the start, is another life."""
     turns: int = 0
+    """The number that the next turn of this life will bear; one that is withdrawn takes its number along."""
     moved: int = 0
     user: str | None = None
+    """The session's first user."""
     began: int | float | None = None
+    """The first time that the engine wrote to a message of this life, as it wrote it."""
     created: float = 0.0
     updated: float = 0.0
     newest: Newest | None = None
     unheard: tuple[Entry, ...] = ()
+    """The last answers of this life that no window showed: one that comes late may show them yet."""
     state: dict[str, Any] = {}
+    """The client's own."""
     agents: Agents | None = None
     summaries: tuple[Segment, ...] = ()
+    """They stand for the oldest turns, in order."""
     model: str | None = None
+    """Which one the session last asked."""
     trimmed: bool = False
+    """Whether a summary is due because the last prompt had no room for all that no summary covers."""
     room: int = 0
+    """For how many messages of the user it had room then."""
     learnt: Reach = START
+    """The last turn that was looked at for facts."""
     told: Told | None = None
+    """Which facts the prompts begin with."""
     alias: str | None = None
+    """What the engine calls ``user``, where that is another name."""
     shared: bool = False
+    """Whether others have spoken whom nothing tells from ``user``."""
     scale: float = 0.0
+    """How many tokens the model counts for each that is estimated, 0 where it has not said."""
     forgotten: Forgotten | None = None
+    """What was deleted and an engine may still replay."""
 
     @property
     def older(self) -> bool:

@@ -28,7 +28,7 @@ def slid(held: Sequence[Line], window: Sequence[Line]) -> list[int] | None:
 
 
 def likelier(held: Sequence[Line], window: Sequence[Line], places: list[int], *, since: int) -> list[int]:
-    """The same places, unless too little speaks for the turns that they take back.
+    """The places; where too little speaks for what they take back, the last lines count as new, or all.
 
     ``since`` is where in ``held`` the newest window begins.
     """
@@ -38,7 +38,10 @@ def likelier(held: Sequence[Line], window: Sequence[Line], places: list[int], *,
 
 
 def _after_failures(held: Sequence[Line], window: Sequence[Line], *, least: int) -> list[int] | None:
-    """The same, where ``least`` lines are held and behind them none is that the user did not say."""
+    """As ``_behind``, where the last 2 to 6 lines are new: of turns that failed nothing is held.
+
+    At least ``least`` lines stand before them, and what was answered among them is not held.
+    """
     for new in range(2, min(_FAILED, len(window) - least) + 1):
         line = window[-new]
         if line.lane != "user" and any(kinship(line, other) for other in held):

@@ -7,12 +7,12 @@ import msgspec
 
 from filters.group import RESULTS, is_call
 from filters.message import Message
+from filters.role import SYSTEM
 from proxy.memory.functions import modern
 from proxy.memory.media import lightened
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPTS = frozenset({"silence", "llm_failure"})
-INSTRUCTIONS = frozenset({"system", "developer"})
 _CONTROL = frozenset({"<continue>"})
 _SIGNS = "<{"
 
@@ -38,7 +38,7 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
 def spoken(window: Sequence[Message]) -> Speech:
     """The speech of a window."""
     lines = speech(window)
-    bidden = () if lines else [message for message in window if message.role in INSTRUCTIONS]
+    bidden = () if lines else [message for message in window if message.role in SYSTEM]
     return Speech(lines, answers(window), bidden)
 
 

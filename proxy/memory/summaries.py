@@ -96,20 +96,15 @@ class Summaries:
     async def summarize(
         self, key: Key, messages: Sequence[Message] | None = None, fallback_model: str = ""
     ) -> bool:
-        """Summarises now; whether there was anything to summarise. Raises Unmade.
+        """Summarises now, by a digest where no model is named; whether there was anything. Raises Unmade.
 
         With ``messages`` these are summarised, which overflowed elsewhere, and a session is made for their
         summary where there is none; else the session's own turns.
         """
-        session = await self._read(key)
-        if messages is not None:
-            return await self._add(key, session, messages, fallback_model)
-        if session is None:
-            return False
-        plan = self._due(session) or forced(session, self._window)
-        if plan is not None:
-            await self._make(key, session, plan, fallback=fallback_model)
-        return plan is not None
+        try:
+            return await self._summarized(key, messages, fallback_model, by_digest=False)
+        except Unnamed:
+            return await self._summarized(key, messages, "", by_digest=True)
 
     async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
         """All summaries of a session, oldest first."""
@@ -129,15 +124,27 @@ class Summaries:
                 return
             entries = await all_of(self._store, key, session)
             bare = msgspec.structs.replace(session, entries=entries, moved=0, summaries=())
-            version = held.version
-            if await self._store.replace(key, encode(bare), version=version, ttl=UNRENEWED, cold=()):
+            if await self._store.replace(key, encode(bare), version=held.version, ttl=UNRENEWED, cold=()):
                 return
         raise Contended
 
     # --- how it is done
 
-    def _due(self, session: Session) -> Plan | None:
-        return due(session, self._window, model=self._writer is not None)
+    def _due(self, session: Session, *, by_digest: bool = False) -> Plan | None:
+        return due(session, self._window, model=not (by_digest or self._writer is None))
+
+    async def _summarized(
+        self, key: Key, messages: Sequence[Message] | None, fallback: str, *, by_digest: bool
+    ) -> bool:
+        session = await self._read(key)
+        if messages is not None:
+            return await self._add(key, session, messages, fallback, by_digest=by_digest)
+        if session is None:
+            return False
+        plan = self._due(session, by_digest=by_digest) or forced(session, self._window)
+        if plan is not None:
+            await self._make(key, session, plan, by_digest=by_digest, fallback=fallback)
+        return plan is not None
 
     async def _read(self, key: Key) -> Session | None:
         held = await self._store.read(key)
@@ -164,17 +171,17 @@ class Summaries:
         self, session: Session, plan: Plan, entries: Sequence[Entry], *, by_digest: bool, fallback: str
     ) -> Segment:
         told = [entry for entry in entries if plan.covers(entry)]
-        if self._writer is None or by_digest:
-            return digested(session, plan, told, now=time.time())
-        if not plan.merge:
-            return await self._noted(session, plan, told, fallback)
+        if self._writer is None or by_digest or not plan.merge:
+            return await self._noted(session, plan, told, fallback, by_digest=by_digest)
         former = [one.text for one in session.summaries[plan.first : plan.last]]
         notes = await self._writer.merged(former, last=session.model)
         return segment(session, plan, told, notes.text, now=time.time(), model=notes.model)
 
-    async def _noted(self, session: Session, plan: Plan, told: Sequence[Entry], fallback: str) -> Segment:
+    async def _noted(
+        self, session: Session, plan: Plan, told: Sequence[Entry], fallback: str, *, by_digest: bool
+    ) -> Segment:
         now = time.time()
-        if self._writer is None:
+        if self._writer is None or by_digest:
             return digested(session, plan, told, now=now)
         if not told:
             return segment(session, plan, told, "(All of it was taken back.)", now=now)
@@ -199,7 +206,7 @@ class Summaries:
         raise Contended
 
     async def _add(
-        self, key: Key, former: Session | None, messages: Sequence[Message], fallback: str
+        self, key: Key, former: Session | None, messages: Sequence[Message], fallback: str, *, by_digest: bool
     ) -> bool:
         """Appends what stands for messages that are no turns of the session; ``None`` is none as yet."""
         now = time.time()
@@ -208,7 +215,7 @@ class Summaries:
         plan = Plan(len(session.summaries), len(session.summaries), session.reach, session.reach)
         if not told:
             return False
-        made = await self._noted(session, plan, told, fallback)
+        made = await self._noted(session, plan, told, fallback, by_digest=by_digest)
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key)
             found = decode(held.blob) if held else None

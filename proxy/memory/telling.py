@@ -20,7 +20,7 @@ class Telling(NamedTuple):
 
 
 def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
-    """The same from one compaction of a life to the next.
+    """Bytes that change when a life begins and when its turns are compacted, and not from turn to turn.
 
     ``injecting`` is whether summaries are shown; else a compaction is turns that move out.
     """

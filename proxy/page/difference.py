@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from proxy.trial.diff import Piece, Written, edits, pieces
-from proxy.trial.explain import Change, Step
+from proxy.trial.explanation import Change, Step
 
 Kind = Literal["same", "removed", "added", "changed"]
 

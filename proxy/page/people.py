@@ -43,7 +43,7 @@ async def _shown(room: Room) -> Response:
         facts = await archiving.knowledge.of(person)
         if asked:
             query = Query(text=asked, now=time.time(), limit=_FOUND)
-            found = await archiving.archive.search(person, query)
+            found = await archiving.finder.search(person, query)
     recent = [t.account for t in room.server.traces.newest(room.tenant) if t.account.user == person.person]
     return await room.page(
         "person.html",

@@ -20,7 +20,8 @@ from proxy.page.examples import TITLES, example
 from proxy.page.room import Room
 from proxy.pipeline import Pipeline
 from proxy.trial import sample
-from proxy.trial.explain import Explanation, of
+from proxy.trial.explain import of
+from proxy.trial.explanation import Explanation
 
 _HERE: Final = "playground"
 _MOST_REQUEST: Final = 256_000

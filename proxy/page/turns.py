@@ -19,7 +19,8 @@ from proxy.question import Question
 from proxy.trace import Content, Trace
 from proxy.transcript import Transcript, transcript
 from proxy.trial import disclosure
-from proxy.trial.explain import Whose, explain, written
+from proxy.trial.explain import explain, written
+from proxy.trial.explanation import Whose
 from proxy.trial.stripping import Stripped
 
 

@@ -16,12 +16,11 @@ from proxy.errors import MemoryUnavailable, NotFound, RequestError
 from proxy.memory.store import StoreError
 from proxy.pipeline import Archiving, Memory
 from proxy.place import identifier
+from proxy.rest.advice import refusal
 from proxy.rest.methods import Endpoint, Methods
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_OURS = "Value error, "
-"""What pydantic puts before a fault that a check of ours has found."""
 _ID = "a text of 1 to 256 characters without control characters"
 
 
@@ -74,7 +73,7 @@ def checked(model: type[Model], written: bytes) -> Model:
     try:
         return model.model_validate_json(written)
     except ValidationError as error:
-        raise _refused(error) from None
+        raise refusal(error, model) from None
 
 
 def checked_query(model: type[Model], request: Request) -> Model:
@@ -82,19 +81,12 @@ def checked_query(model: type[Model], request: Request) -> Model:
     try:
         return model.model_validate(dict(request.query_params))
     except ValidationError as error:
-        raise _refused(error) from None
+        raise refusal(error, model) from None
 
 
 def answer(found: Any, status: int = 200) -> Response:
     """A value as JSON."""
     return Response(msgspec.json.encode(found), status, media_type="application/json")
-
-
-def _refused(error: ValidationError) -> RequestError:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    param = ".".join(map(str, first["loc"])) or None
-    about = f"'{param}': " if param else ""
-    return RequestError(f"{about}{first['msg'].removeprefix(_OURS)}.", param=param)
 
 
 def _reported(endpoint: Callable[[Request], Awaitable[Response]]) -> Endpoint:

@@ -10,6 +10,7 @@ from proxy.routing.attempt import Begun, Due, attempt
 from proxy.routing.candidates import Candidate, Candidates
 from proxy.routing.course import Course
 from proxy.telemetry.tries import Tries
+from proxy.tools import Dialogue
 
 # With less than this left, in seconds, an upstream could not answer anyway.
 _LEAST = 0.02
@@ -20,8 +21,8 @@ class Fallback:
     """One question on its way to whichever upstream answers it first.
 
     All attempts share one deadline, which counts from here. ``model`` and ``upstream`` are what answered;
-    until then, what is asked first; ``tries`` is told of what it took. RequestError where nobody named a
-    model.
+    until then, what is asked first; ``tries`` is told of what it took. ``streaming`` is whether the answer is
+    to come in parts. RequestError where nobody named a model.
     """
 
     def __init__(self, question: Question, pipeline: Pipeline, tries: Tries) -> None:
@@ -31,7 +32,7 @@ class Fallback:
         self.upstream = pipeline.targets[0].name
         self._pipeline = pipeline
         self._tries = tries
-        self._streaming = question.streaming
+        self.streaming = question.streaming
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
         self._patience = self._since + min(pipeline.first_token, pipeline.total)
@@ -40,13 +41,18 @@ class Fallback:
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
 
     @property
+    def dialogue(self) -> Dialogue | None:
+        """What the model and our tools tell each other, if it has any."""
+        return self._course.dialogue
+
+    @property
     def rounds(self) -> int:
         """How often the model was to go on, behind tools of ours that were carried out."""
         return self._course.rounds
 
     async def begin(self) -> Begun:
         """The first answer that begins. Raises the last UpstreamError where none does."""
-        hedge = self._pipeline.hedge if self._streaming else None
+        hedge = self._pipeline.hedge if self.streaming else None
         begun = await (self._one_by_one() if hedge is None else self._hedged(hedge))
         if begun is None:
             raise self._failure
@@ -109,13 +115,13 @@ class Fallback:
 
     def _cut_short(self, target: Target, began: float) -> bool:
         """Whether a try had too little time left to tell anything by being late."""
-        entitled = target.patience if self._streaming else _A_MOMENT
+        entitled = target.patience if self.streaming else _A_MOMENT
         return self._due - began < min(entitled, _A_MOMENT) / 2
 
     def _until(self, target: Target) -> Due:
         now, total = self._time(), self._since + target.total
         if (
-            not self._streaming
+            not self.streaming
         ):  # nobody can tell who is silent from who is slow: each has its share of the time
             whole = min(total, now + (self._due - now) / (1 + self._candidates.untried))
             return Due(whole, None, whole)

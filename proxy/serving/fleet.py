@@ -56,7 +56,7 @@ class Fleet:
         """Serves until SIGTERM or SIGINT; whether all processes ended well."""
         if _counted_apart(self._settings):
             self._log.warning(
-                "Without Redis each of %d processes counts 'limits' for itself.", len(self._among)
+                "Without Redis each of %d processes counts 'limits' for itself", len(self._among)
             )
         # All processes have one secret for the page's forms; and what is imported here is theirs together.
         import_module("proxy.page.house")
@@ -94,13 +94,13 @@ class Fleet:
             self._log.error("The configuration stays as it was:\n%s", error.message)
             return False
         except (Exception, SystemExit):  # noqa: BLE001 - all processes would end with this one
-            self._log.exception("The configuration stays as it was; the new one could not be read.")
+            self._log.exception("The configuration stays as it was; the new one could not be read")
             return False
         self._settings = settings
         return True
 
     def _lost(self, place: int, pid: int) -> None:
-        self._log.error("Process %d (pid %d) has ended; it is started again.", place + 1, pid)
+        self._log.error("Process %d (pid %d) has ended; it is started again", place + 1, pid)
 
 
 def _close(sockets: list[socket.socket]) -> None:

@@ -85,7 +85,7 @@ class Neighbours:
         if missed and tries:
             asyncio.get_running_loop().call_later(_PAUSE, self._insist, said, missed, tries - 1)
         elif missed:
-            _log.error("What was forgotten here may still be kept by %d other processes.", len(missed))
+            _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
 
     def listen(self, hear: Callable[[Note], None]) -> None:
         """From now on ``hear`` is called with what the others tell."""

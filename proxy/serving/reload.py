@@ -42,11 +42,15 @@ class Reload:
             seen = self._contents()
             try:
                 # In a thread: callers wait on the loop, and to read a machine's certificates takes a while.
-                self._take_over(*await asyncio.to_thread(self._read, self._app.metrics))
+                settings, parts = await asyncio.to_thread(self._read, self._app.metrics)
             except ConfigError as error:
                 _log.error("The configuration stays as it was:\n%s", error.message)
             except (Exception, SystemExit):  # noqa: BLE001 - what users bring may do anything when it is read
-                _log.exception("The configuration stays as it was; the new one could not be read.")
+                _log.exception("The configuration stays as it was; the new one could not be read")
+            else:
+                if parts.memory:
+                    await parts.memory.open()
+                self._take_over(settings, parts)
             # A file that is named only now was read just now.
             self._seen = self._contents() | seen
 
@@ -90,7 +94,7 @@ class Reload:
         self._app.swap(parts)
         self._settings = settings
         if late := [repr(name) for name in _READ_AT_THE_START if _differ(name, self._first, settings)]:
-            _log.warning("%s: a change of %s wants a restart.", self._path, ", ".join(late))
+            _log.warning("%s: a change of %s wants a restart", self._path, ", ".join(late))
         _log.info("The configuration was read again: %s", self._path)
 
 

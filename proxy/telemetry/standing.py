@@ -53,7 +53,7 @@ class Gauges(Collector):
 def _background(failing: Mapping[str, bool]) -> Metric:
     family = GaugeMetricFamily(
         "turnkeeper_background_failing",
-        "Processes whose work in the background has failed of late, and nothing else",
+        "Processes in which this work in the background has had nothing but failures of late",
         labels=("work",),
     )
     for work, fails in failing.items():
@@ -64,7 +64,7 @@ def _background(failing: Mapping[str, bool]) -> Metric:
 def _breakers(states: Mapping[tuple[str, str], str]) -> Metric:
     family = GaugeMetricFamily(
         "turnkeeper_breaker_state",
-        "Processes in which it is in this state",
+        "Processes in which the breaker of this upstream and model is in this state",
         labels=("upstream", "model", "state"),
     )
     for (upstream, model), state in states.items():

@@ -4,6 +4,8 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from filters.message import Message
 from proxy.telemetry.account import Account, Outcome
 from proxy.telemetry.clock import Clock
@@ -12,7 +14,7 @@ from proxy.telemetry.tries import Tries
 from proxy.telemetry.usage import usage_of
 
 
-class Watch:
+class Watch(msgspec.Struct, eq=False):
     """What is known of a request so far; of a turn from ``turn_of`` on.
 
     ``tell`` is called with a turn's account when its first token has gone out, and when it has ended.
@@ -21,42 +23,40 @@ class Watch:
     said, for whoever knows its form, and ``size`` how many bytes were asked.
     """
 
-    def __init__(
-        self,
-        request: str,
-        tell: Callable[["Watch"], None] = lambda _: None,
-        id: str = "",  # noqa: A002
-    ) -> None:
-        self.clock = Clock()
-        self.id = id or f"turn_{secrets.token_hex(8)}"
-        self.request = request
-        self.status = 0
-        self.code: str | None = None
-        self.outcome: Outcome | None = None
-        self.first_token: float | None = None
-        self.pipeline: str | None = None
-        self.tenant = "default"
-        self.session: str | None = None
-        self.user: str | None = None
-        self.turn: int | None = None
-        self.model: str | None = None
-        self.wanted: str | None = None
-        self.upstream: str | None = None
-        self.tries = Tries()
-        self.fell_back = False
-        self.degraded: list[str] = []
-        self.ignored: Callable[[], Sequence[str]] = tuple
-        self.asked: Sequence[Message] = ()
-        self.filters: list[tuple[str, float]] = []
-        self.sent: list[bytes] = []
-        self.stamps: list[float] = []
-        self.failure: str | None = None
-        self.content: object = None
-        self.size = 0
-        self.lineage: Lineage | None = None
-        self._at = time.time()
-        self._lasted: float | None = None
-        self._tell = tell
+    request: str
+    tell: Callable[["Watch"], None] = lambda _: None
+    id: str = ""
+    at: float = 0.0
+    clock: Clock = msgspec.field(default_factory=Clock)
+    status: int = 0
+    code: str | None = None
+    outcome: Outcome | None = None
+    first_token: float | None = None
+    pipeline: str | None = None
+    tenant: str = "default"
+    session: str | None = None
+    user: str | None = None
+    turn: int | None = None
+    model: str | None = None
+    wanted: str | None = None
+    upstream: str | None = None
+    tries: Tries = msgspec.field(default_factory=Tries)
+    fell_back: bool = False
+    degraded: list[str] = []
+    ignored: Callable[[], Sequence[str]] = tuple
+    asked: Sequence[Message] = ()
+    filters: list[tuple[str, float]] = []
+    sent: list[bytes] = []
+    stamps: list[float] = []
+    failure: str | None = None
+    content: object = None
+    size: int = 0
+    lineage: Lineage | None = None
+    _lasted: float | None = None
+
+    def __post_init__(self) -> None:
+        self.id = self.id or f"turn_{secrets.token_hex(8)}"
+        self.at = self.at or time.time()
 
     def turn_of(self, tenant: str, pipeline: str) -> None:
         """From here on the request is a turn."""
@@ -65,14 +65,14 @@ class Watch:
     def answered(self) -> None:
         """The first delta that carries anything is on its way to the client."""
         self.first_token = self.clock.passed()
-        self._tell(self)
+        self.tell(self)
 
     def end(self, otherwise: Outcome) -> None:
         """The turn has ended; ``otherwise`` is how, where nothing else was noted."""
         if self.pipeline is not None:
             self.outcome = self.outcome or otherwise
             self._lasted = self.clock.passed()
-            self._tell(self)
+            self.tell(self)
 
     @property
     def lasted(self) -> float:
@@ -85,7 +85,7 @@ class Watch:
         return Account(
             id=self.id,
             request=self.request,
-            at=self._at,
+            at=self.at,
             tenant=self.tenant,
             pipeline=self.pipeline or "",
             session=self.session,

@@ -8,6 +8,7 @@ import msgspec
 from proxy.tools.dialogue import Call, Dialogue
 from proxy.tools.talk import (
     Chunk,
+    carries,
     decoded,
     finish_of,
     first_choice,
@@ -33,6 +34,7 @@ class Completed:
         self.calls: Sequence[Call] = ()
         self.aside: Sequence[Call] = ()
         self.usage: dict[str, Any] = {}
+        self.mute = False
 
     def feed(self, body: bytes) -> bytes:
         """What the client sees of a round's body: nothing where the model has to be asked again."""
@@ -51,6 +53,8 @@ class Completed:
             self.calls = ours
             return b""
         self.aside = () if self._dialogue.last else ours
+        said = self._dialogue.text or carries(object_in(choice, "message"))
+        self.mute = bool(ours) and not (theirs or said)
         return self._joined(answer, choice, theirs)
 
     def _note(self, answer: Chunk, message: dict[str, Any]) -> None:

@@ -16,13 +16,14 @@ class Heard(Protocol):
     """One round as it was heard: what was said in it, what is to be carried out, and what it took.
 
     ``calls`` are ours to carry out before the model goes on, ``aside`` ours that were called beside the
-    client's own.
+    client's own. It is ``mute`` where ours were called in vain, and nobody was told anything.
     """
 
     text: str
     calls: Sequence[Call]
     aside: Sequence[Call]
     usage: dict[str, Any]
+    mute: bool
 
 
 class Dialogue:
@@ -51,6 +52,19 @@ class Dialogue:
     def text(self) -> str:
         """What the model said beside its calls."""
         return "".join(message.text for message in self.said if message.role == "assistant")
+
+    @property
+    def owing(self) -> bool:
+        """Whether tools have told of a change that is not made as long as nothing reaches the client."""
+        return self._kit.owing
+
+    def keep(self) -> None:
+        """Something of the answer has reached the client: the change is made."""
+        self._kit.keep()
+
+    async def kept(self) -> None:
+        """The same before an answer ends, so that whoever asks then finds it changed."""
+        await self._kit.kept()
 
     def leave_to(self, speaker: object) -> None:
         """What one answer says is what the client gets; no other has anything carried out."""

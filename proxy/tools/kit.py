@@ -13,8 +13,21 @@ class Carrying(Protocol):
     async def carry_out(self, name: str, arguments: str, until: float) -> str:
         """What the model is told, as JSON, and when the loop's time is ``until`` at the latest.
 
-        A fault is told as well, and raised never.
+        A fault is told as well, and raised never. What is told to be changed is owed until it is kept.
         """
+        ...
+
+    @property
+    def owing(self) -> bool:
+        """Whether anything is owed."""
+        ...
+
+    def keep(self) -> None:
+        """Begins to change what is owed; it never waits."""
+        ...
+
+    async def kept(self) -> None:
+        """Changes what is owed; returns once that is done, or would take too long."""
         ...
 
 

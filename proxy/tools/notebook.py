@@ -1,21 +1,28 @@
 """The memory tools of one turn, carried out on what is known of its person."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from proxy.memory.archive.archive import Archive, Category, Found, Query
+from filters.stated import plain
+from proxy.memory.archive.archive import Category, Found, Query
+from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.knowledge import Knowledge, Learnt
+from proxy.memory.knowledge import Knowledge, Learnt, id_of
+from proxy.memory.promises import Promises, Work
 from proxy.memory.store import StoreError
 from proxy.tools.offer import FORGET, RECALL, STORE
 
 _MOST_FOUND: Final = 8
+_PATIENCE: Final = 0.5
+"""For how many seconds an answer's end may wait for what is owed."""
 
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 
@@ -33,18 +40,37 @@ class _Forget(msgspec.Struct):
     id: Text
 
 
+class _Owed(msgspec.Struct, frozen=True):
+    """A change that the model was told of; ``text`` is ``None`` for a fact that goes."""
+
+    id: str
+    work: Work
+    text: str | None = None
+
+
 class Notebook:
     """Carries out tool calls for one person; what goes wrong is told to the model, in time.
 
-    Of a person without a name nothing is kept. Days begin as in ``zone``.
+    What is to be changed is owed until the turn is worth it: the model is told as if it were done, and finds
+    it so. Of a person without a name nothing is kept. Days begin as in ``zone``.
     """
 
-    def __init__(self, person: Scope, knowledge: Knowledge, archive: Archive, zone: tzinfo = UTC) -> None:
+    def __init__(
+        self,
+        person: Scope,
+        knowledge: Knowledge,
+        finder: Finder,
+        zone: tzinfo = UTC,
+        promises: Promises | None = None,
+    ) -> None:
         self._person = person
         self._knowledge = knowledge
-        self._archive = archive
+        self._finder = finder
         self._zone = zone
-        self._tools: dict[str, Callable[[str], Awaitable[Any]]] = {
+        self._promises = promises or Promises()
+        self._owed: list[_Owed] = []
+        self._keeping: asyncio.Task[None] | None = None
+        self._tools: dict[str, Callable[[str, float], Awaitable[Any]]] = {
             STORE: self._store,
             RECALL: self._recall,
             FORGET: self._forget,
@@ -54,29 +80,69 @@ class Notebook:
         """What the model is told, as JSON; memory may answer until then, in the loop's time."""
         try:
             async with asyncio.timeout_at(until):
-                told = await self._tools[name](arguments or "{}")
+                told = await self._tools[name](arguments or "{}", until)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             told = {"error": f"The arguments cannot be used: {error}"}
         except (StoreError, TimeoutError):
             told = {"error": "Memory does not answer now. Go on without it."}
         return msgspec.json.encode(told).decode()
 
-    async def _store(self, arguments: str) -> Any:
+    @property
+    def owing(self) -> bool:
+        """As the protocol has it."""
+        return bool(self._owed)
+
+    def keep(self) -> None:
+        """As the protocol has it: whatever becomes of the turn."""
+        if self._owed:
+            self._keeping = self._promises.make([one.work for one in self._owed])
+            self._owed = []
+
+    async def kept(self) -> None:
+        """As the protocol has it."""
+        self.keep()
+        if self._keeping:
+            await asyncio.wait({self._keeping}, timeout=_PATIENCE)
+
+    async def _store(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Store)
         if not self._person.person:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
-        fact = await self._knowledge.learn(self._person, Learnt(text=asked.text, category=asked.category))
-        return {"stored": True, "id": fact.id}
+        learnt, words = Learnt(text=asked.text, category=asked.category), plain(asked.text)
+        key, known = secrets.token_hex(8), await self._known()
+        same = next((fact for fact, text in known.items() if plain(text) == words), None)
+        named = same or id_of(self._person, key, asked.text)
+        # As of now: whoever is forgotten meanwhile stays so.
+        work = partial(self._knowledge.learn, self._person, learnt, key=key, at=time.time())
+        self._owed.append(_Owed(named, work, known.get(named, asked.text)))
+        return {"stored": True, "id": named}
 
-    async def _recall(self, arguments: str) -> Any:
+    async def _recall(self, arguments: str, until: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Recall)
         query = Query(text=asked.query, now=time.time(), limit=_MOST_FOUND, zone=self._zone)
-        found = await self._archive.search(self._person, query)
-        return {"found": [_told(one, self._zone) for one in found]}
+        owed = {one.id: one.text for one in self._owed}
+        within = until - asyncio.get_running_loop().time()
+        known = await self._finder.search(self._person, query, within=within)
+        found = [one for one in known if one.session_id not in owed]
+        new = [{"text": text, "kind": "fact", "id": fact} for fact, text in owed.items() if text is not None]
+        return {"found": [*new, *(_told(one, self._zone) for one in found)]}
 
-    async def _forget(self, arguments: str) -> Any:
+    async def _forget(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Forget)
-        return {"forgotten": await self._knowledge.drop(self._person, asked.id)}
+        if asked.id not in await self._known():
+            return {"forgotten": False}
+        self._owed = [one for one in self._owed if one.id != asked.id]
+        self._owed.append(_Owed(asked.id, partial(self._knowledge.drop, self._person, asked.id)))
+        return {"forgotten": True}
+
+    async def _known(self) -> dict[str, str]:
+        """What is known by its id, as it will be."""
+        known = {fact.id: fact.text for fact in await self._knowledge.of(self._person)}
+        for one in self._owed:
+            known.pop(one.id, None)
+            if one.text is not None:
+                known[one.id] = one.text
+        return known
 
 
 def _told(found: Found, zone: tzinfo) -> dict[str, Any]:

@@ -106,6 +106,8 @@ class Rounds:
         What is called beside the client's own calls is carried out before they go out: whoever has them may
         leave.
         """
+        if heard.mute:
+            raise UpstreamBroken("The model went on calling memory tools, and said nothing.")
         if heard.aside:
             await self._dialogue.carry_aside(heard, self)
         if ended and heard.calls:

@@ -10,6 +10,7 @@ from proxy.tools.dialogue import Call, Dialogue
 from proxy.tools.talk import (
     Calls,
     Chunk,
+    carries,
     decoded,
     finish_of,
     first_choice,
@@ -36,6 +37,7 @@ class Streamed:
         self._dialogue = dialogue
         self._envelope: Chunk = {}
         self._introduced = False
+        self._carried = False
         self.begin()
 
     def begin(self) -> None:
@@ -45,6 +47,7 @@ class Streamed:
         self.calls: Sequence[Call] = ()
         self.aside: Sequence[Call] = ()
         self.usage: dict[str, Any] = {}
+        self.mute = False
         self._finish: Any = "stop"
         self._calling = Calls()
         self._held: list[bytes] = []
@@ -81,6 +84,7 @@ class Streamed:
         self.usage = object_in(chunk, "usage") or self.usage
         self._finish = choice.get("finish_reason") or self._finish
         self.text += words_of(delta)
+        self._carried = self._carried or carries(delta)
         if calling := delta.get("tool_calls"):
             self._calling.add(calling)
         if calling or self._held:
@@ -121,7 +125,8 @@ class Streamed:
             self.calls = ours
             return b""
         self.aside = () if self._dialogue.last else ours
-        return self._rest(theirs)
+        self.mute = bool(ours) and not (theirs or self._carried)
+        return b"" if self.mute else self._rest(theirs)
 
     def _rest(self, theirs: Sequence[Call]) -> bytes:
         """The client's calls as one delta, the finish, and what all rounds used."""

@@ -40,6 +40,11 @@ def name_of(call: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
+def carries(said: Mapping[str, Any]) -> bool:
+    """Whether a delta or a message holds more than a role and calls."""
+    return any(value for name, value in said.items() if name not in {"role", "tool_calls"})
+
+
 def tidied(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call as it would have come in pieces: its id, its name and its arguments are text."""
     calls = Calls()

@@ -1,22 +1,26 @@
 """What would become of a call, step by step; nothing is sent and nothing is remembered."""
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
-from proxy import chain, session, wire
+from filters.tokens import in_text
+from proxy import chain, session, toolbox, wire
 from proxy.failing import name_of
 from proxy.pipeline import Pipeline
 from proxy.place import decoded
+from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
+from proxy.recollection import recollect
 from proxy.session import Identity
 from proxy.trial import disclosure
-from proxy.trial.stripping import Stripped, stripped
+from proxy.trial.explanation import Change, Destination, Explanation, Read, Step, Whose
+from proxy.trial.stripping import stripped
 from proxy.turn import Request
 from proxy.wire import Call
 
@@ -25,103 +29,88 @@ _NOTHING = Snapshot()
 _FIELDS = tuple(name for name in Message.__struct_fields__ if name != "others")
 
 
-class Whose(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose turn it is, and the places that said so; ``None`` where no place did."""
-
-    tenant: str
-    session: str | None
-    session_from: str | None
-    user: str | None
-    user_from: str | None
-    background: bool
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A field of the top level before and after a filter; ``UNSET`` where it is not there."""
-
-    name: str
-    before: Any = UNSET
-    after: Any = UNSET
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What one filter did. ``before`` and ``after`` are messages, there only where the filter changed any.
-
-    ``options`` are those that the configuration sets.
-    """
-
-    filter: str
-    options: Mapping[str, Any]
-    changed: bool
-    microseconds: int
-    before: Sequence[Mapping[str, Any]] | UnsetType = UNSET
-    after: Sequence[Mapping[str, Any]] | UnsetType = UNSET
-    fields: tuple[Change, ...] = ()
-
-
-class Destination(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the request would go, and which model it would ask for."""
-
-    upstream: str
-    kind: str
-    model: str | None
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that would happen to one call.
-
-    Values of fields that neither OpenAI nor a known engine names are not in it, only their type and length.
-    ``sent`` is the body that the upstream would get; ``stripped`` is what it would not.
-    """
-
-    pipeline: str
-    whose: Whose
-    ignored: tuple[str, ...]
-    messages: Sequence[Mapping[str, Any]]
-    steps: tuple[Step, ...]
-    destination: Destination
-    stripped: tuple[Stripped, ...]
-    sent: Mapping[str, Any]
-
-
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the filters made of a call, and the very body that the upstream would get."""
 
     messages: Messages
     fields: Fields
     steps: tuple[Step, ...]
+    tools: tuple[str, ...]
+    degraded: tuple[str, ...]
     sent: bytes
 
 
-def of(request: Request, pipeline: Pipeline, now: float) -> Explanation:
-    """What would become of a request that comes at ``now``, in seconds since 1970.
+async def remembering(request: Request, pipeline: Pipeline, now: float) -> Explanation:
+    """What would become of a request that comes at ``now``, with all that memory tells of it, as in a turn.
 
-    Raises RequestError for one that a turn would refuse too, TurnkeeperError where a filter fails.
+    Raises what ``of`` does.
     """
+    # In threads: it takes a few times as long as a turn's own work, and callers wait on the loop.
+    call, who = await asyncio.to_thread(_read, request, pipeline)
+    lacking: list[str] = []
+    found = await recollect(call, pipeline, who, lacking.append)
+    told = await asyncio.to_thread(explain, found.call, who, pipeline, now, found.memory)
+    return msgspec.structs.replace(
+        told,
+        degraded=(*lacking, *told.degraded),
+        messages=_disclosed(call.messages),
+        heard=UNSET if found.call is call else told.messages,
+    )
+
+
+def of(request: Request, pipeline: Pipeline, now: float, *, remembers: bool = False) -> Explanation:
+    """What would become of a request that comes at ``now``, in seconds since 1970, were nothing remembered.
+
+    ``remembers`` is whether something is, though not by this pipeline. Raises RequestError for one that a
+    turn would refuse too, Unauthorized for a user without proof, TurnkeeperError where a filter fails.
+    """
+    return explain(*_read(request, pipeline), pipeline, now, remembers=remembers)
+
+
+def _read(request: Request, pipeline: Pipeline) -> tuple[Call, Identity]:
     call = wire.read(request.body, request.headers, request.query)
-    return explain(call, session.of(call, pipeline.places, request.tenant), pipeline, now)
+    who = session.of(call, pipeline.places, request.tenant)
+    if pipeline.places.proof:
+        pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
+    return call, who
 
 
-def explain(
-    call: Call, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
+def explain(  # noqa: PLR0913 - all that a turn has
+    call: Call,
+    identity: Identity,
+    pipeline: Pipeline,
+    now: float,
+    memory: Snapshot | None = None,
+    *,
+    remembers: bool = False,
 ) -> Explanation:
     """What would become of a call that comes at ``now``, in seconds since 1970.
 
-    ``memory`` is what its filters know of the session. Raises RequestError where no model is named.
+    ``memory`` is what its filters know of the session, ``None`` where that was not read. Raises RequestError
+    where no model is named.
     """
-    outcome = run(call, identity, pipeline, now, memory)
+    outcome = run(call, identity, pipeline, now, memory or _NOTHING)
     target, body = pipeline.targets[0], _top_level(outcome.sent)
     sent: dict[str, Any] = {name: decoded(raw) for name, raw in body.items()}
     return Explanation(
         pipeline=pipeline.name,
         whose=_whose(call, identity, pipeline),
         ignored=(*call.ignored, *identity.ignored),
+        memory=_memory(identity, memory, remembers=remembers or pipeline.memory is not None),
+        degraded=outcome.degraded,
         messages=_disclosed(call.messages),
+        tools=outcome.tools,
         steps=outcome.steps,
         destination=Destination(upstream=target.name, kind=target.kind.name, model=_name(sent.get("model"))),
         stripped=stripped(outcome.fields, list(map(written, outcome.messages)), sent, target.kind),
         sent=disclosure.body(body, sent["messages"], target.kind),
     )
+
+
+def _memory(who: Identity, memory: Snapshot | None, *, remembers: bool) -> Read:
+    if who.background or not remembers:
+        return "none"
+    return "left out" if memory is None else "read"
 
 
 def run(
@@ -132,16 +121,34 @@ def run(
     Raises RequestError where no model is named.
     """
     who = identity
-    context = Context(now=now, tenant=who.tenant, session=who.session, user=who.user, memory=memory)
+    context = Context(
+        now=now,
+        tenant=who.tenant,
+        session=who.session,
+        user=who.user,
+        memory=memory,
+        count=pipeline.exact.count if pipeline.exact else in_text,
+    )
     messages: Messages = call.messages
     fields: Fields = call.fields
-    steps = []
+    steps, degraded = list[Step](), list[str]()
     for each in pipeline.filters:
-        step, messages, fields = _step(each, messages, fields, context)
+        step, shown, fields = _step(each, messages, fields, context, skips=pipeline.skips_failing)
+        if each.leaves_out and len(shown) < len(messages):
+            degraded.append(each.leaves_out)
         steps.append(step)
+        messages = shown
+    offer = tools.offer if (tools := toolbox.tools(fields, pipeline, who)) else None
+    fields = offer.fields if offer else fields
     question = Question(headers=call.headers, fields=fields, messages=messages, streaming=False)
-    sent = question.to(pipeline.targets[0], pipeline).body
-    return Outcome(messages=messages, fields=fields, steps=tuple(steps), sent=sent)
+    return Outcome(
+        messages=messages,
+        fields=fields,
+        steps=tuple(steps),
+        tools=tuple(name for name in pipeline.tools if offer and name in offer.own),
+        degraded=(*degraded, *dict.fromkeys(step.filter for step in steps if step.failed)),
+        sent=question.to(pipeline.targets[0], pipeline).body,
+    )
 
 
 def written(message: Message) -> dict[str, Any]:
@@ -151,10 +158,12 @@ def written(message: Message) -> dict[str, Any]:
 
 
 def _step(
-    each: RequestFilter, messages: Messages, fields: Fields, context: Context
+    each: RequestFilter, messages: Messages, fields: Fields, context: Context, *, skips: bool
 ) -> tuple[Step, Messages, Fields]:
     started = time.perf_counter_ns()
-    shown, kept = chain.applied(each, messages, context), chain.set_by(each, fields, context)
+    notes = chain.Notes(skipped=[] if skips else None)
+    shown = chain.run((each,), messages, context, notes)
+    kept = chain.set_fields((each,), fields, context, notes)
     microseconds = (time.perf_counter_ns() - started) // 1000
     differs = shown is not messages and list(shown) != list(messages)
     changes = tuple(_changes(fields, kept))
@@ -162,6 +171,7 @@ def _step(
         filter=name_of(each),
         options=each.model_dump(mode="json", exclude_unset=True),
         changed=differs or bool(changes),
+        failed=bool(notes.skipped),
         microseconds=microseconds,
         before=_disclosed(messages) if differs else UNSET,
         after=_disclosed(shown) if differs else UNSET,

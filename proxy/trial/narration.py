@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from proxy.trial import diff
-from proxy.trial.explain import Explanation, Step, Whose
+from proxy.trial.explanation import Explanation, Step, Whose
 from proxy.trial.sheet import Line, line
 from proxy.trial.stripping import Stripped
 
@@ -19,6 +19,8 @@ def narrated(told: Explanation, *, timed: bool = False) -> Iterator[Line]:
     yield from _introduced(told.whose)
     for name in told.ignored:
         yield line(f"ignored: {name} (cannot be used)", "yellow")
+    if told.memory == "left out":
+        yield line("memory: left out, and its tools (a server reads it at POST /v1/explain)", "yellow")
     yield line(f"messages: {len(told.messages)}")
     for number, step in enumerate(told.steps, 1):
         yield from _step(number, step, timed=timed)
@@ -45,6 +47,8 @@ def _step(number: int, step: Step, *, timed: bool) -> Iterator[Line]:
     options = f" {msgspec.json.encode(step.options).decode()}" if step.options else ""
     took = f" ({step.microseconds} µs)" if timed else ""
     yield line()
+    if step.failed:
+        yield line(f"{number} {step.filter}{options}: failed, and passed over{took}", "yellow")
     if not step.changed:
         yield line(f"{number} {step.filter}{options}: unchanged{took}", "dim")
         return

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from filters.base import Fields
+from filters.role import SYSTEM
 from proxy.kinds import Kind
 from proxy.place import decoded
 from proxy.trial.disclosure import form
@@ -84,7 +85,7 @@ def _of_messages(
 
 
 def _systems(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(message["role"] in {"system", "developer"} for message in messages)
+    return sum(message["role"] in SYSTEM for message in messages)
 
 
 def _names(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:

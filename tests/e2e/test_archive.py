@@ -486,9 +486,13 @@ def test_the_commands_do_the_same_beside_a_server(
     assert {turn["session_id"] for turn in found["turns"]} == {"s1", "s2"}
     done = turnkeeper("forget", "--session", "s2")
     assert done.returncode == 0, done.stderr
+    assert done.stdout == "Forgotten: 1 session, 2 turns.\n"
     assert [one["session_id"] for one in search(archiving) if one["role"] == "user"] == ["s1"]
+    archiving.client.post("/v1/memory/users/ann/facts", json={"text": "Has a scarecrow."})
     done = turnkeeper("forget", "ann")
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "Forgotten: 1 session, 2 turns, 1 fact.\n"
+    assert turnkeeper("forget", "ann").stdout == "There was nothing to forget.\n"
     assert search(archiving) == []
     assert b"carecrow" not in raw(tmp_path)
 

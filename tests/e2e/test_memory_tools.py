@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.transcript import transcript
-from tests.fake_upstream import DONE, ROLE, delta, sse, stream_of
+from tests.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse, stream_of
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}"}
@@ -96,3 +96,42 @@ def test_rounds_of_a_server_that_does_not_say_that_it_streams_are_one_answer(pro
     answers(upstream, calling("memory_recall", query="dog"), untyped(sse(stream_of("Rex", "."))))
     got = proxy.chat(stream=True, messages=[{"role": "user", "content": "Called what?"}], headers=WHO)
     assert said(got) == "Rex."
+
+
+ENDLESS = """
+memory: {sessions: "${MEMORY_URL}"}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}, other: {base_url: "${OTHER}"}}
+pipelines:
+  default: {upstreams: [main], tools: [memory_recall]}
+  two: {upstreams: [main, other], tools: [memory_recall]}
+"""
+
+
+def recalling(request):
+    """A model that calls a tool whenever it is asked."""
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "memory_recall", "arguments": '{"query": "dog"}'},
+    }
+    if request.json.get("stream"):
+        return calling("memory_recall", query="dog")
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return answer({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_model_that_never_stops_calling_has_not_answered(serve, upstream, tmp_path, stream):
+    upstream.script = recalling
+    with FakeUpstream() as other:
+        proxy = serve(ENDLESS, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}", OTHER=other.url)
+        asked = [{"role": "user", "content": "What is he called?"}]
+        got = proxy.chat(stream=stream, messages=asked, headers=WHO)
+        assert (got.status_code, got.json()["error"]["code"]) == (502, "upstream_broken")
+        assert "memory tools" in got.json()["error"]["message"]
+        assert proxy.client.get("/v1/memory/sessions/s1").status_code == 404
+        other.says(*(sse(stream_of("Rex.")) if stream else answer(completion("Rex."))))
+        path = "/pipelines/two/v1/chat/completions"
+        got = proxy.chat(stream=stream, messages=asked, headers=WHO, path=path)
+        assert (got.status_code, said(got)) == (200, "Rex.")
+        assert other.last.json["messages"][-1]["role"] == "tool"

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.vector import packed
-from tests.fake_upstream import HANG, FakeUpstream, answer
+from tests.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
 from tests.meanings import asked, knowing, vector
 from tests.proxy_server import ProxyServer
+from tests.scripted_model import calls
 
 CONFIG = """
 memory:
@@ -31,6 +32,7 @@ pipelines:
 WORDS = "My puppy sleeps in the kitchen."
 QUESTION = "Which hound?"
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+LOOKING_UP = CONFIG.replace("request: [restore_history, recall]", "tools: [memory_recall]")
 RANKING = CONFIG.replace("\nupstreams:", "\n    rerank: {upstream: aids, model: order}\nupstreams:")
 Serve = Callable[..., ProxyServer]
 
@@ -103,6 +105,25 @@ def test_a_second_call_is_told_what_means_the_same(start, upstream: FakeUpstream
         "input": [QUESTION],
         "encoding_format": "float",
     }
+
+
+def test_a_model_that_looks_up_is_told_what_means_the_same(start, upstream: FakeUpstream):
+    proxy = start(LOOKING_UP)
+    say(proxy, WORDS)
+    settle(proxy)
+    rounds = iter([calls("memory_recall", query=QUESTION), sse(stream_of("Rex."))])
+    upstream.script = lambda _: next(rounds)
+    asking = [{"role": "user", "content": "Who sleeps where?"}]
+    proxy.chat(asking, stream=True, headers={"X-Session-Id": "s2", "X-User-Id": "ann"})
+    assert WORDS in [one["text"] for one in json.loads(prompt(upstream))["found"]]
+
+
+def test_the_page_finds_what_means_the_same(start):
+    proxy = start()
+    say(proxy, WORDS)
+    settle(proxy)
+    page = proxy.client.get("/people/ann", params={"query": QUESTION})
+    assert page.text.count(WORDS) == 1
 
 
 @pytest.mark.parametrize("user", ["bob", ""])

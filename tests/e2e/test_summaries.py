@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream, answer
+from tests.fake_upstream import FakeUpstream, answer, completion
 from tests.long_call import LongCall, config, is_notes, model, noted, settle
 from tests.proxy_server import ProxyServer
 
@@ -325,3 +325,67 @@ def test_the_practice_model_has_summaries_of_the_turns_own_sentences(serve: Serv
     assert "Ann Miller" in one["text"] and "order 4711" in one["text"]
     shown = proxy.chat([{"role": "user", "content": "Who am I?", "turn_id": 8}], headers=headers).json()
     assert "conversation_so_far" in shown["choices"][0]["message"]["content"]
+
+
+SAID = ["My name is Ann Miller.", "Please cancel order 4711.", "And book a room in Rome for the 5th of May."]
+ELSEWHERE = [{"role": "user", "content": "I paid 300 euros on Monday."}]
+
+
+@pytest.fixture
+def unnamed(serve: Serve, upstream: FakeUpstream, url: str) -> ProxyServer:
+    """A server that nobody has told a model for summaries, with a session that nobody has had yet."""
+    upstream.script = model()
+    proxy = serve(config(10, 1).replace(", model: notes", ""), MEMORY_URL=url)
+    assert proxy.client.put(PATH, json={"contents": turns(SAID)}).status_code == 200
+    return proxy
+
+
+def turns(texts: list[str], first: int = 0) -> list[dict[str, Any]]:
+    told = ((n, role, text) for n, text in enumerate(texts, first) for role in ("user", "assistant"))
+    return [
+        {"role": role, "turn_id": n, "content": text if role == "user" else "Yes."} for n, role, text in told
+    ]
+
+
+def made(proxy: ProxyServer, **asked: Any) -> list[dict[str, Any]]:
+    got = proxy.client.post(f"{PATH}/summaries", json=asked)
+    assert got.status_code == 200, got.text
+    return list(got.json()["data"])
+
+
+def test_where_no_model_is_named_a_summary_has_the_turns_own_sentences(
+    unnamed: ProxyServer, upstream: FakeUpstream
+) -> None:
+    (one,) = made(unnamed)
+    assert (one["digest"], one["model"]) == (True, None)
+    assert "Ann Miller" in one["text"] and "4711" in one["text"]
+    assert made(unnamed) == [one]
+    assert upstream.requests == []
+
+
+def test_where_no_model_is_named_messages_from_elsewhere_are_told_so_too(
+    unnamed: ProxyServer, upstream: FakeUpstream
+) -> None:
+    (one,) = made(unnamed, messages=ELSEWHERE)
+    assert (one["digest"], one["model"]) == (True, None)
+    assert "300 euros" in one["text"]
+    assert upstream.requests == []
+
+
+def test_a_model_that_is_named_with_the_request_is_asked(
+    unnamed: ProxyServer, upstream: FakeUpstream
+) -> None:
+    upstream.script = lambda _: answer(completion("Ann cancels an order."))
+    (one,) = made(unnamed, fallback_model="other")
+    assert (one["digest"], one["model"], one["text"]) == (False, "other", "Ann cancels an order.")
+
+
+def test_a_digest_gives_way_once_the_session_has_a_model(
+    unnamed: ProxyServer, upstream: FakeUpstream
+) -> None:
+    made(unnamed)
+    upstream.script = lambda _: answer(completion("Ann cancels an order."))
+    unnamed.chat([*turns(SAID), {"role": "user", "content": "Thanks."}], headers={"X-Session-Id": "long"})
+    settle(unnamed)
+    first = listed(unnamed)[0]
+    assert (first["digest"], first["model"]) == (False, "fake")

@@ -1,9 +1,12 @@
 """A call as the proxy sees it: windows come in, answers go out, and memory follows."""
 
+import math
+
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
-from proxy.memory.reconcile import asked, reconcile
+from proxy.memory.reconcile import taken
 from proxy.memory.session import Session
+from proxy.memory.speech import spoken
 
 ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
 NOW = 1_700_000_000.0
@@ -29,6 +32,16 @@ def calling(*ids):
 
 def result(call_id, text="found"):
     return Message(role="tool", tool_call_id=call_id, content=text)
+
+
+def reconcile(held, window, *, now):
+    """What is held after a request that replays a window."""
+    return taken(held, spoken(window), now=now)[0]
+
+
+def asked(held, window, *, now=math.inf):
+    """The words that a window asks to be answered, once it is held."""
+    return taken(held, spoken(window), now=now)[1]
 
 
 class Call:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Meaning, Query
+from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Gone, Meaning, Query
 from proxy.memory.archive.engine import Engine, Work
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
@@ -507,6 +507,14 @@ async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archi
     assert await archive.documents("acme") == []
 
 
+async def test_of_what_answers_alike_facts_go_first_and_documents_last(archive: Archive):
+    await archive.add_document("acme", "faq.md", [Chunk(title="", text="Bello barks.")], at=NOW)
+    await archive.keep(KEY, session("Bello barks."), mark=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Bello barks.", created=NOW - 200))
+    found = await archive.search(ANN, Query(text="Bello", now=NOW))
+    assert [one.kind for one in found] == ["fact", "turn", "document"]
+
+
 # --- the end
 
 
@@ -515,13 +523,13 @@ async def test_a_person_is_forgotten_and_nobody_else(archive: Archive):
     await archive.keep(Key("acme", "bobs"), session("My dog is Max.", user="bob"), mark=NOW)
     await archive.keep(Key("other", "call"), session("My dog is Ada."), mark=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW))
-    assert await archive.forget(ANN, at=NOW + 1) == 2
+    assert await archive.forget(ANN, at=NOW + 1) == Gone(turns=1, facts=1)
     assert await archive.turns(ANN) == [] == await archive.facts(ANN, now=NOW)
     assert await asked(archive, "dog") == []
     assert await kept(archive) == []
     assert await asked(archive, "dog", BOB) == ["My dog is Max."]
     assert await kept(archive, Key("other", "call")) == ["My dog is Ada."]
-    assert await archive.forget(ANN, at=NOW + 1) == 0
+    assert await archive.forget(ANN, at=NOW + 1) == Gone()
 
 
 async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive: Archive):
@@ -579,7 +587,7 @@ async def test_who_was_forgotten_is_told(archive: Archive):
 async def test_what_a_forgotten_person_said_in_anothers_session_goes(archive: Archive):
     bobs = msgspec.structs.replace(entries("My dog is Max.")[0], user="bob", turn=1)
     await archive.keep(KEY, session(entries=(*entries("My dog is Rex."), bobs)), mark=NOW)
-    assert await archive.forget(BOB, at=NOW) == 1
+    assert await archive.forget(BOB, at=NOW) == Gone(turns=1)
     assert await kept(archive) == ["My dog is Rex."]
     assert await asked(archive, "dog") == ["My dog is Rex."]
 

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
-from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
-from tests.memory.call import calling, message, messages, result
+from tests.memory.call import asked, calling, message, messages, reconcile, result
 
 NORMAL = pytest.param(200, id="200 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
+from proxy.memory.assembly import lines
 from proxy.memory.cap import cap
 from proxy.memory.contents import contents, imported
-from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session
-from tests.memory.call import NOW, Call, calling, message, result
+from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
 
 texts = st.sampled_from(["", "Hi", "Hi there", "Hi there. Yes.", "<continue>", "Hm {very calm} {very sad}"])
 marks = st.fixed_dictionaries(
@@ -129,6 +129,16 @@ def test_our_own_answer_bears_its_time_in_the_engines_unit(told: float, shown: f
 )
 def test_no_time_is_made_up(entries: list[Entry]) -> None:
     assert "timestamp" not in contents(entries)[1]
+
+
+def test_what_was_said_is_told_in_lines_of_role_and_content() -> None:
+    said = [
+        message("1u:Where is\nmy parcel?"),
+        calling("c"),
+        result("c", '{"at": "Hanover"}'),
+        message("1a:In Hanover."),
+    ]
+    assert lines(imported(said, now=NOW)) == ["user: Where is my parcel?", "assistant: In Hanover."]
 
 
 def test_an_entry_is_as_it_was_said() -> None:

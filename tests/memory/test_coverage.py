@@ -18,8 +18,8 @@ from proxy.memory.answer import Answer, answered
 from proxy.memory.compaction import fitted, put, segment, settled
 from proxy.memory.plan import Window, due
 from proxy.memory.recall import known, laid
-from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
+from tests.memory.call import asked, reconcile
 
 CHAIN = load(Path(__file__).parents[2] / "config" / "agora.yaml", {}).pipelines["default"].request
 MARK = re.compile(r"\b(?:user|answer|call|result)\d+(?:_\d)?\b")

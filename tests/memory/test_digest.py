@@ -50,6 +50,27 @@ def test_other_scripts_have_sentences_as_well():
     assert "4711" in digest(talk, 8)
 
 
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ("Fog hung over roofs.", "He met Miller there."),
+        ("Fog hung over roofs.", "He met three there."),
+        ("Fog hung over roofs.", "I need more light."),
+        ("Fair enough.", "That was all there."),
+        ("Tea is good. Tea is hot. Tea is here.", "Snow fell overnight."),
+    ],
+    ids=["a name", "a number", "a request", "more than two words", "rare words"],
+)
+def test_the_more_telling_sentence_is_kept(less, more):
+    assert digest([("user", f"{less} {more}")], 1) == f"user: {more}"
+    assert digest([("user", f"{more} {less}")], 1) == f"user: {more}"
+
+
+def test_the_users_own_words_are_kept_before_an_answer():
+    talk = [("assistant", "Fog hung over roofs."), ("user", "Snow fell last night.")]
+    assert digest(talk, 1) == "user: Snow fell last night."
+
+
 @given(
     said=st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=400)), max_size=30),
     most=st.integers(20, 300),

@@ -56,13 +56,13 @@ class Place:
     async def exported(self, _: Scope) -> Mapping[str, Sequence[Any]]:
         return {}
 
-    async def forget(self, _: Scope, *, at: float) -> int:
+    async def forget(self, _: Scope, *, at: float) -> Mapping[str, int]:
         if self.fails:
             raise StoreError("away")
         count, self.count = self.count, 0
-        return count
+        return {"facts": count}
 
-    async def forget_session(self, _: Key, *, at: float) -> int:
+    async def forget_session(self, _: Key, *, at: float) -> Mapping[str, int]:
         return await self.forget(BOB, at=at)
 
     async def scrub(self) -> None:
@@ -125,7 +125,7 @@ async def test_who_is_forgotten_keeps_no_session_of_another_for_longer() -> None
     store = memory()
     session = Session(user="ann", entries=(said("4711", "bob"), said("Hello.", "ann")))
     await store.write(Key("acme", "a"), encode(session), version=0, ttl=0.5)
-    assert await HeldSessions(store).forget(BOB, at=0) == 1
+    assert await HeldSessions(store).forget(BOB, at=0) == {"sessions": 1}
     assert await names(store) == ["a"]
     await asyncio.sleep(0.6)
     assert await names(store) == []

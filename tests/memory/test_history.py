@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.agents import Agents
 from proxy.memory.lives import Agent, messages, told
-from proxy.memory.reconcile import missing, reconcile
+from proxy.memory.reconcile import missing
 from proxy.memory.session import Entry, Session
+from tests.memory.call import reconcile
 
 T = 1_790_000_000.0
 A = Agent(id="a", start=T, stop=T + 100)

@@ -7,10 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.recall import recall
+from proxy.memory.plan import Window
 from proxy.memory.recent import Recent
+from proxy.memory.session import decode
 from proxy.memory.store import Key, Store
-from proxy.record import Recorder, Said, Window
+from proxy.record import Recorder
+from proxy.said import Said
 from tests.fake_upstream import stream_of
 from tests.memory.contract_store import IDS
 
@@ -44,7 +46,9 @@ async def test_tenants_and_users_with_the_same_ids_never_meet(
     await recorder.drain()
     assert recorder.lost_turns == 0
     for key, user in keys.items():
-        held = await recall(store, key)
+        read = await store.read(key)
+        assert read
+        held = decode(read.blob)
         moved = await store.cold(key)
         assert held.user == user
         assert held.moved == len(moved) > 0

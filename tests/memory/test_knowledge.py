@@ -61,6 +61,16 @@ async def test_a_correction_by_a_mark_replaces_what_it_corrects(knowledge: Knowl
     assert await texts(knowledge) == ["Takes 15 mg of warfarin"]
 
 
+async def test_beyond_the_most_the_least_important_go_and_of_those_the_oldest(archive: Archive) -> None:
+    knowledge = Knowledge(archive, most=3)
+    for text, importance in [("Has a dog", 0.9), ("Likes tea", 0.1), ("Likes snow", 0.1), ("Is tall", 0.5)]:
+        await knowledge.learn(ANN, Learnt(text=text, importance=importance))
+    assert await texts(knowledge) == ["Has a dog", "Likes snow", "Is tall"]
+    snow = (await knowledge.of(ANN))[1]
+    await knowledge.learn(ANN, Learnt(text="Likes rain", importance=0.0, replaces=snow.id))
+    assert await texts(knowledge) == ["Has a dog", "Is tall", "Likes rain"]
+
+
 async def test_case_and_white_space_make_no_other_fact(knowledge: Knowledge) -> None:
     first = await knowledge.learn(ANN, Learnt(text="Wohnt in M\N{LATIN SMALL LETTER U WITH DIAERESIS}nchen"))
     again = await knowledge.learn(ANN, Learnt(text=" wohnt  in\nMu\N{COMBINING DIAERESIS}nchen "))

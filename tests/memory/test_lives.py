@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
 from proxy.memory.lives import Agent, joined, left, messages, noticed, noting, told
-from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.utterance import plausible
+from tests.memory.call import asked, reconcile
 
 T = 1_790_000_000.0
 A = Agent(id="a", start=T, stop=T + 100)

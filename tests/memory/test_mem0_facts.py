@@ -68,7 +68,7 @@ async def test_nobody_knows_of_another(other: Scope) -> None:
     await facts.add_fact(ANN, fact("a", "Lives in Paris."))
     assert await texts(facts, other) == []
     assert await facts.remove_fact(other, "a") is False
-    assert await facts.forget(other, at=99.0) == 0
+    assert await facts.forget(other, at=99.0) == {"facts": 0}
     assert await texts(facts) == ["Lives in Paris."]
 
 
@@ -76,7 +76,7 @@ async def test_a_person_is_forgotten_in_the_history_too_and_what_comes_late_is_r
     library = Library()
     facts = Mem0(library)
     await facts.add_fact(ANN, fact("a", "Lives in Paris."))
-    assert await facts.forget(ANN, at=50.0) == 1
+    assert await facts.forget(ANN, at=50.0) == {"facts": 1}
     await facts.add_fact(ANN, fact("b", "Lives in Rome.", created=49.0))
     assert (library.rows, library.db.texts) == ({}, [])
     await facts.add_fact(ANN, fact("c", "Lives in Berlin.", created=51.0))

@@ -16,7 +16,7 @@ from proxy.memory.recall import Wanted, known, laid
 from proxy.memory.segment import Segment
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Store
-from proxy.memory.summaries import Notes, Summaries, Unmade
+from proxy.memory.summaries import Notes, Summaries, Unmade, Unnamed
 
 KEY = Key("default", "s1")
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
@@ -111,6 +111,41 @@ def test_a_summary_of_messages_that_are_sent_along_renews_the_session() -> None:
         return await store.read(KEY)
 
     assert asyncio.run(run()) is not None
+
+
+class Nobody(Writer):
+    """There is no model until one is ``named``."""
+
+    named = False
+
+    async def notes(self, said: Any, earlier: Any, *, last: Any, fallback: str = "") -> Notes:
+        if not self.named:
+            raise Unnamed("No model is named.")
+        return await super().notes(said, earlier, last=last)
+
+
+def test_while_nobody_can_be_asked_each_request_has_a_digest_of_what_came_since() -> None:
+    def grown(session: Session) -> Session:
+        return msgspec.structs.replace(session, entries=(*session.entries, *entries(3, 3)), turns=6)
+
+    async def run() -> tuple[list[str], list[str], list[str]]:
+        store, writer = await stored(Session(entries=entries(3))), Nobody()
+        summaries = Summaries(store, WINDOW, writer)
+        assert await summaries.summarize(KEY)
+        first = await texts(store)
+        await change(store, grown)
+        assert await summaries.summarize(KEY)
+        both = await texts(store)
+        writer.named = True
+        while await summaries.do(KEY, 0):
+            pass
+        return first, both, await texts(store)
+
+    first, both, written = asyncio.run(run())
+    assert [len(each) for each in (first, both, written)] == [1, 2, 2]
+    assert both[0] == first[0]
+    assert "user 4" in both[1] and "user 4" not in first[0]
+    assert written[0] == "user 0 | assistant 0 | user 1 | assistant 1"
 
 
 def test_turns_that_are_said_while_the_model_writes_stay() -> None:

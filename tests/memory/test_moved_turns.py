@@ -9,9 +9,9 @@ from proxy.memory.alignment import align
 from proxy.memory.answer import Answer, answered
 from proxy.memory.cap import cap, moved_out
 from proxy.memory.line import NEW, Line
-from proxy.memory.reconcile import asked, marked, missing, reconcile
+from proxy.memory.reconcile import marked, missing
 from proxy.memory.session import Session
-from tests.memory.call import Call, calling, message, messages
+from tests.memory.call import Call, asked, calling, message, messages, reconcile
 
 NORMAL = pytest.param(25, id="25 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])

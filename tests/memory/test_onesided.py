@@ -5,8 +5,8 @@ import pytest
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
 from proxy.memory.recall import Wanted, known, laid
-from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session
+from tests.memory.call import asked, reconcile
 
 WORDS = ["Hello?", "A table, please.", "For two.", "At seven.", "Thank you."]
 ANSWERS = ["Good day.", "For how many?", "When?", "Done.", "Bye."]

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from filters.letters import bare
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
-from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session
-from tests.memory.call import message
+from tests.memory.call import asked, message, reconcile
 
 NORMAL = pytest.param(100, id="100 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])

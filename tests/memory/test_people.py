@@ -23,11 +23,11 @@ class Unscrubbed:
     async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
         return {}
 
-    async def forget(self, person: Scope, *, at: float) -> int:
-        return 1
+    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:
+        return {"facts": 1}
 
-    async def forget_session(self, key: Key, *, at: float) -> int:
-        return 1
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
+        return {"facts": 1}
 
     async def scrub(self) -> None:
         raise StoreError("too slow")

@@ -12,9 +12,9 @@ from proxy.memory.answer import Answer, answered
 from proxy.memory.open import open_store
 from proxy.memory.recall import known, laid, recalled
 from proxy.memory.recent import Recent
-from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Held, Key, Store, StoreError
+from tests.memory.call import asked, reconcile
 
 KEY = Key("default", "s1")
 WORDS = st.sampled_from(["Hi", "Yes", "Book a table.", "For two."])

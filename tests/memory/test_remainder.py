@@ -13,12 +13,11 @@ from proxy.memory.agents import Agents
 from proxy.memory.answer import Answer, answered
 from proxy.memory.contents import contents, imported
 from proxy.memory.functions import held as functions_held
-from proxy.memory.reconcile import asked, reconcile
 from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.segment import START, Reach
 from proxy.memory.session import Entry, Session
 from proxy.wire import read_messages
-from tests.memory.call import NOW, message
+from tests.memory.call import NOW, asked, message, reconcile
 from tests.memory.test_contents import windows
 
 

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 
 from filters.letters import bare
 from proxy.memory.answer import Answer, answered
-from proxy.memory.reconcile import asked, marked, missing, reconcile
+from proxy.memory.reconcile import marked, missing
 from proxy.memory.session import Session
+from tests.memory.call import asked, reconcile
 from tests.memory.conversation_faults import talks
 from tests.memory.truth import Request, held
 

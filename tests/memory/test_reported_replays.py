@@ -6,9 +6,9 @@ import pytest
 from filters.message import Message
 from proxy.memory.answer import Answer, answered
 from proxy.memory.newest import Turn
-from proxy.memory.reconcile import asked, marked, missing, reconcile
+from proxy.memory.reconcile import marked, missing
 from proxy.memory.session import Session, decode, encode, message_of
-from tests.memory.call import NOW, Call, calling, message, messages, result
+from tests.memory.call import NOW, Call, asked, calling, message, messages, reconcile, result
 
 JOKE = "Why did the scarecrow win an award? He was outstanding in his field."
 

@@ -21,7 +21,8 @@ from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
 from proxy.memory.telling import telling
 from proxy.memory.told import Told
-from proxy.record import Said, after
+from proxy.record import after
+from proxy.said import Said
 from tests.fake_upstream import stream_of
 
 CHAIN = load(Path(__file__).parents[2] / "config" / "agora.yaml", {}).pipelines["default"].request
@@ -169,6 +170,12 @@ def test_the_most_important_come_first_into_the_head_and_the_rest_is_no_news() -
     assert second.head == first.head
     assert [one.id for one in second.tail] == ["f3"]
     assert second.told is first.told
+
+
+def test_of_what_was_learnt_since_no_more_than_the_limit_is_told_the_newest() -> None:
+    first = told_of([fact(0)])
+    second = told_of([fact(number) for number in range(4)], first.told)
+    assert [one.id for one in second.tail] == ["f2", "f3"]
 
 
 @pytest.mark.parametrize("other", [{"person": "bob"}, {"at": b"later"}])

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.compaction import digested, fitted, put
 from proxy.memory.plan import Window, beyond, due, forced
-from proxy.memory.reconcile import reconcile
 from proxy.memory.remainder import Remainder, restored
 from proxy.memory.segment import START, Reach, Segment
 from proxy.memory.session import Entry, Session, decode, encode
-from tests.memory.call import NOW, message
+from tests.memory.call import NOW, message, reconcile
 
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
 MOST_STEPS = 60

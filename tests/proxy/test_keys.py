@@ -13,6 +13,11 @@ def test_a_key_opens_its_tenant():
     assert [(key.tenant, key.scope) for key in found] == [("alice", "all"), ("bob", "chat"), ("alice", "all")]
 
 
+@pytest.mark.parametrize("text", ["a:x,b:y,", "a:x, b:y, ", ",a:x,b:y", "a:x,,b:y", "a:x, ,\n b:y,\n"])
+def test_commas_too_many_are_no_keys(text):
+    assert Keys.parse(text) == Keys.parse("a:x,b:y")
+
+
 @pytest.mark.parametrize("bearer", ["", "on", "onee", "alice", "alice:one", "ONE", "öne", "\ud800"])
 def test_no_other_secret_opens_anything(bearer):
     assert Keys.parse("alice:one").find(bearer) is None
@@ -30,7 +35,9 @@ def test_an_empty_text_means_no_keys(text):
     [
         ("s3cret", "key 1: write name:secret"),
         ("a:b,s3cret", "key 2: write name:secret"),
-        ("a:b,", "key 2: write name:secret"),
+        (",a:b,,s3cret", "key 2: write name:secret"),
+        (",", "there are commas, and no key"),
+        (" , ,", "there are commas, and no key"),
         (":s3cret", "key 1: write name:secret"),
         ("a:", "key 1: write name:secret"),
         ("a b:s3cret", "key 1: write name:secret"),

@@ -49,3 +49,23 @@ async def refusals() -> list[str]:
 
 def test_who_is_refused_for_another_reason_gives_the_place_back() -> None:
     assert asyncio.run(refusals()) == ["done", "requests", "requests"]
+
+
+async def left_after(asked: int, pieces: int) -> str:
+    """The tokens that a turn of so many bytes leaves of a thousand, where its model counts none."""
+    quota = Quota(Limits(tokens_per_minute=1000))
+    headers: dict[bytes, bytes] = {}
+
+    async def noted(message: MutableMapping[str, Any]) -> None:
+        headers.update(message["headers"])
+
+    async with quota.turn("acme", asked, reply := Reply(nowhere)):
+        reply.taped().extend([b"data: {}\n\n"] * pieces)
+    await quota.aclose()
+    async with quota.turn("acme", 0, reply := Reply(noted)):
+        await reply.start(200, [])
+    return headers[b"x-ratelimit-remaining-tokens"].decode()
+
+
+def test_where_the_model_counts_no_tokens_four_bytes_are_one_and_each_piece_is() -> None:
+    assert asyncio.run(left_after(asked=400, pieces=3)) == "897"

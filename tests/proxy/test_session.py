@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy import session
 from proxy.place import Place
 from proxy.query import query_of
-from proxy.session import DEFAULT, SESSION_PLACES, USER_PLACES, Identity, Places, header_value
+from proxy.session import SESSION_PLACES, USER_PLACES, Identity, Places, header_value
 from tests.calls import call_of
 
 DIALECTS = sorted((Path(__file__).parents[1] / "golden" / "dialects").glob("*.json"))
@@ -33,6 +33,8 @@ top_level = st.sampled_from(
     sorted({place.name for place in (*SESSION_PLACES, *USER_PLACES) if place.source == "body"} | {"metadata"})
 )
 CONTROL = re.compile(r"[\x00-\x1f\x7f\r\n\u2028\u2029]")
+
+DEFAULT = Places(SESSION_PLACES, USER_PLACES)
 
 
 def identity(body=None, headers=None, path="/chat/completions", raw=None, places=DEFAULT):

@@ -57,6 +57,25 @@ def test_told_short_it_is_short():
     assert len(msgspec.msgpack.encode(asked(talk).shortened())) < 100_000
 
 
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"ann": {"name": "ann"}, "bob": {"name": "bob"}},
+        {"ann": {"metadata": {"user": "ann"}}, "bob": {"metadata": {"user": "bob"}}},
+    ],
+)
+def test_another_speaker_supersedes_nobody(marks):
+    ann, bob = ({**said("Tell me"), **marks[who]} for who in ("ann", "bob"))
+    older = [{**said("Tell"), **marks["ann"]}]
+    assert supersedes(asked([ann]), asked(older))
+    assert not supersedes(asked([bob]), asked(older))
+
+
+def test_what_nobody_says_in_one_breath_supersedes_nothing():
+    assert supersedes(asked([said(LONG)]), asked([said(LONG[:-9])]))
+    assert not supersedes(asked([said(LONG + "me")]), asked([said(LONG)]))
+
+
 @pytest.mark.parametrize("raw", [str(2**62 + 1), "1" * 4000, "-1" + "0" * 40, "true", '"7"', "7.0"])
 def test_what_no_engine_counts_to_is_no_number(raw):
     sent = [{"role": "user", "content": "Hi", "turn_id": 3}]

@@ -33,6 +33,6 @@ class Facts(Part):
     mem0: dict[str, Any] = Field(default_factory=dict)
     """Mem0's own options, as its ``Memory.from_config`` takes them."""
     pause: Duration = 20.0
-    """How long nothing is said until what was said is looked at; in seconds once loaded."""
+    """How long nothing is said until what was said is looked at."""
     timeout: Duration = 60.0
-    """How long one answer may take; in seconds once loaded."""
+    """How long one answer may take."""

@@ -16,6 +16,6 @@ class Listen(Part):
     port: Annotated[Whole, Field(ge=0, le=65535)] = 8080
     """A port; 0 takes one that is free."""
     max_body: Size = 16_000_000
-    """The largest request that is read; in bytes once loaded."""
+    """The largest request that is read."""
     grace: Duration = 6.0
-    """How long calls may last after SIGTERM; writing memory may take 3 s more. In seconds once loaded."""
+    """How long calls may last after SIGTERM; writing memory may take 3 s more."""

@@ -38,9 +38,9 @@ class Window(Part):
     ] = None
     """How many messages are left then, at the least; left out, a third of ``max_messages``."""
     max_tokens: Annotated[Whole, Field(ge=100)] | None = None
-    """With summaries: one whose turns that no summary stands for have more tokens is cut down as well."""
+    """A session whose turns not yet summarised have more tokens is cut down, too; only with ``summaries``."""
     ttl: Duration = 1800.0
-    """How long a session is kept after its last turn; in seconds once loaded."""
+    """How long a session is kept after its last turn."""
 
     @property
     def kept(self) -> int:
@@ -70,7 +70,7 @@ class Memory(Part):
     encryption: Annotated[tuple[SecretStr, ...], AfterValidator(advising(encryption_keys))] = ()
     """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt; empty ones do not count."""
     deadline: Duration = 0.05
-    """What a slow or dead memory may cost a call; in seconds once loaded."""
+    """What a slow or dead memory may cost a call."""
     window: Window = Window()
     """How much of a session is held ready."""
     summaries: Summaries | None = None

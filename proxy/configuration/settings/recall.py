@@ -21,7 +21,7 @@ class Embeddings(Part):
     least: Annotated[float, Field(ge=0, lt=1)] = 0.3
     """How alike (a cosine) a meaning must be to count at all."""
     timeout: Duration = 10.0
-    """How long one answer may take in the background; in seconds once loaded."""
+    """How long one answer may take in the background."""
 
 
 class Rerank(Part):

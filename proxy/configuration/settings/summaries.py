@@ -21,4 +21,4 @@ class Summaries(Part):
     input_tokens: Annotated[Whole, Field(ge=500)] = 6000
     """How much the model is given at once; what is longer is summarised in several pieces."""
     timeout: Duration = 60.0
-    """How long one answer may take; in seconds once loaded."""
+    """How long one answer may take."""

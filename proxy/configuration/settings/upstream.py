@@ -36,9 +36,9 @@ class Upstream(Part):
     allow: Annotated[tuple[str, ...], AfterValidator(advising(allowed_names))] = ()
     """Further field names, at the top level and in messages, that go on with ``accepts: any``."""
     connect: Duration = 2.0
-    """How long a connection may take to stand; in seconds once loaded. One stands before the first call."""
+    """How long a connection may take to stand. One stands before the first call."""
     first_token: Duration = 5.0
-    """How long the model may take to say anything, each time it is asked; in seconds once loaded."""
+    """How long the model may take to say anything, each time it is asked."""
     first_content: Duration | None = None
     """How long it may take to say more than reasoning, which is held back until then; off unless set."""
     total: Duration = 60.0
@@ -50,6 +50,6 @@ class Upstream(Part):
     headers: Frozen[SentHeader, SentValue] = Field(default_factory=lambda: MappingProxyType({}))
     """Sent with every request to this upstream."""
     forward_headers: tuple[ForwardedHeader, ...] = ()
-    """The client's headers that go on, in lower case once loaded."""
+    """The client's headers that go on."""
     forward_key: bool = False
     """Whether the client's own bearer key goes on, in place of ``api_key``."""

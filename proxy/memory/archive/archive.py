@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -91,6 +91,13 @@ class Unmeant(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None
 
 
+class Gone(NamedTuple):
+    """How many turns and facts of a person were removed."""
+
+    turns: int = 0
+    facts: int = 0
+
+
 class Buried(msgspec.Struct, frozen=True):
     """Which of a tenant's persons and sessions were forgotten, and when, in seconds since 1970."""
 
@@ -166,11 +173,8 @@ class Archive(Protocol):
         """What is kept of a session, in order, from the turn at index ``start`` on."""
         ...
 
-    async def forget(self, person: Scope, *, at: float) -> int:
-        """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on.
-
-        Returns how many turns and facts there were.
-        """
+    async def forget(self, person: Scope, *, at: float) -> Gone:
+        """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on."""
         ...
 
     async def forget_session(self, key: Key, *, at: float) -> int:

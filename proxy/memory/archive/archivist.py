@@ -103,7 +103,7 @@ class Archivist:
             async with asyncio.timeout(_FAREWELL):
                 await self._keep_due(all_=True)
         except (StoreError, TimeoutError):
-            _log.warning("%d sessions are yet to be archived.", len(self._due))
+            _log.warning("%d sessions are yet to be archived", len(self._due))
 
     async def idle(self) -> None:
         """Returns once nothing is due any more; until then nobody's quiet is waited for."""

@@ -2,7 +2,7 @@
 
 import time
 
-from proxy.memory.archive.archive import Buried
+from proxy.memory.archive.archive import Buried, Gone
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
@@ -33,13 +33,13 @@ from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, DELETION_KEPT, Key
 
 
-def forget(person: Scope, *, at: float) -> Steps[int]:
+def forget(person: Scope, *, at: float) -> Steps[Gone]:
     """As the archive's ``forget``."""
     tenant = {"tenant": stored(person.tenant)}
     yield from asked(ENTOMB, {**tenant, "kind": PERSON, "name": stored(person.person), "at": at})
     owner = yield from owner_of(person)
     if owner is None:
-        return 0
+        return Gone()
     theirs = {"owner": owner}
     # A fact before its passage, as wherever facts change: of two who lock them crosswise one is refused.
     facts = yield from asked(FORGET_FACTS, theirs)
@@ -48,7 +48,7 @@ def forget(person: Scope, *, at: float) -> Steps[int]:
     turns = yield from asked(FORGET_TURNS, theirs)
     yield from asked(FORGET_TALKS, tenant)
     yield from asked(NO_PERSON, theirs)
-    return len(turns) + len(facts)
+    return Gone(turns=len(turns), facts=len(facts))
 
 
 def forget_session(key: Key, *, at: float) -> Steps[int]:

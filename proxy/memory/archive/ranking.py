@@ -16,7 +16,7 @@ _LENGTH: Final = 0.4
 _NEIGHBOURS: Final = ((-1, 0.45), (1, 0.45), (-2, 0.2), (2, 0.2))
 _TIMELY: Final = 1.6
 _BY_TIME_ALONE: Final = 0.3
-# Of two that are worth the same, the newer goes first.
+# Of two that are worth almost the same, the newer goes first.
 _FRESH: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
 

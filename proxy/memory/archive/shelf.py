@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """One archive's own ways."""
+    """What every statement on an archive needs: its codec, its words for the index, and its kind of SQL."""
 
     codec: Codec
     lexicon: Lexicon

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 from proxy.memory.archive import knowledge, meanings, oblivion, search, turns
-from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Query, Turn, Unmeant
+from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Gone, Query, Turn, Unmeant
 from proxy.memory.archive.engine import Engine, Work
 from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.lexicon import Scope
@@ -66,7 +66,7 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.talks, tenant, after, limit))
 
-    async def forget(self, person: Scope, *, at: float) -> int:
+    async def forget(self, person: Scope, *, at: float) -> Gone:
         """As the protocol has it."""
         return await self._rewritten(partial(oblivion.forget, person, at=at))
 

@@ -5,6 +5,7 @@ from proxy.memory.archive.moments import Span
 from proxy.memory.archive.ranking import Passage, Question, ranked, worths
 
 NOW = 1000.0
+YEAR = 365 * 86_400.0
 ASKED = Question((("dog",), ("name", "oldname")), (), NOW)
 
 
@@ -42,6 +43,12 @@ def test_what_was_said_at_the_time_goes_first():
     timely = Question(ASKED.groups, (Span(100.0, 200.0),), NOW)
     assert order(timely, passage(1, "dog"), passage(2, "dog", at=150.0)) == [2, 1]
     assert order(ASKED, passage(1, "dog"), passage(2, "dog", at=150.0)) == [1, 2]
+
+
+def test_of_almost_the_same_worth_the_newer_goes_first():
+    old, new = passage(1, "dog" + " tea" * 50, at=NOW - YEAR), passage(2, "dog" + " tea" * 51)
+    assert order(ASKED, old, new) == [2, 1]
+    assert order(ASKED, old, passage(2, "dog" + " tea" * 60)) == [1, 2]
 
 
 @given(st.lists(st.lists(st.sampled_from(["dog", "name", "oldname", "tea", "x"]), max_size=6), max_size=8))

@@ -6,10 +6,12 @@ import time
 
 import pytest
 
+from proxy.memory.archive.finder import Finder, Likeness
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.knowledge import Knowledge
 from proxy.memory.store import StoreError
 from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
+from tests.hurried_loop import run
 
 pytestmark = pytest.mark.anyio
 ANN = Scope("default", "ann")
@@ -52,10 +54,17 @@ class Dead(Shelf):
         raise StoreError("gone")
 
 
+def notebook_of(shelf, person=ANN, likeness=None):
+    return Notebook(person, Knowledge(shelf), Finder(shelf, likeness=likeness))
+
+
 async def told(name, arguments, shelf=None, person=ANN):
     shelf = shelf or Shelf()
     until = asyncio.get_running_loop().time() + 5
-    return json.loads(await Notebook(person, Knowledge(shelf), shelf).carry_out(name, arguments, until))
+    notebook = notebook_of(shelf, person)
+    found = json.loads(await notebook.carry_out(name, arguments, until))
+    await notebook.kept()
+    return found
 
 
 class Hanging(Shelf):
@@ -112,7 +121,7 @@ async def test_what_is_stored_can_be_forgotten_and_of_nobody_nothing_is_kept():
 class Round:
     """A round in which all three tools are called, twice each."""
 
-    text, aside, usage = "", (), {}
+    text, aside, usage, mute = "", (), {}, False
     calls = tuple(
         {"id": "", "function": {"name": name, "arguments": '{"text": "Ann.", "query": "Ann", "id": "1"}'}}
         for name in (*TOOLS, *TOOLS)
@@ -121,11 +130,30 @@ class Round:
 
 async def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
     shelf = Hanging()
-    notebook = Notebook(ANN, Knowledge(shelf), shelf)
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook, 4))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(shelf), 4))
     started = time.monotonic()
     await dialogue.carry_on(Round())
     assert 1.9 < time.monotonic() - started < 3.5
     _, *told = dialogue.said
     assert len(told) == 6
     assert all("does not answer" in each.content for each in told)
+
+
+class Mute:
+    """A model that never says what anything means."""
+
+    model = "m"
+
+    async def vectors(self, texts):
+        await asyncio.Event().wait()
+
+
+class Twice(Round):
+    calls = Round.calls[1::3]
+
+
+def test_a_model_that_helps_the_search_and_is_silent_leaves_each_call_of_a_round_its_answer():
+    kit = notebook_of(Shelf(), likeness=Likeness(Mute(), 0.4, 0.5))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), kit, 4))
+    run(dialogue.carry_on(Twice()))
+    assert [each.content for each in dialogue.said[1:]] == ['{"found":[]}'] * 2

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.errors import UpstreamBroken
 from proxy.tools import offered
 from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
@@ -45,7 +46,10 @@ def roles(seen):
         [ROLE + delta(tool_calls=[RECALL]) + FINISH + DONE, stream_of("Ann", ".")],
         [ROLE + delta(tool_calls=[RECALL, WEATHER]) + FINISH + DONE],
         [delta(role="assistant", content="Hm.", tool_calls=[RECALL]) + FINISH + DONE, stream_of("Ann.")],
-        [delta(role="assistant", tool_calls=[RECALL]) + FINISH + DONE] * 5,
+        [
+            *[delta(role="assistant", tool_calls=[RECALL]) + FINISH + DONE] * 4,
+            delta(role="assistant", content="Hm.", tool_calls=[RECALL]) + FINISH + DONE,
+        ],
     ],
     ids=["with the call", "with both calls", "alone", "alone, both", "with words", "in vain"],
 )
@@ -252,12 +256,20 @@ STREAM = st.lists(EVENT, max_size=4).map(b"".join)
 @settings(max_examples=50)
 @given(st.lists(STREAM, min_size=3, max_size=3), st.sampled_from([1, 9, 10_000]))
 def test_whatever_is_streamed_is_an_answer(bodies, size):
-    _, done, asked = asyncio.run(shown(*bodies, most=2, size=size))
-    assert len(done) >= len(asked)
+    answered(*bodies, size=size)
 
 
 @settings(max_examples=50)
 @given(st.lists(BODY, min_size=3, max_size=3))
 def test_whatever_a_whole_answer_holds_it_is_one(bodies):
-    _, done, asked = asyncio.run(shown(*bodies, most=2, headers=JSON))
-    assert len(done) >= len(asked)
+    answered(*bodies, headers=JSON)
+
+
+def answered(*bodies, **how):
+    """There is an answer, unless ours were called to the last and nothing was said."""
+    try:
+        _, done, asked = asyncio.run(shown(*bodies, most=2, **how))
+    except UpstreamBroken:
+        assert b"memory_store" in bodies[2]
+    else:
+        assert len(done) >= len(asked)

@@ -5,11 +5,11 @@ import json
 import pytest
 from msgspec import Raw
 
-from proxy.errors import UpstreamRefused
+from proxy.errors import UpstreamBroken, UpstreamRefused
 from proxy.tools import TOOLS, Dialogue, Offer, Rounds, Tools, offered
 from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, stream_of
-from tests.rounds import DUE, JSON, OWN, Answer, Kit, calling, chunks, shown, usage
+from tests.rounds import DUE, JSON, OWN, SSE, Answer, Kit, calling, chunks, shown, usage
 
 pytestmark = pytest.mark.anyio
 
@@ -67,11 +67,32 @@ async def test_of_a_mixed_round_only_the_clients_calls_go_out():
 
 
 async def test_the_last_round_calls_nothing_of_ours():
-    seen, done, asked = await shown(*[calling("memory_recall")] * 3, most=2)
+    said = calling("memory_recall", words="I do not know. ")
+    seen, done, asked = await shown(*[calling("memory_recall")] * 2, said, most=2)
     assert [last for _, last in asked] == [False, True]
     assert len(done) == 2
     assert [c["choices"][0]["finish_reason"] for c in chunks(seen) if c["choices"]][-1] == "stop"
+    assert transcript(seen).text == "I do not know. "
     assert seen.endswith(DONE)
+
+
+def whole_call():
+    call = {"id": "call_0", "type": "function", "function": {"name": "memory_recall", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}).encode()
+
+
+@pytest.mark.parametrize(("body", "headers"), [(calling("memory_recall"), SSE), (whole_call(), JSON)])
+async def test_a_last_round_that_calls_ours_and_says_nothing_is_no_answer(body, headers):
+    with pytest.raises(UpstreamBroken, match="memory tools"):
+        await shown(*[body] * 3, most=2, headers=headers)
+
+
+async def test_what_was_said_before_is_an_answer_whatever_the_last_round_calls():
+    seen, _, asked = await shown(
+        calling("memory_recall", words="Well. "), *[calling("memory_recall")] * 2, most=2
+    )
+    assert (transcript(seen).text, len(asked), seen.endswith(DONE)) == ("Well. ", 2, True)
 
 
 async def test_a_whole_answer_is_one_as_well():

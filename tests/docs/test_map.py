@@ -1,0 +1,18 @@
+"""The map in docs/design.md leads to what is there, and names all that stands beside a turn."""
+
+import re
+
+from tests.documentation import ROOT
+
+PAGE = (ROOT / "docs/design.md").read_text()
+MAP = PAGE.partition("\n## Words\n")[0]
+
+
+def test_every_module_beside_the_turn_stands_in_the_map():
+    modules = {path.name for path in ROOT.glob("proxy/*.py")} - {"__init__.py", "__main__.py"}
+    assert modules - set(re.findall(r"`proxy/(\w+\.py)`", MAP)) == set()
+
+
+def test_what_the_page_names_is_there():
+    named = re.findall(r"`((?:proxy|filters|tests|bench|examples|config)/[\w./-]*)`", PAGE)
+    assert [path for path in named if not (ROOT / path).exists()] == []

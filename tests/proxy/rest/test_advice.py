@@ -1,0 +1,135 @@
+"""What is wrong with a body, in words that say what to write; never in a library's, never with the value."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy import rest
+from proxy.errors import RequestError
+from proxy.rest import agents, facts, persons, summaries
+
+FACT = "text, category, replaces, importance"
+EPISODE = "interaction_type, content, platform, metadata, ttl_hours"
+MODELS = (agents.NewEpisode, agents.Wanted, facts.Correction, facts.NewFact, persons.Asked, summaries.Asked)
+LIBRARYS = re.compile(r"input|valid|field|required|permitted|parse|deserializ|\bstring\b", re.IGNORECASE)
+
+
+def refused(model, written) -> tuple[str, str | None]:
+    with pytest.raises(RequestError) as caught:
+        rest.checked(model, written if isinstance(written, bytes) else json.dumps(written).encode())
+    return caught.value.message, caught.value.param
+
+
+@pytest.mark.parametrize(
+    ("model", "written", "said", "param"),
+    [
+        (facts.NewFact, {}, f"'text' is missing; write text. The keys are: {FACT}.", "text"),
+        (facts.NewFact, {"text": "a", "foo": 1}, f"'foo': unknown key; there are: {FACT}.", "foo"),
+        (facts.NewFact, {"text": "a", "": 1}, f"'': unknown key; there are: {FACT}.", ""),
+        (facts.NewFact, {"text": 5}, "'text': write text.", "text"),
+        (facts.NewFact, {"text": None}, "'text': write text.", "text"),
+        (facts.NewFact, {"text": " "}, "'text': write a fact; blanks are none.", "text"),
+        (facts.NewFact, {"text": "a" * 2001}, "'text': write text of at most 2000 characters.", "text"),
+        (
+            facts.NewFact,
+            {"text": "a", "category": "odd"},
+            "'category': write 'core', 'daily' or 'conversation'.",
+            "category",
+        ),
+        (facts.NewFact, {"text": "a", "importance": "x"}, "'importance': write a number.", "importance"),
+        (
+            facts.NewFact,
+            {"text": "a", "importance": 2},
+            "'importance': write a number of at most 1.",
+            "importance",
+        ),
+        (
+            facts.Correction,
+            {"importance": -1},
+            "'importance': write a number of at least 0.",
+            "importance",
+        ),
+        (
+            facts.Correction,
+            {"replaces": "x"},
+            "'replaces': unknown key; there are: text, category, importance.",
+            "replaces",
+        ),
+        (facts.NewFact, [], f"Write an object as JSON; its keys are: {FACT}.", None),
+        (facts.NewFact, "text", f"Write an object as JSON; its keys are: {FACT}.", None),
+        (facts.NewFact, b"", f"The body is not JSON; write an object with the keys: {FACT}.", None),
+        (facts.NewFact, b'{"text": ', f"The body is not JSON; write an object with the keys: {FACT}.", None),
+        (
+            agents.NewEpisode,
+            {"content": "a"},
+            f"'interaction_type' is missing; write text. The keys are: {EPISODE}.",
+            "interaction_type",
+        ),
+        (
+            agents.NewEpisode,
+            {"interaction_type": "", "content": "a"},
+            "'interaction_type': write text of 1 or more characters.",
+            "interaction_type",
+        ),
+        (
+            agents.NewEpisode,
+            {"interaction_type": "a", "content": "a", "metadata": []},
+            "'metadata': write an object.",
+            "metadata",
+        ),
+        (
+            agents.NewEpisode,
+            {"interaction_type": "a", "content": "a", "ttl_hours": 0},
+            "'ttl_hours': write a number above 0.",
+            "ttl_hours",
+        ),
+        (persons.Asked, {"query": "a", "user": []}, "'user': write text or a whole number.", "user"),
+        (persons.Asked, {"query": "a", "limit": 1.5}, "'limit': write a whole number.", "limit"),
+        (summaries.Asked, {"messages": {}}, "'messages': write an array.", "messages"),
+        (summaries.Asked, {"messages": [{}, 5]}, "'messages.1': write an object.", "messages.1"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_write(model, written, said, param):
+    assert refused(model, written) == (said, param)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.just("a secret thing"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.just("odd"), inner, max_size=1),
+    max_leaves=5,
+)
+
+
+@given(st.data())
+def test_no_library_speaks_and_no_value_is_shown(data):
+    model = data.draw(st.sampled_from(MODELS))
+    known = st.fixed_dictionaries({}, optional=dict.fromkeys((*model.model_fields, "other"), JSON))
+    try:
+        rest.checked(model, json.dumps(data.draw(known | JSON)).encode())
+    except RequestError as error:
+        names = "|".join(sorted(model.model_fields))
+        message = re.sub(names, "", error.message)
+        assert LIBRARYS.search(message) is None, error.message
+        assert "secret" not in message
+
+
+def test_a_query_is_refused_in_the_same_words(serve, tmp_path: Path):
+    proxy = serve(f"memory: {{sessions: 'sqlite:{tmp_path / 'm.db'}'}}\n{PLAIN}")
+    for query, said in {
+        "hours=x": "'hours': write a number.",
+        "limit=0": "'limit': write a number of at least 1.",
+        "limit=x": "'limit': write a whole number.",
+        "foo=1": "'foo': unknown key; there are: hours, limit.",
+    }.items():
+        got = proxy.client.get(f"/v1/memory/agents/a/episodes?{query}")
+        assert (got.status_code, got.json()["error"]["message"]) == (400, said)
+
+
+PLAIN = """
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL:-practice:}"}}
+pipelines: {default: {upstreams: [main], request: []}}
+"""
