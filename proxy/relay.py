@@ -3,7 +3,7 @@
 import asyncio
 
 from proxy.errors import UpstreamBroken, UpstreamError
-from proxy.framing import Framing
+from proxy.framing import Framing, is_over
 from proxy.reply import Header, Reply
 from proxy.rewriting import Rewriting
 from proxy.routing.attempt import Begun, passed_on
@@ -12,8 +12,6 @@ from proxy.tools import Dialogue
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
-_DONE = (b"data: [DONE]", b"data:[DONE]")
-_LAST = tuple(done + blank for done in _DONE for blank in (b"\n\n", b"\r\n\r\n"))
 _LINGER = 1.0
 """For how many seconds an upstream may leave a stream open behind its own end."""
 # What has gone out is kept until the turn is recorded.
@@ -56,6 +54,7 @@ async def _stream(
         if answer.unread:
             raise answer.unread
     except UpstreamError:
+        rest += answer.feed(passage.unended())
         if not passage.whole:  # what breaks behind its own end is whole
             await reply.write(rest + answer.close())
             raise
@@ -75,22 +74,30 @@ class Passage:
         self, begun: Begun, opened: bytes, framing: Framing, answer: Rewriting, reply: Reply
     ) -> None:
         self._response = begun.response
+        self._framing = framing
         self._cut = framing.feed
         self._answer = answer
         self._reply = reply
         self._outlet = reply.outlet
         self._filtered = answer.filtered
-        self._last = opened
         self._over = False
         self._room = _LARGEST_ANSWER
         self._waiting = False
         self._failure: Exception | None = None
         self._refused: UpstreamError | None = None
+        self._note(opened)
 
     @property
     def whole(self) -> bool:
         """Whether the stream's end was passed on."""
-        return not self._answer.unread and (self._over or self._last.rstrip().endswith(_DONE))
+        return not self._answer.unread and self._over
+
+    def unended(self) -> bytes:
+        """The end of a stream that broke off before the blank line behind it."""
+        rest = self._framing.close()
+        ended = not self._over and is_over(rest)
+        self._over = self._over or ended
+        return rest if ended else b""
 
     def take(self, data: bytes) -> bool:
         """Passes data on, if the task waits for it and the client reads."""
@@ -112,7 +119,6 @@ class Passage:
 
     async def read_on(self) -> None:
         """Passes on what was not taken, until the end."""
-        self._note(self._last)
         while data := await self._read():
             if self._failure:
                 raise self._failure
@@ -144,7 +150,6 @@ class Passage:
         return shown
 
     def _note(self, events: bytes) -> None:
-        self._last = events
-        if events.endswith(_LAST):  # whoever reads to the end of the body would wait for nothing
+        if is_over(events) and not self._over:  # whoever reads to the end of the body would wait for nothing
             self._over = True
             self._response.due(asyncio.get_running_loop().time() + _LINGER)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from proxy.calls import put_together, stands
-from proxy.framing import data_of, events
+from proxy.framing import DONE, data_of, events
 from proxy.payload import Unreadable, payload
 
 
@@ -36,7 +36,9 @@ def transcript(sent: bytes) -> Transcript:
 
 
 def _of_stream(sent: bytes) -> Transcript:
-    payloads = [data for data in _payloads(sent) if data and data != b"[DONE]"]
+    payloads = [data for data in _payloads(sent) if data]
+    if DONE in payloads:  # what comes behind it, clients do not read
+        payloads = payloads[: payloads.index(DONE)]
     plain = _plain(payloads)
     if plain is not None:
         return plain

@@ -71,6 +71,8 @@ async def _next(config: Path, signs: "asyncio.Queue[int]") -> Read | None:
             read = _read(config)
         except ConfigError as error:
             _log.error("The configuration stays as it was:\n%s", error.message)
+        except (Exception, SystemExit):  # noqa: BLE001 - what users bring may do anything when it is read
+            _log.exception("The configuration stays as it was; the new one could not be read")
         else:
             _log.info("The configuration was read again: %s", config)
             return read

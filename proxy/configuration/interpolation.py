@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from proxy.configuration.fault import Place
 
 _MARK = re.compile(r"\$\$|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^{}]*)?\}|(?P<broken>\$\{)")
+
+_IN_A_FILE: Final = "_FILE"
+_LARGEST: Final = 1_000_000
 
 
 class Private(str):
@@ -62,8 +66,31 @@ def _replacement(mark: re.Match[str], environ: Mapping[str, str]) -> str:
     name, default = mark["name"], mark["default"]
     if name is None:
         return "$"
+    held = _held(name, environ)
     if default is not None:
-        return environ.get(name) or default[2:].replace("$$", "$")
-    if name not in environ:
+        return held or default[2:].replace("$$", "$")
+    if held is None:
         raise ValueError(f"the environment has no {name}; set it, or write ${{{name}:-default}}")
-    return environ[name]
+    return held
+
+
+def _held(name: str, environ: Mapping[str, str]) -> str | None:
+    """What a variable holds, or the file that stands for it, as containers are given their secrets."""
+    held, file = environ.get(name), environ.get(name + _IN_A_FILE)
+    if not file:
+        return held
+    if held:
+        raise ValueError(f"the environment has both {name} and {name}{_IN_A_FILE}; take one away")
+    try:
+        return _content(Path(file))
+    except (OSError, ValueError):
+        raise ValueError(f"{name}{_IN_A_FILE} names a file that cannot be read") from None
+
+
+def _content(file: Path) -> str:
+    """A file's text less the line break at its end, which editors write."""
+    with file.open("rb") as opened:
+        content = opened.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ValueError
+    return content.decode().removesuffix("\n").removesuffix("\r")

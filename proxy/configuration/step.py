@@ -36,7 +36,7 @@ def _built(name: str, found: type[F], given: Any) -> F:
         return TypeAdapter(dict[str, found]).validate_python({name: given})[name]  # type: ignore[valid-type]
     except ValidationError:
         raise
-    except Exception as error:  # noqa: BLE001 - a user's check may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's check may raise anything
         # Not a mere ValueError, whose text is always shown: this one may quote the options.
         said = f"the filter {name!r} does not take these options: {failure(error)}"
         raise PydanticCustomError("filter_failed", "{said}", {"said": said}) from None

@@ -20,9 +20,10 @@ check` names what was probably meant. A dot leads into a key, `NAME` is a name o
 stands for each item of a list. A dash in the column of defaults means that there is none: the
 description says what happens then.
 
-Three things hold everywhere. `${NAME}` and `${NAME:-default}` are read from the environment, and `$$`
-is a dollar sign. A duration is written as `50ms`, `5s`, `30m`, `2h` or `90d`, and a size as `512KB` or
-`16MB`. Secrets are never printed: not by `check`, not in the log.
+Three things hold everywhere. `${NAME}` and `${NAME:-default}` are read from the environment, or from
+the file that `NAME_FILE` names there, and `$$` is a dollar sign. A duration is written as `50ms`, `5s`,
+`30m`, `2h` or `90d`, and a size as `512KB` or `16MB`. Secrets are never printed: not by `check`, not in
+the log.
 
 The steps under `request` and `answer` have a page of their own: [filters.md](filters.md). The examples
 below are those of [config/everything.yaml](../config/everything.yaml), which has every key."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.serving.signals import SIGNALS
+from proxy.telemetry.log import end_within_a_second
 
 _YOUNG: Final = 5.0
 _LONGEST_PAUSE: Final = 10.0
@@ -120,10 +121,12 @@ class Crew:
             self._work(place)
             code = 0
         except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as if it were the first
+            end_within_a_second()
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError):
+                    stream.flush()
             os._exit(code)
 
 

@@ -93,6 +93,9 @@ class Fleet:
         except ConfigError as error:
             self._log.error("The configuration stays as it was:\n%s", error.message)
             return False
+        except (Exception, SystemExit):  # noqa: BLE001 - all processes would end with this one
+            self._log.exception("The configuration stays as it was; the new one could not be read")
+            return False
         self._settings = settings
         return True
 

@@ -9,6 +9,9 @@ from proxy.hostname import ADVICE, is_host_name
 _BACKLOG = 2048
 # What a client does not read waits with the model. Left alone, the kernel takes megabytes, and we as many.
 _ROOM = 128 * 1024
+# In milliseconds. Left alone, the kernel asks a silent machine for a quarter of an hour whether it is still
+# there, and one that answers and reads nothing for ever: that long a turn would not be over.
+_UNREAD_FOR = 60_000
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -30,12 +33,19 @@ def _bound(host: str, port: int) -> list[socket.socket]:
     for family, address in addresses:
         try:
             made.append(socket.create_server(address, family=family, backlog=_BACKLOG))
-            made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)  # each connection inherits it
+            _set_up(made[-1])
         except OSError as error:
             # A name may stand for addresses that this machine does not have, such as IPv6's in a container.
             if error.errno != errno.EADDRNOTAVAIL or (address == addresses[-1][1] and not made):
                 raise
     return made
+
+
+def _set_up(listening: socket.socket) -> None:
+    """Each connection inherits it."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_FOR)
 
 
 def _said(host: str, port: int, error: OSError) -> str:

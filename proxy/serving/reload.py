@@ -45,6 +45,8 @@ class Reload:
                 settings, parts = await asyncio.to_thread(self._read, self._app.metrics)
             except ConfigError as error:
                 _log.error("The configuration stays as it was:\n%s", error.message)
+            except (Exception, SystemExit):  # noqa: BLE001 - what users bring may do anything when it is read
+                _log.exception("The configuration stays as it was; the new one could not be read")
             else:
                 if parts.memory:
                     await parts.memory.open()

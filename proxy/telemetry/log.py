@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -66,14 +68,55 @@ def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") 
 
 
 def line_by_line(stream: TextIO, *, form: Format = "text", level: Level = "info") -> logging.Logger:
-    """A logger that writes at once and starts no thread, for a process that is about to fork."""
+    """A logger that starts no thread and waits for no reader, for a process that forks and reaps others."""
     logger = logging.Logger("turnkeeper", level.upper())  # noqa: LOG001 - what is forked must not inherit it
-    logger.addHandler(_writer(stream, form))
+    logger.addHandler(_writer(stream, form, _Forking))
     return logger
 
 
-def _writer(stream: TextIO, form: Format) -> logging.Handler:
-    writer = logging.StreamHandler(stream)
+def end_within_a_second() -> None:
+    """From now on this process has a second to say its last words: their reader may have stalled."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+
+
+class _Straight(logging.StreamHandler[TextIO]):
+    """Writes past a stream's buffer, and holds no lock: who ends while the reader stalls waits for none."""
+
+    def createLock(self) -> None:  # noqa: N802 - as the library has it
+        self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.emit(record)
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace")
+            while line:
+                line = line[os.write(self.stream.fileno(), line) :]
+        except OSError:
+            return  # nobody is left to be told
+        except Exception:  # noqa: BLE001 - as the library does
+            self.handleError(record)
+
+
+class _Forking(_Straight):
+    """Writes each line in a process of its own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if os.fork():
+            return
+        try:
+            end_within_a_second()
+            super().emit(record)
+        finally:
+            os._exit(0)
+
+
+def _writer(stream: TextIO, form: Format, kind: type[_Straight] = _Straight) -> logging.Handler:
+    writer = kind(stream)
     writer.setFormatter(Lines() if form == "json" else _Text(_TEXT))
     return writer
 

@@ -1,6 +1,6 @@
 """What is logged, and what never is."""
 
-import io
+import contextlib
 import json
 import logging
 import os
@@ -205,15 +205,17 @@ def test_a_value_stays_on_its_line(value: object, shown: str) -> None:
 
 
 def test_a_reader_who_stalls_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stalled(io.StringIO):
-        def write(self, _: str) -> int:
-            time.sleep(0.05)
-            return 0
-
     monkeypatch.setattr("proxy.telemetry.log._MOST_WAITING", 10)
     log = logging.getLogger("turnkeeper.stalled")
-    with logging_to(Stalled()):
+    reads, writes = os.pipe()
+    with os.fdopen(reads, "rb", 0), os.fdopen(writes, "w") as stalled, logging_to(stalled):
+        os.set_blocking(writes, False)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(writes, b" " * 65536):
+                pass
+        os.set_blocking(writes, True)
         began = time.perf_counter()
         for _ in range(1000):
             log.info("line")
         assert time.perf_counter() - began < 2
+        os.read(reads, 65536)

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import trustme
 
@@ -22,6 +23,14 @@ upstreams:
   main: {base_url: "URL"}
 pipelines:
   default: {upstreams: [main], model: MODEL}
+"""
+# An error that nobody who reads a configuration has reckoned with.
+ODD = """
+class Odd(Exception):
+    def __str__(self):
+        raise {}("it cannot even say so")
+
+raise Odd
 """
 
 
@@ -51,6 +60,13 @@ class Serving(ServingProcess):
         return bool(upstream.requests)
 
 
+def asked(serving: ServingProcess, key: str) -> int:
+    """The status that a key gets over a connection of its own."""
+    return httpx2.get(
+        f"{serving.root}/v1/models", headers={"Authorization": f"Bearer {key}"}, timeout=10
+    ).status_code
+
+
 Start = Callable[..., Serving]
 
 
@@ -68,6 +84,52 @@ def test_a_hang_up_signal_takes_a_new_configuration_over(start: Start) -> None:
     serving.hang_up()
     assert until(lambda: serving.model() == "two")
     assert serving.process.poll() is None
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
+def test_whatever_goes_wrong_while_it_is_read_the_old_one_stays(
+    start: Start, options: tuple[str, ...], error: str
+) -> None:
+    serving = start(*options)
+    assert until(lambda: len(serving.members) == len(options))
+    before = serving.members
+    (serving.path.parent / "odd.py").write_text(ODD.format(error))
+    serving.write(f"filters: [odd.py]\n{config(serving.upstream, 'two')}")
+    serving.hang_up()
+    assert until(lambda: "The configuration stays as it was" in serving.log)
+    assert f"{error}: it cannot even say so" in serving.log
+    assert "never retrieved" not in serving.log
+    assert until(lambda: serving.members == before)
+    assert (serving.process.poll(), serving.model()) == (None, "one")
+    serving.write(model="three")
+    serving.hang_up()
+    assert until(lambda: serving.model() == "three")
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+def test_a_key_that_stands_in_a_file_is_changed_by_a_hang_up_signal(
+    tmp_path: Path, upstream: FakeUpstream, options: tuple[str, ...]
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("agora:old\n")
+    written = config(upstream, "one") + 'keys: "${TURNKEEPER_KEYS:-}"\n'
+    with ServingProcess(
+        tmp_path, written, *options, TURNKEEPER_KEYS="", TURNKEEPER_KEYS_FILE=str(keys)
+    ) as serving:
+
+        def statuses() -> list[int]:
+            return [asked(serving, key) for key in ("old", "new") for _ in range(6)]
+
+        assert until(lambda: statuses() == [200] * 6 + [401] * 6)
+        for held, expected in (("agora:old,agora:new", (200, 200)), ("agora:new", (401, 200))):
+            keys.write_text(held)
+            serving.hang_up()
+            assert until(lambda expected=expected: statuses() == [expected[0]] * 6 + [expected[1]] * 6)
+        keys.unlink()
+        serving.hang_up()
+        assert until(lambda: "TURNKEEPER_KEYS_FILE names a file that cannot be read" in serving.log)
+        assert statuses() == [401] * 6 + [200] * 6
 
 
 def test_a_watched_file_is_taken_over_when_it_changes(start: Start) -> None:

@@ -81,6 +81,15 @@ def test_a_bad_edit_changes_nothing_for_a_worker(working: Working, bad: str) -> 
     assert working.process.wait(10) == 0
 
 
+def test_an_edit_that_nobody_reckoned_with_changes_nothing_for_a_worker(working: Working) -> None:
+    odd = "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit\n\nraise Odd\n"
+    (working.path.parent / "odd.py").write_text(odd)
+    working.write(f"filters: [odd.py]\n{CONFIG}")
+    assert "stays as it was" in json.loads(working.hang_up())["message"]
+    working.process.terminate()
+    assert working.process.wait(10) == 0
+
+
 @pytest.mark.parametrize(
     ("of_memory", "says"),
     [("", "nothing is remembered"), ("memory: {sessions: 'memory:'}", "in the server's own process")],

@@ -121,6 +121,26 @@ async def test_a_connection_that_ends_within_a_reply_is_made_anew():
         assert (await store.read(KEY)).blob == b"hi"
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
+async def test_a_server_that_hangs_up_at_once_is_asked_nothing(caplog):
+    """As one does that has as many clients as it may have."""
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-ERR max number of clients reached\r\n")
+        writer.close()
+
+    async with (
+        await asyncio.start_server(serve, LOOPBACK, 0) as peer,
+        opened(f"redis://{LOOPBACK}:{peer.sockets[0].getsockname()[1]}") as store,
+    ):
+        for _ in range(3):
+            asked = [store.read(Key("t", f"s{number}")) for number in range(20)]
+            async with asyncio.timeout(2):
+                told = await asyncio.gather(*asked, return_exceptions=True)
+            assert {str(error) for error in told} == {"Redis cannot be reached"}
+    assert caplog.messages == []
+
+
 async def test_who_leaves_takes_nobodys_reply():
     def talk(writer: asyncio.StreamWriter, _: int) -> None:
         asyncio.get_running_loop().call_later(0.05, writer.write, HELD)

@@ -242,6 +242,8 @@ def test_a_check_may_raise_anything(told):
     assert "missing ), unterminated subpattern" in pattern
     (key,) = told(polite=PICKY, step="polite: {word: x}")
     assert "KeyError: 'x'" in key
+    (leaving,) = told(polite=PICKY.replace("KeyError", "SystemExit"), step="polite: {word: x}")
+    assert "SystemExit: x" in leaving
 
 
 def test_a_check_shows_nothing_that_came_from_the_environment(told):

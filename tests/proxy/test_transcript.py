@@ -18,6 +18,13 @@ def test_a_stream_says_what_its_first_choice_says(newline: bytes) -> None:
     assert (told.text, told.finished, told.reached) == ("Hello there.", True, True)
 
 
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("more", [delta(content=" More."), delta(tool_calls=[{"index": 0, **CALL}])])
+def test_nobody_hears_what_comes_behind_the_end(newline: bytes, more: bytes) -> None:
+    told = transcript((stream_of("Hello", " there.") + more + DONE).replace(b"\n", newline))
+    assert (told.text, told.tool_calls, told.finished) == ("Hello there.", None, True)
+
+
 def test_a_whole_answer_says_what_its_message_says() -> None:
     told = transcript(json.dumps(completion("Hello there."), indent=2).encode())
     assert (told.text, told.finished) == ("Hello there.", True)

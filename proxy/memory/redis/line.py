@@ -32,6 +32,8 @@ class Line(asyncio.Protocol):
 
     def ask(self, *commands: tuple[Any, ...]) -> list[asyncio.Future[Any]]:
         """A reply to each, once it is there; an error of the server's is raised."""
+        if not self.is_open:  # it may have ended since it was made
+            raise Lost(_GONE)
         loop = asyncio.get_running_loop()
         replies = [loop.create_future() for _ in commands]
         self._transport.write(b"".join(map(hiredis.pack_command, commands)))

@@ -44,6 +44,39 @@ def test_a_missing_variable_is_named():
         interpolate("${HOST} ${ABSENT}", ENVIRON)
 
 
+@pytest.mark.parametrize("text", ["${KEY}", "${KEY:-other}"])
+@pytest.mark.parametrize("given", [{}, {"KEY": ""}])
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_file_may_hold_what_a_variable_would(tmp_path, text, given, end):
+    file = tmp_path / "key"
+    file.write_bytes(f" s3cret\n${{HOST}} ü{end}".encode())
+    filled = interpolate(text, {**given, "KEY_FILE": str(file)})
+    assert filled == " s3cret\n${HOST} ü"
+    assert isinstance(filled, Private)
+
+
+def test_an_empty_file_is_an_empty_variable(tmp_path):
+    (tmp_path / "key").write_text("\n")
+    environ = {"KEY_FILE": str(tmp_path / "key")}
+    assert (interpolate("${KEY}", environ), interpolate("${KEY:-other}", environ)) == ("", "other")
+    assert interpolate("${KEY:-other}", {"KEY_FILE": ""}) == "other"
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"x" * 1_000_001])
+def test_a_file_that_cannot_be_read_is_told_by_its_variable(tmp_path, content):
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    with pytest.raises(ValueError, match="KEY_FILE names a file that cannot be read"):
+        interpolate("${KEY:-other}", {"KEY_FILE": str(tmp_path / "key")})
+
+
+def test_a_variable_and_its_file_are_one_too_many(tmp_path):
+    (tmp_path / "key").write_text("new")
+    with pytest.raises(ValueError, match="both KEY and KEY_FILE; take one away") as told:
+        interpolate("${KEY}", {"KEY": "old-s3cret", "KEY_FILE": str(tmp_path / "key")})
+    assert "s3cret" not in str(told.value)
+
+
 def test_all_that_is_missing_in_a_document_is_told_by_its_place():
     wrong = {}
     value = fill({"a": ["${HOST}", "${X}", 5], "b": {"c": "${Y}"}}, ENVIRON, wrong)
