@@ -23,12 +23,17 @@ Fields = Mapping[str, msgspec.Raw]
 
 
 def given(fields: Fields) -> dict[str, msgspec.Raw]:
-    """The keys that hold anything; raises RequestError for one that nobody knows."""
+    """The keys that hold anything."""
+    return {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
+
+
+def known(fields: Fields) -> Fields:
+    """The same keys; raises RequestError for one that nobody knows."""
     unknown = next((name for name in fields if name not in _MADE_OF), None)
     if unknown is not None:
         expected = ", ".join(_MADE_OF)
         raise RequestError(f"'{unknown}': unknown key; there are: {expected}.", param=unknown)
-    return {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
+    return fields
 
 
 def carried(fields: Fields) -> Session:

@@ -20,7 +20,7 @@ from proxy.memory.remainder import remainder
 from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.memory.store import Key
 from proxy.pipeline import Memory
-from proxy.rest.carried import OWN, carried, given, identified, named
+from proxy.rest.carried import OWN, carried, given, identified, known, named
 from proxy.traces import Traces
 
 ROOT: Final = "/v1/memory/"
@@ -65,7 +65,7 @@ async def _made(request: Request) -> Response:
     memory = rest.memory_of(request)
     fields = wire.top_level(await rest.content(request) or b"{}", '{"id": "...", "user": "..."}')
     name = named(fields, "id") or f"session_{secrets.token_hex(12)}"
-    session = await asyncio.to_thread(carried, {"contents": msgspec.Raw(b"[]"), **given(fields)})
+    session = await asyncio.to_thread(carried, {"contents": msgspec.Raw(b"[]"), **given(known(fields))})
     if not await _add(memory, Key(request.scope["tenant"], name), session):
         raise Conflict(f"There is a session '{name}' already.", param="id")
     return await asyncio.to_thread(lambda: rest.answer({"id": name, **_told(session)}, status=201))

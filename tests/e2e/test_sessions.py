@@ -178,8 +178,6 @@ def test_a_body_means_the_same_whichever_way_it_comes(proxy: ProxyServer, way: s
 @pytest.mark.parametrize(
     ("key", "value", "status"),
     [
-        ("foo", 1, 400),
-        ("session_id", "s1", 400),
         ("user", "", 400),
         ("user", {}, 400),
         ("state", [], 400),
@@ -199,6 +197,14 @@ def test_a_body_is_refused_whichever_way_it_comes(
     assert f"'{key}'" in told["message"]
     assert contents(proxy, "kept") == [user("Hi")]
     assert len(proxy.client.get(ALL).json()["data"]) == 1
+
+
+def test_a_history_as_agora_sends_it_is_taken_as_it_stands(proxy: ProxyServer) -> None:
+    payload = {"agent_id": "a1", "start_ts": 1, "stop_ts": 2, "labels": {}, "contents": AGORA}
+    assert proxy.client.put(path_of("s1"), json=payload).status_code == 200
+    assert contents(proxy, "s1") == AGORA
+    told = refused(proxy.client.post(ALL, json={**payload, "id": "s2"}), 400, "agent_id")
+    assert "there are: id, user, contents" in told["message"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -164,10 +164,7 @@ class Archive(Protocol):
         ...
 
     async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
-        """The end, in order, of the talk that was spoken in last of those in which the person spoke.
-
-        Of another's talk it is what the person said.
-        """
+        """The end, in order, of the talk in which the person spoke last; of another's, what that one said."""
         ...
 
     async def turns_of(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
@@ -234,10 +231,7 @@ class Archive(Protocol):
         ...
 
     async def reindex(self, *, limit: int = 20) -> int:
-        """Indexes anew what was indexed in another's name, a talk at a time, or in an older way; how many.
-
-        In an older way are texts that were indexed when words were told apart otherwise: a few at a time.
-        """
+        """Indexes anew a talk that stood in another's name, or a few texts of an older way; how many."""
         ...
 
     async def scrub(self) -> None:
