@@ -46,7 +46,7 @@ async def store(server: RedisServer) -> AsyncIterator[Store]:
 
 def allow(store: Store, seconds: float) -> None:
     """What is asked from now on has so long."""
-    for link in (store._link, store._leisurely):
+    for link in (store._link, store._writing, store._leisurely):
         link._deadline = seconds
 
 

@@ -62,7 +62,9 @@ async def test_turns_that_ask_together_share_a_connection(server: RedisServer):
         assert await store.write(KEY, b"x" * 9000, version=0, ttl=60)
         read = await asyncio.gather(*[store.read(KEY) for _ in range(50)])
     assert {held.blob for held in read} == {b"x" * 9000}
-    assert server.ask("INFO", "stats")["total_connections_received"] - before == 2  # and the one that counts
+    assert (
+        server.ask("INFO", "stats")["total_connections_received"] - before == 3
+    )  # one for writes, and the one that counts
 
 
 async def test_a_question_is_on_its_way_once_its_task_has_begun(server: RedisServer):
@@ -83,6 +85,19 @@ async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisSer
         refused, held, none = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(refused, StoreError) and "WRONGTYPE" in str(refused)
     assert (held.blob, none) == (b"1", None)
+
+
+async def test_who_reads_waits_for_nobody_who_writes(server: RedisServer):
+    async with opened(server.url) as store:
+        assert await store.write(KEY, b"1", version=0, ttl=60)
+        held = await store.read(KEY)
+        server.ask("CLIENT", "PAUSE", "1000", "WRITE")  # as before a failover
+        writing = asyncio.ensure_future(store.write(KEY, b"2", version=held.version, ttl=60))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(0.5):
+            assert (await store.read(KEY)).blob == b"1"
+        assert not writing.done()
+        assert await writing
 
 
 async def test_a_reply_in_pieces_is_one():

@@ -28,6 +28,6 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     """
     place = Address.of(url)
     leisure = max(deadline, leisure)
-    link = Link(clients(place, deadline), deadline=deadline)
+    link, writing = (Link(clients(place, deadline), deadline=deadline) for _ in range(2))
     leisurely = Link(clients(place, leisure), deadline=leisure)
-    return RedisStore(link, leisurely, Names(place.prefix))
+    return RedisStore(link, writing, leisurely, Names(place.prefix))

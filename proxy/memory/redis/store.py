@@ -33,10 +33,14 @@ _END_OF_TIME = 1e12
 
 
 class RedisStore:
-    """Sessions on a Redis. A write is as durable as Redis is set up to be (``appendfsync``, replicas)."""
+    """Sessions on a Redis. A write is as durable as Redis is set up to be (``appendfsync``, replicas).
 
-    def __init__(self, link: Link, leisurely: Link, names: Names) -> None:
+    Writes have a link of their own: a Redis that holds them up, as before a failover, goes on reading.
+    """
+
+    def __init__(self, link: Link, writing: Link, leisurely: Link, names: Names) -> None:
         self._link = link
+        self._writing = writing
         self._leisurely = leisurely
         self._names = names
 
@@ -60,7 +64,9 @@ class RedisStore:
 
         A write whose answer came too late may have been made, or be made within twelve deadlines.
         """
-        return await self._swap(self._link, key, version, _milliseconds(ttl), blob, MORE, *_since(at), *cold)
+        return await self._swap(
+            self._writing, key, version, _milliseconds(ttl), blob, MORE, *_since(at), *cold
+        )
 
     async def replace(
         self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
@@ -120,11 +126,11 @@ class RedisStore:
     async def ping(self) -> None:
         """Returns if a turn could be written: one is, for a second, by the script that writes all of them."""
         pair = self._names.trial(f"trial-{secrets.token_hex(8)}")
-        await self._link.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE, *_since(math.inf)))
+        await self._writing.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE, *_since(math.inf)))
 
     async def aclose(self) -> None:
         """Ends what is under way and closes all connections."""
-        await asyncio.gather(self._link.aclose(), self._leisurely.aclose())
+        await asyncio.gather(self._link.aclose(), self._writing.aclose(), self._leisurely.aclose())
 
 
 def _held(version: bytes | None, blob: bytes | None) -> Held | None:
