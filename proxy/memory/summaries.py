@@ -79,10 +79,9 @@ class Summaries:
         """Makes the one summary that is due, if any; whether there was one. Raises Unmade."""
         session = await self._read(key)
         plan = self._due(session) if session else None
-        if session is None or plan is None:
-            return False
-        await self._make(key, session, plan)
-        return True
+        if session and plan:
+            await self._make(key, session, plan)
+        return plan is not None
 
     async def stand_in(self, key: Key) -> None:
         """Puts a digest where a summary is due, until a model answers."""
@@ -161,8 +160,8 @@ class Summaries:
             session = await self._read(key)
             if session is None or not _is_open(session, plan, planned):
                 return
-            entries = await all_of(self._store, key, session)
-            made = await self._made(session, plan, entries, by_digest=by_digest, fallback=fallback)
+            said = await all_of(self._store, key, session)
+            made = await self._made(session, plan, said, by_digest=by_digest, fallback=fallback)
             if await self._save(key, plan, made, session):
                 return
         raise Contended
@@ -246,5 +245,5 @@ def _stands_in(session: Session, plan: Plan) -> bool:
 def _is_open(session: Session, plan: Plan, former: Session) -> bool:
     """Whether the place that a plan names is as it was when the plan was made."""
     before, now = ([(one.text, one.reach) for one in of.summaries[: plan.last]] for of in (former, session))
-    as_was = before == now and not anew(session, former)
-    return as_was and (plan.first < plan.last or session.reach == plan.behind)
+    in_place = plan.first < plan.last or session.reach == plan.behind
+    return in_place and before == now and not anew(session, former)
