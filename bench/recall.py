@@ -24,7 +24,7 @@ from proxy.memory.archive.archive import Archive, Found, Query
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
-from proxy.memory.session import Entry, Session
+from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
 
 CUTS = (5, 10, 20)

@@ -15,7 +15,7 @@ import msgspec
 from bench.chain import microseconds
 from proxy import wire
 from proxy.memory import recall
-from proxy.memory.session import Session, decode, encode
+from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.store import Key
 from proxy.record import after
 from proxy.said import Said

@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from filters.base import AnswerFilter, Context, Delta, Spoken, Stage
-from filters.reasoning import Reasoning
-from filters.text_stage import TextStage
+from filters.text.reasoning import Reasoning
+from filters.text.stage import TextStage
 
 _FIELDS = (
     "reasoning",

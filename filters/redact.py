@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 from filters.base import AnswerFilter, Context, Example, Messages, RequestFilter, Spoken, Stage
 from filters.message import Message
 from filters.number import Whole
-from filters.pattern import OwnPattern
-from filters.personal import Kind
-from filters.redaction import Redaction
 from filters.role import Role
-from filters.sensitive import Sensitive
 from filters.template import template_with
-from filters.text_stage import TextStage
+from filters.text.pattern import OwnPattern
+from filters.text.personal import Kind
+from filters.text.redaction import Redaction
+from filters.text.sensitive import Sensitive
+from filters.text.stage import TextStage
 
 V = TypeVar("V", str, dict[str, Any])
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.message import Content, Message, is_text
-from filters.pattern import OwnPattern, compiled, encodable
 from filters.role import Role
+from filters.text.pattern import OwnPattern, compiled, encodable
 
 _ESCAPE = re.compile(r"\\(?:([0-9]{1,2})|(\\)|(.?))", re.DOTALL)
 

@@ -3,12 +3,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from filters.address import Addresses
 from filters.base import AnswerFilter, Context, Spoken, Stage
-from filters.emoji import Emoji
-from filters.markdown import Markdown
-from filters.prefix import Prefixes
-from filters.text_stage import TextStage, TextStep
+from filters.text.address import Addresses
+from filters.text.emoji import Emoji
+from filters.text.markdown import Markdown
+from filters.text.prefix import Prefixes
+from filters.text.stage import TextStage, TextStep
 
 _ROLES = ("assistant", "system", "user")
 

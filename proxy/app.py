@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from proxy import body, turn
+from proxy import turn
 from proxy.audience import Audience
+from proxy.edge import body
+from proxy.edge.hangup import ClientGone, until_gone
+from proxy.edge.query import query_of
+from proxy.edge.reply import OUTLET, Reply
 from proxy.era import Era, Parts
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.flight import InFlight
-from proxy.hangup import ClientGone, until_gone
 from proxy.page.door import Door
 from proxy.pipeline import Memory, Pipeline
-from proxy.query import query_of
-from proxy.reply import OUTLET, Reply
 from proxy.site import TURNS, Site
 from proxy.telemetry.feed import Feed
 from proxy.telemetry.lineage import HEADER as TRACEPARENT
@@ -31,11 +32,11 @@ from proxy.telemetry.lineage import Lineage
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.standing import Standing
 from proxy.telemetry.watch import Watch
-from proxy.traces import Traces
+from proxy.traces.traces import Traces
 from proxy.trial import explain
 
 if TYPE_CHECKING:
-    from proxy.quota import Quota
+    from proxy.admission.quota import Quota
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN = "/v1/explain"

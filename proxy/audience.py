@@ -13,7 +13,7 @@ from proxy.telemetry.account import Account
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.refusals import Refusals
 from proxy.telemetry.watch import Watch
-from proxy.traces import Traces
+from proxy.traces.traces import Traces
 
 # One wake of the log's thread, and one turn of the loop, for all that ended meanwhile.
 _A_MOMENT = 0.05

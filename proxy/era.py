@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from proxy.admission.gate import Gate
+from proxy.admission.webhook import Webhook
 from proxy.background.work import EVERY, Worker
 from proxy.errors import NotFound
 from proxy.exact import Exact
-from proxy.gate import Gate
-from proxy.graves import Graves
 from proxy.health import Health
 from proxy.memory.people import People
 from proxy.pipeline import Memory, Pipeline
 from proxy.telemetry.tracing import Tracing
-from proxy.traces import Keeping
+from proxy.traces.graves import Graves
+from proxy.traces.traces import Keeping
 from proxy.upstream import Upstream
-from proxy.webhook import Webhook
 
 if TYPE_CHECKING:
-    from proxy.quota import Quota
+    from proxy.admission.quota import Quota
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from proxy.edge.reply import Reply
 from proxy.errors import Superseded
 from proxy.memory.store import Key
-from proxy.reply import Reply
 from proxy.supersession import Asked, supersedes
 from proxy.wire import Call
 

@@ -12,21 +12,21 @@ from proxy.exact import Exact
 from proxy.health import Health
 from proxy.kinds import Kind
 from proxy.lately import Lately
-from proxy.memory.acquaintance import Acquaintance
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.episodes.source import Episodes
-from proxy.memory.knowledge import Knowledge
-from proxy.memory.mem0 import Mem0
+from proxy.memory.facts.acquaintance import Acquaintance
+from proxy.memory.facts.knowledge import Knowledge
+from proxy.memory.facts.mem0 import Mem0
+from proxy.memory.facts.promises import Promises
 from proxy.memory.people import People
-from proxy.memory.promises import Promises
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
 from proxy.memory.store import Key, StoreError
-from proxy.memory.summaries import Summaries
+from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
 from proxy.upstream import Headers, Upstream

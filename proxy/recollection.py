@@ -12,16 +12,16 @@ import msgspec
 from filters.base import Snapshot
 from filters.remembered import Remembered
 from filters.role import newest_words
-from proxy import attempts
+from proxy import retries
 from proxy.lately import lately
 from proxy.memory import recall
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
+from proxy.memory.facts.telling import telling
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
+from proxy.memory.session.told import Told
 from proxy.memory.store import Key, StoreError
-from proxy.memory.telling import telling
-from proxy.memory.told import Told
 from proxy.pipeline import Memory, Pipeline
 from proxy.session import Identity
 from proxy.wire import Call
@@ -132,7 +132,7 @@ async def _of_session(
 
 
 async def _read(call: Call, pipeline: Pipeline, store: Recent, key: Key) -> Recollected:
-    read, known = await recall.recalled(store, key, call.messages, pipeline.wanted, attempts.of(call))
+    read, known = await recall.recalled(store, key, call.messages, pipeline.wanted, retries.of(call))
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
     return Recollected(call, known.snapshot, known.epoch, read=read)

@@ -8,23 +8,23 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from proxy.memory.answer import Answer, answered
-from proxy.memory.bygone import deleted
-from proxy.memory.compaction import fitted
-from proxy.memory.overtaken import settled
-from proxy.memory.plan import Window
+from proxy.answer.transcript import Transcript, transcript
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
-from proxy.memory.reconcile import taken
-from proxy.memory.scale import Scales, estimated, scaled
-from proxy.memory.session import Entry, Session, encode
-from proxy.memory.speaker import knowing
-from proxy.memory.speech import spoken
+from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.reconcile.overtaken import settled
+from proxy.memory.reconcile.reconcile import taken
+from proxy.memory.replay.bygone import deleted
+from proxy.memory.session.session import Entry, Session, encode
+from proxy.memory.session.speaker import knowing
+from proxy.memory.speech.speech import spoken
 from proxy.memory.store import Deleted, Key, StoreError
+from proxy.memory.summaries.compaction import fitted
+from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.scale import Scales, estimated, scaled
 from proxy.said import Said, alone
 from proxy.telemetry.usage import usage_of
-from proxy.transcript import Transcript, transcript
 
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""

@@ -2,10 +2,10 @@
 
 import asyncio
 
+from proxy.answer.framing import Framing, is_over
+from proxy.answer.rewriting import Rewriting
+from proxy.edge.reply import Header, Reply
 from proxy.errors import UpstreamBroken, UpstreamError
-from proxy.framing import Framing, is_over
-from proxy.reply import Header, Reply
-from proxy.rewriting import Rewriting
 from proxy.routing.attempt import Begun, passed_on
 from proxy.routing.opening import up_to_error
 from proxy.tools import Dialogue

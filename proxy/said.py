@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from filters.message import Message
-from proxy.memory.attempt import UNTOLD, Attempt
 from proxy.memory.recall import Reading
+from proxy.memory.session.retry import UNTOLD, Attempt
+from proxy.memory.session.told import Told
 from proxy.memory.store import Key
-from proxy.memory.told import Told
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):

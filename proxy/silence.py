@@ -7,10 +7,10 @@ from uuid import uuid4
 
 from filters.base import Context
 from filters.filler import Filler
+from proxy.answer.rewriting import Rewriting, event_of
+from proxy.edge.reply import Header, Reply
 from proxy.pipeline import Pipeline
 from proxy.relay import UNBUFFERED
-from proxy.reply import Header, Reply
-from proxy.rewriting import Rewriting, event_of
 
 _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 _COMMENT = b": keep-alive\n\n"

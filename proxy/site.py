@@ -11,14 +11,14 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from proxy import catalogue
-from proxy.endless import Endless
+from proxy.edge.endless import Endless
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.pipeline import Pipeline
 from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, turns, users
 from proxy.telemetry.feed import Event, Feed
 from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
-from proxy.traces import Traces
+from proxy.traces.traces import Traces
 
 TURNS: Final = "/v1/turns"
 """Where turns are shown as they happen: an answer without an end."""

@@ -8,7 +8,7 @@ import msgspec
 
 from filters.message import LARGEST, Message
 from filters.role import SYSTEM, newest_user
-from proxy.memory.wording import goes_on, same
+from proxy.memory.speech.wording import goes_on, same
 from proxy.wire import Call
 
 # Nobody speaks as long as this in one breath: what is longer is no transcript, and takes long to compare.

@@ -9,22 +9,22 @@ import msgspec
 
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
-from proxy import attempts, chain, relay, session, toolbox, wire
+from proxy import chain, relay, retries, session, toolbox, wire
+from proxy.answer.rewriting import Rewriting
+from proxy.answer.transcript import transcript
+from proxy.edge.reply import Reply
 from proxy.flight import InFlight, Line
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
 from proxy.recollection import Recollected, recollect
-from proxy.reply import Reply
-from proxy.rewriting import Rewriting
 from proxy.routing.fallback import Fallback
 from proxy.said import Said
 from proxy.session import Identity
 from proxy.silence import Silence
 from proxy.supersession import number
 from proxy.telemetry.watch import Watch
-from proxy.trace import Content
-from proxy.transcript import transcript
+from proxy.traces.trace import Content
 from proxy.wire import Call
 
 _log = logging.getLogger("turnkeeper")
@@ -117,7 +117,7 @@ def _ended(
             shown=content.messages,
             tools=bytes(content.fields.get("tools", b"")),
             again=fallback.rounds > 0,
-            attempt=attempts.of(content.call),
+            attempt=retries.of(content.call),
             ended=time.time(),
         )
         if (dialogue := fallback.dialogue) and dialogue.owing and transcript(said.answer).reached:

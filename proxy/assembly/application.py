@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from proxy.admission.gate import Gate
+from proxy.admission.webhook import Webhook
 from proxy.app import App
 from proxy.assembly.memory import memory_of
 from proxy.assembly.pipelines import pipelines_of
@@ -12,17 +14,15 @@ from proxy.assembly.targets import targets_of
 from proxy.configuration.settings import Limits, Settings
 from proxy.era import Parts
 from proxy.exact import Exact
-from proxy.gate import Gate
-from proxy.graves import Graves
 from proxy.memory.open import open_counts
 from proxy.memory.people import People
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.tracing import traced_to
-from proxy.traces import Keeping, KeptTurns, Traces
-from proxy.webhook import Webhook
+from proxy.traces.graves import Graves
+from proxy.traces.traces import Keeping, KeptTurns, Traces
 
 if TYPE_CHECKING:
-    from proxy.quota import Quota
+    from proxy.admission.quota import Quota
 
 
 def app(
@@ -70,7 +70,7 @@ def _quota(settings: Settings, refused: Callable[[str], None]) -> "Quota | None"
     if own == Limits():
         return None
     # The library is slow to load, and most do without limits.
-    quota = importlib.import_module("proxy.quota")
+    quota = importlib.import_module("proxy.admission.quota")
     limits = quota.Limits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
     storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
     # What this process counts itself is there at once, and a busy moment is no reason to let everybody in.

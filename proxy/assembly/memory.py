@@ -14,7 +14,6 @@ from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.errors import ConfigError
-from proxy.memory.acquaintance import Acquaintance
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embedding import Embedding
@@ -22,24 +21,25 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
+from proxy.memory.facts.acquaintance import Acquaintance
+from proxy.memory.facts.knowledge import MOST, Knowledge
+from proxy.memory.facts.learning import Learning
+from proxy.memory.facts.mem0 import Mem0, open_mem0
 from proxy.memory.guard import Guard
-from proxy.memory.knowledge import MOST, Knowledge
-from proxy.memory.learning import Learning
-from proxy.memory.mem0 import Mem0, open_mem0
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_store
 from proxy.memory.people import Archived, HeldSessions, Holding, People
-from proxy.memory.plan import Window
 from proxy.memory.pulse import LATE, Pulse
 from proxy.memory.recent import Recent
 from proxy.memory.sealing import codec_of
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.store import Store
-from proxy.memory.summaries import Summaries
+from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.summaries import Summaries
 from proxy.pipeline import Archiving, Memory, Target
 from proxy.practice import Practice
 from proxy.record import Listener, Recorder
-from proxy.traces import KeptTurns, Traces
+from proxy.traces.traces import KeptTurns, Traces
 
 
 def remembered(settings: Settings) -> Memory | None:

@@ -11,8 +11,8 @@ from filters.message import Message
 from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Category, Fact
-from proxy.memory.knowledge import Learnt
-from proxy.memory.learning import Heard, Unfound
+from proxy.memory.facts.knowledge import Learnt
+from proxy.memory.facts.learning import Heard, Unfound
 from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
 

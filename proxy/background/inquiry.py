@@ -9,10 +9,10 @@ import msgspec
 
 from filters.message import Message
 from proxy import kinds
+from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken
 from proxy.memory.unusable import Unusable
 from proxy.pipeline import Target
-from proxy.transcript import transcript
 from proxy.upstream import read_all
 
 _PATH = "/chat/completions"

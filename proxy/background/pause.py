@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from proxy.memory.session import Session
+from proxy.memory.session.session import Session
 from proxy.memory.store import Key
 
 _SLACK: Final = 0.05

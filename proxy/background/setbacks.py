@@ -4,7 +4,7 @@ from typing import Final
 
 from proxy.errors import UpstreamError
 from proxy.memory.store import StoreError
-from proxy.memory.summaries import Unmade
+from proxy.memory.summaries.summaries import Unmade
 from proxy.memory.unusable import Unusable
 
 _MANY: Final = 3

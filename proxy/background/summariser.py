@@ -9,8 +9,8 @@ from filters.message import Message
 from filters.tokens import in_text
 from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
-from proxy.memory.session import Entry
-from proxy.memory.summaries import Notes, Unmade, Unnamed, Useless
+from proxy.memory.session.session import Entry
+from proxy.memory.summaries.summaries import Notes, Unmade, Unnamed, Useless
 from proxy.memory.unusable import Unusable
 
 _TASK: Final = (

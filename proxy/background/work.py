@@ -11,9 +11,9 @@ from proxy.background.outage import Outage
 from proxy.background.setbacks import Setbacks
 from proxy.errors import UpstreamError
 from proxy.memory import lease
-from proxy.memory.session import UNREADABLE, Session, decode
+from proxy.memory.session.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Store, StoreError
-from proxy.memory.summaries import Contended, Unmade
+from proxy.memory.summaries.summaries import Contended, Unmade
 from proxy.memory.unasked import Unasked
 from proxy.memory.unusable import Unusable
 

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
+from proxy.answer.framing import data_of
 from proxy.commands.terminal import Json, show, told
 from proxy.errors import ConfigError
-from proxy.framing import data_of
 from proxy.telemetry.feed import Event
 from proxy.trial import sheet
 

@@ -9,11 +9,11 @@ import msgspec
 from filters.base import RequestFilter
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
+from proxy.admission.loopback import is_loopback_name
 from proxy.configuration import accord, lack, sequence
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
 from proxy.configuration.settings import Pipeline, RecallAids, Settings, Upstream
-from proxy.loopback import is_loopback_name
 
 
 class Finding(msgspec.Struct, frozen=True):

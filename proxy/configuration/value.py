@@ -19,14 +19,14 @@ from pydantic import (
 
 from filters import quantity
 from filters.base import AnswerFilter, Filter, RequestFilter
+from proxy.admission.keys import Keys
+from proxy.admission.loopback import is_loopback_address
 from proxy.configuration import header
 from proxy.configuration.advice import advising
 from proxy.configuration.shelf import Shelf
 from proxy.configuration.step import step
 from proxy.configuration.word import alternatives, is_word, quoted
 from proxy.hostname import ADVICE, is_host_name
-from proxy.keys import Keys
-from proxy.loopback import is_loopback_address
 from proxy.memory import codec
 from proxy.memory.archive.open import open_archive
 from proxy.memory.open import open_store

@@ -29,7 +29,6 @@ TurnkeeperError
 from proxy.errors.error import TurnkeeperError
 from proxy.errors.limit import LimitExceeded
 from proxy.errors.openai_error import openai_error
-from proxy.errors.own import ConfigError, FilterFailed, MemoryUnavailable, ShuttingDown
 from proxy.errors.request import (
     Conflict,
     Forbidden,
@@ -44,6 +43,7 @@ from proxy.errors.request import (
     Unauthorized,
     UnsupportedEncoding,
 )
+from proxy.errors.server import ConfigError, FilterFailed, MemoryUnavailable, ShuttingDown
 from proxy.errors.upstream import (
     UpstreamBroken,
     UpstreamError,

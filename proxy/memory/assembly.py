@@ -4,8 +4,8 @@ import itertools
 
 from filters.line import one_line
 from filters.message import Message
-from proxy.memory.guests import guests
-from proxy.memory.session import Session, message_of
+from proxy.memory.session.guests import guests
+from proxy.memory.session.session import Session, message_of
 
 _LONGEST = 1_000_000
 _LONGEST_NAME = 64

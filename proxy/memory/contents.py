@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import msgspec
 
 from filters.message import Message, epoch_seconds
-from proxy.memory.compaction import fingerprint
-from proxy.memory.functions import modern
-from proxy.memory.heard import entry_of
-from proxy.memory.segment import START, Reach, Segment
-from proxy.memory.session import REASONING, Entry, Session, message_of
-from proxy.memory.speech import is_speech
-from proxy.memory.utterance import uttered
+from proxy.memory.reconcile.heard import entry_of
+from proxy.memory.reconcile.utterance import uttered
+from proxy.memory.session.fingerprint import fingerprint
+from proxy.memory.session.segment import START, Reach, Segment
+from proxy.memory.session.session import REASONING, Entry, Session, message_of
+from proxy.memory.speech.functions import modern
+from proxy.memory.speech.speech import is_speech
 
 _OTHERS = "*"
 _NUMBERED = frozenset({"user", "assistant"})

@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from proxy.memory import bygone
 from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.cold import all_of
 from proxy.memory.contents import contents, summaries
-from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
-from proxy.memory.sql import log
+from proxy.memory.replay import bygone
+from proxy.memory.session.cold import all_of
+from proxy.memory.session.session import UNREADABLE, Entry, Session, decode, encode
+from proxy.memory.sql import wal
 from proxy.memory.store import UNRENEWED, Key, Store, StoreError
 from proxy.memory.unread import Unread
 
@@ -142,7 +142,7 @@ class HeldSessions:
     async def scrub(self) -> None:
         """As the protocol has it."""
         if self._file:
-            await log.empty(self._file)
+            await wal.empty(self._file)
 
     async def _keys(self, tenant: str) -> AsyncIterator[Key]:
         after = ""

@@ -6,18 +6,18 @@ from typing import Final, NamedTuple
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
-from proxy.memory.attempt import UNTOLD, Asking, Attempt
-from proxy.memory.coverage import shown
-from proxy.memory.onesided import Onesided, onesided, rest
-from proxy.memory.parting import parted, without
+from proxy.memory.facts.telling import epoch
 from proxy.memory.recent import Recent
-from proxy.memory.reconcile import marked, missing
-from proxy.memory.replay import Replay, beside
-from proxy.memory.segment import START
-from proxy.memory.session import Session
-from proxy.memory.speech import Speech, spoken
+from proxy.memory.reconcile.reconcile import marked, missing
+from proxy.memory.replay.coverage import shown
+from proxy.memory.replay.onesided import Onesided, onesided, rest
+from proxy.memory.replay.parting import parted, without
+from proxy.memory.replay.replay import Replay, beside
+from proxy.memory.session.retry import UNTOLD, Asking, Attempt
+from proxy.memory.session.segment import START
+from proxy.memory.session.session import Session
+from proxy.memory.speech.speech import Speech, spoken
 from proxy.memory.store import Held, Key
-from proxy.memory.telling import epoch
 
 
 class Reading(NamedTuple):

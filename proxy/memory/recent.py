@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from proxy.memory.session import Session, decode
+from proxy.memory.session.session import Session, decode
 from proxy.memory.store import Held, Key, Listed, Store
 
 _MOST: Final = 32

@@ -6,12 +6,12 @@ from typing import Any, Final
 import msgspec
 
 from filters.message import Message
-from proxy.memory.agents import Agents
 from proxy.memory.contents import numbered, shown
-from proxy.memory.forgotten import Forgotten
-from proxy.memory.newest import Newest
-from proxy.memory.segment import START, Reach, Segment
-from proxy.memory.session import Entry, Session, disorder
+from proxy.memory.session.agents import Agents
+from proxy.memory.session.forgotten import Forgotten
+from proxy.memory.session.newest import Newest
+from proxy.memory.session.segment import START, Reach, Segment
+from proxy.memory.session.session import Entry, Session, disorder
 
 _SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
 _FIELDS: Final = tuple(name for name in Entry.__struct_fields__ if name != "role")

@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound, TurnkeeperError
-from proxy.memory.session import Session, decode, encode
+from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.store import UNRENEWED, Key
 from proxy.page import archived
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
@@ -15,7 +15,7 @@ from proxy.page.room import Room, redirect
 from proxy.place import identifier
 from proxy.rest.sessions import delete
 from proxy.telemetry.account import Account
-from proxy.trace import Trace
+from proxy.traces.trace import Trace
 
 _HERE: Final = "conversations"
 _ON_A_PAGE: Final = 50

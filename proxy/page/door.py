@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.era import Parts
 from proxy.telemetry.feed import Feed
 from proxy.telemetry.standing import Standing
-from proxy.traces import Traces
+from proxy.traces.traces import Traces
 
 _HOUSE: Final = "proxy.page.house"
 _ROOMS: Final = frozenset(

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from filters.unheard import unheard
-from proxy.memory.compaction import corrected
-from proxy.memory.segment import Segment
-from proxy.memory.session import Entry, Session
-from proxy.memory.wording import imprint
+from proxy.memory.session.segment import Segment
+from proxy.memory.session.session import Entry, Session
+from proxy.memory.speech.wording import imprint
+from proxy.memory.summaries.compaction import corrected
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from proxy import body
+from proxy.edge import body
 from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.memory.store import StoreError

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from proxy.endless import Endless
+from proxy.edge.endless import Endless
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room
 from proxy.page.visitor import is_secure

@@ -7,6 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from proxy import wire
+from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
 from proxy.kinds import Kind
 from proxy.page.difference import Filtered, Row, differences, filtered, plain
@@ -16,8 +17,7 @@ from proxy.page.timeline import WIDTH, pictures
 from proxy.pipeline import Target
 from proxy.place import decoded
 from proxy.question import Question
-from proxy.trace import Content, Trace
-from proxy.transcript import Transcript, transcript
+from proxy.traces.trace import Content, Trace
 from proxy.trial import disclosure
 from proxy.trial.explain import explain, written
 from proxy.trial.explanation import Whose

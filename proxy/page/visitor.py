@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
+from proxy.admission.keys import Key, Keys
 from proxy.errors import Forbidden
-from proxy.keys import Key, Keys
 
 SIGNED: Final = "turnkeeper"
 VISIT: Final = "turnkeeper_visit"

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proxy import body
+from proxy.edge import body
 from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, NotFound, RequestError
 from proxy.memory.people import People

@@ -9,17 +9,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy import body, rest, wire
+from proxy import rest, wire
+from proxy.admission.webhook import Webhook
+from proxy.edge import body
 from proxy.era import Parts
 from proxy.errors import RequestError, Unauthorized
-from proxy.memory import lives
-from proxy.memory.lives import Agent
-from proxy.memory.session import Session
+from proxy.memory.reconcile import lives
+from proxy.memory.reconcile.lives import Agent
+from proxy.memory.reconcile.utterance import plausible
+from proxy.memory.session.session import Session
 from proxy.memory.store import Deleted, Key
-from proxy.memory.utterance import plausible
 from proxy.pipeline import Memory
 from proxy.place import identifier
-from proxy.webhook import Webhook
 
 _JOINED, _LEFT, _HISTORY = 101, 102, 103
 

@@ -11,7 +11,7 @@ from proxy import rest, wire
 from proxy.errors import RequestError
 from proxy.memory.contents import Summary, imported, with_summaries
 from proxy.memory.remainder import Remainder, restored
-from proxy.memory.session import Session, decode, encode
+from proxy.memory.session.session import Session, decode, encode
 from proxy.place import decoded, identifier
 from proxy.rest.state import stated
 

@@ -12,7 +12,7 @@ from proxy import rest
 from proxy.errors import NotFound, RequestError
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.knowledge import Knowledge, Learnt
+from proxy.memory.facts.knowledge import Knowledge, Learnt
 
 _LONGEST: Final = 2000
 _PATH: Final = "/v1/memory/users/{id}/facts"

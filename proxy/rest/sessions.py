@@ -13,15 +13,15 @@ from starlette.routing import Route
 
 from proxy import rest, wire
 from proxy.errors import Conflict, NotFound, RequestError
-from proxy.memory.cold import cold_part
-from proxy.memory.compaction import fitted
 from proxy.memory.contents import contents, summaries
 from proxy.memory.remainder import remainder
-from proxy.memory.session import Entry, Session, decode, encode, ordered
+from proxy.memory.session.cold import cold_part
+from proxy.memory.session.session import Entry, Session, decode, encode, ordered
 from proxy.memory.store import Key
+from proxy.memory.summaries.compaction import fitted
 from proxy.pipeline import Memory
 from proxy.rest.carried import OWN, carried, given, identified, known, named
-from proxy.traces import Traces
+from proxy.traces.traces import Traces
 
 ROOT: Final = "/v1/memory/"
 PATH: Final = f"{ROOT}sessions"

@@ -13,8 +13,8 @@ from filters.line import one_line
 from proxy import rest
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.assembly import lines
-from proxy.memory.guests import supposed
-from proxy.memory.session import UNREADABLE, Session, decode, person_of
+from proxy.memory.session.guests import supposed
+from proxy.memory.session.session import UNREADABLE, Session, decode, person_of
 from proxy.memory.store import Key, Listed, Store, StoreError
 from proxy.pipeline import Memory
 

@@ -7,9 +7,9 @@ from typing import Final, NoReturn, Self
 
 import msgspec
 
+from proxy.answer.framing import Framing
 from proxy.breaker import Breaker
 from proxy.errors import UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
-from proxy.framing import Framing
 from proxy.pipeline import Target
 from proxy.question import Request
 from proxy.routing.opening import Opening

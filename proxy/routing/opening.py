@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
+from proxy.answer.framing import Framing, data_of, events
+from proxy.answer.payload import Unreadable, payload
 from proxy.errors import UpstreamBroken, UpstreamRefused
-from proxy.framing import Framing, data_of, events
-from proxy.payload import Unreadable, payload
 
 _MOST_HELD = 16_000_000
 _ERROR = b'"error"'

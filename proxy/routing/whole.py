@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
+from proxy.answer.payload import Unreadable, payload
 from proxy.errors import UpstreamBroken, UpstreamError
-from proxy.payload import Unreadable, payload
 from proxy.routing.opening import refusal
 from proxy.upstream import Headers
 

@@ -7,8 +7,8 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from proxy.edge.reply import OUTLET
 from proxy.errors import HeadTooLarge, RequestError, TooSlow, TurnkeeperError
-from proxy.reply import OUTLET
 from proxy.serving.chunked import Chunked
 from proxy.serving.refusal import refusal
 from proxy.serving.unframed import unframe

@@ -1,8 +1,8 @@
 """What was said in a turn, for a log that may hold it."""
 
 from filters.role import newest_words
+from proxy.answer.transcript import transcript
 from proxy.telemetry.watch import Watch
-from proxy.transcript import transcript
 
 _MOST = 2000
 

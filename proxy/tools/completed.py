@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.answer.transcript import words_of
 from proxy.tools.dialogue import Call, Dialogue
 from proxy.tools.talk import (
     Chunk,
@@ -17,7 +18,6 @@ from proxy.tools.talk import (
     summed,
     tidied,
 )
-from proxy.transcript import words_of
 
 
 class Completed:

@@ -15,8 +15,8 @@ from filters.stated import plain
 from proxy.memory.archive.archive import Category, Found, Query
 from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.knowledge import Knowledge, Learnt, id_of
-from proxy.memory.promises import Promises, Work
+from proxy.memory.facts.knowledge import Knowledge, Learnt, id_of
+from proxy.memory.facts.promises import Promises, Work
 from proxy.memory.store import StoreError
 from proxy.tools.offer import FORGET, RECALL, STORE
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from proxy.answer.framing import Framing
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.framing import Framing
 from proxy.tools.completed import Completed
 from proxy.tools.dialogue import Dialogue, Heard
 from proxy.tools.streamed import Streamed

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from proxy.framing import data_of, events
+from proxy.answer.framing import data_of, events
+from proxy.answer.transcript import words_of
 from proxy.tools.dialogue import Call, Dialogue
 from proxy.tools.talk import (
     Calls,
@@ -18,7 +19,6 @@ from proxy.tools.talk import (
     object_in,
     summed,
 )
-from proxy.transcript import words_of
 
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _DONE = b"[DONE]"

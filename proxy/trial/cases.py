@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from filters.base import AnswerFilter, Context
-from proxy import session, stages, wire
+from proxy import session, wire
+from proxy.answer import stages
 from proxy.configuration.case import Case, Expected, Heard
 from proxy.errors import TurnkeeperError
 from proxy.pipeline import Pipeline

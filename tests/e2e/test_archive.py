@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.session import Entry, Session, encode
+from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.store import Key, StoreError
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer

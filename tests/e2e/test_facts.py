@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from proxy.background import setbacks
-from proxy.memory.segment import START, Reach
-from proxy.memory.session import decode
+from proxy.memory.session.segment import START, Reach
+from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from tests.fake_upstream import FakeUpstream, Received, answer, completion
 from tests.proxy_server import ProxyServer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.transcript import transcript
+from proxy.answer.transcript import transcript
 from tests.fake_upstream import (
     DONE,
     END,

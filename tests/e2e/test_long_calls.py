@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.session import decode
+from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, answer, completion

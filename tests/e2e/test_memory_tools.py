@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.transcript import transcript
+from proxy.answer.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse, stream_of
 
 CONFIG = """

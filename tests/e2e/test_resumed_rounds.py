@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from proxy.answer.transcript import transcript
 from proxy.telemetry.usage import usage_of
-from proxy.transcript import transcript
 from tests.fake_upstream import (
     DONE,
     HANG,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy import body
+from proxy.edge import body
 from tests.proxy_server import ProxyServer
 
 Serve = Callable[..., ProxyServer]

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from proxy.memory.session import decode
+from proxy.answer.transcript import transcript
+from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from proxy.telemetry.usage import usage_of
-from proxy.transcript import transcript
 from tests.fake_upstream import (
     DONE,
     HANG,

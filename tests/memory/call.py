@@ -3,10 +3,10 @@
 import math
 
 from filters.message import Message
-from proxy.memory.answer import Answer, answered
-from proxy.memory.reconcile import taken
-from proxy.memory.session import Session
-from proxy.memory.speech import spoken
+from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.reconcile.reconcile import taken
+from proxy.memory.session.session import Session
+from proxy.memory.speech.speech import spoken
 
 ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
 NOW = 1_700_000_000.0

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.answer import Answer, answered
 from proxy.memory.assembly import lines
-from proxy.memory.cap import cap
 from proxy.memory.contents import contents, imported
+from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.remainder import remainder, restored
-from proxy.memory.session import Entry, Session
+from proxy.memory.session.session import Entry, Session
+from proxy.memory.summaries.cap import cap
 from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
 
 texts = st.sampled_from(["", "Hi", "Hi there", "Hi there. Yes.", "<continue>", "Hm {very calm} {very sad}"])

@@ -12,7 +12,7 @@ from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.open import open_store
 from proxy.memory.people import HeldSessions, People
-from proxy.memory.session import Entry, Session, encode
+from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.store import Key, Store, StoreError
 from proxy.memory.unread import Unread
 from proxy.memory.volatile import VolatileStore

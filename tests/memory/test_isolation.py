@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.plan import Window
 from proxy.memory.recent import Recent
-from proxy.memory.session import decode
+from proxy.memory.session.session import decode
 from proxy.memory.store import Key, Store
+from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said
 from tests.fake_upstream import stream_of

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from proxy.memory.lease import lease
-from proxy.memory.plan import Window
-from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.session.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Store
-from proxy.memory.summaries import Summaries
+from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.summaries import Summaries
 from tests.memory.conftest import FORGETFUL, Open
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from proxy.memory.archive.lexicon import Scope
 from proxy.memory.codec import Identity
 from proxy.memory.open import open_store
 from proxy.memory.people import HeldSessions, People
-from proxy.memory.session import Entry, Session, encode
+from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.store import Key, StoreError
 
 pytestmark = pytest.mark.anyio

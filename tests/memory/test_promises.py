@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from proxy.memory import promises
-from proxy.memory.promises import Promises
+from proxy.memory.facts import promises
+from proxy.memory.facts.promises import Promises
 from proxy.memory.store import StoreError
 
 pytestmark = pytest.mark.anyio

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory import codec
-from proxy.memory.answer import Answer, answered
 from proxy.memory.open import open_store
 from proxy.memory.recall import known, laid, recalled
 from proxy.memory.recent import Recent
-from proxy.memory.session import Session, decode, encode
+from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.store import Held, Key, Store, StoreError
 from tests.memory.call import asked, reconcile
 

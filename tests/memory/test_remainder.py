@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from filters.group import FUNCTION
 from filters.message import Message
-from proxy.memory.agents import Agents
-from proxy.memory.answer import Answer, answered
 from proxy.memory.contents import contents, imported
-from proxy.memory.functions import held as functions_held
+from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.remainder import Remainder, remainder, restored
-from proxy.memory.segment import START, Reach
-from proxy.memory.session import Entry, Session
+from proxy.memory.session.agents import Agents
+from proxy.memory.session.segment import START, Reach
+from proxy.memory.session.session import Entry, Session
+from proxy.memory.speech.functions import held as functions_held
 from proxy.wire import read_messages
 from tests.memory.call import NOW, asked, message, reconcile
 from tests.memory.test_contents import windows

@@ -19,8 +19,8 @@ from proxy.configuration import plugin
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.segment import Segment
-from proxy.memory.session import decode, encode
+from proxy.memory.session.segment import Segment
+from proxy.memory.session.session import decode, encode
 from proxy.memory.store import Key
 from proxy.page.examples import TITLES, example
 from tests.fake_upstream import CLOSE, DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from proxy.admission.keys import Keys
 from proxy.errors import Forbidden
-from proxy.keys import Keys
 from proxy.page.visitor import LASTS, Visitor, check, signed, visitor
 
 KEYS = Keys.parse("one:secret-1,two:secret-2,one:secret-3:chat")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from proxy.edge.hangup import ClientGone, until_gone
+from proxy.edge.reply import Reply
 from proxy.errors import Superseded
 from proxy.flight import InFlight
-from proxy.hangup import ClientGone, until_gone
 from proxy.memory.store import Key
-from proxy.reply import Reply
 from proxy.supersession import Asked
 from proxy.wire import Call
 from tests.calls import call_of

@@ -10,12 +10,12 @@ import pytest
 from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.open import open_store
-from proxy.memory.plan import Window
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import laid
 from proxy.memory.recent import Recent
-from proxy.memory.session import Session, decode
+from proxy.memory.session.session import Session, decode
 from proxy.memory.store import Key, Store, StoreError, Unreadable
+from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said
 from tests.fake_upstream import stream_of

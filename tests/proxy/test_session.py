@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy import session
+from proxy.edge.query import query_of
 from proxy.place import Place
 from proxy.proof import Proof
-from proxy.query import query_of
 from proxy.session import SESSION_PLACES, USER_PLACES, Identity, Places, header_value
 from tests.calls import call_of
 

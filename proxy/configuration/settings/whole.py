@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from proxy.admission.keys import Keys
 from proxy.configuration.advice import advising, elsewhere
 from proxy.configuration.part import Part
 from proxy.configuration.settings.limits import Limits
@@ -16,7 +17,6 @@ from proxy.configuration.settings.traces import Traces
 from proxy.configuration.settings.upstream import Upstream
 from proxy.configuration.settings.webhooks import Webhooks
 from proxy.configuration.value import Frozen, KnownKeys, Name, at_least_one
-from proxy.keys import Keys
 
 
 def _told_of(given: Webhooks, info: ValidationInfo) -> Webhooks:

@@ -8,7 +8,7 @@ import msgspec
 
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.vector import Vector
-from proxy.memory.session import Entry, Session
+from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
 
 Category = Literal["core", "daily", "conversation"]

@@ -14,7 +14,7 @@ import msgspec
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.moved import pages
-from proxy.memory.session import UNREADABLE, Session, anew, decode
+from proxy.memory.session.session import UNREADABLE, Session, anew, decode
 from proxy.memory.store import APART, Key, Store, StoreError, Unreadable
 
 _log = logging.getLogger("turnkeeper")

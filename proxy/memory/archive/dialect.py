@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.archive.words import DOCUMENT, EXPIRED, FACT, PASSAGE, TURN
+from proxy.memory.archive.statements import DOCUMENT, EXPIRED, FACT, PASSAGE, TURN
 from proxy.memory.sql.statement import Statement
 
 

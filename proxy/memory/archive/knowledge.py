@@ -8,8 +8,7 @@ from proxy.memory.archive.archive import Chunk, Fact
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.oblivion import buried_at, refuses
 from proxy.memory.archive.shelf import Line, Shelf
-from proxy.memory.archive.steps import Steps, asked, first, owner_for, owner_of, who
-from proxy.memory.archive.words import (
+from proxy.memory.archive.statements import (
     DOCUMENT,
     DOCUMENTS,
     FACT,
@@ -24,6 +23,7 @@ from proxy.memory.archive.words import (
     PUT_FACT,
     SUPERSEDE,
 )
+from proxy.memory.archive.steps import Steps, asked, first, owner_for, owner_of, who
 from proxy.memory.sql.statement import shown, stored
 from proxy.memory.store import Key
 

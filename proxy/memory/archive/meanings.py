@@ -10,9 +10,7 @@ from proxy.memory.archive.archive import Chunk, Fact, Meaning, Unmeant
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
-from proxy.memory.archive.steps import Rows, Steps, asked, first
-from proxy.memory.archive.vector import Vector, cosine, packed, sign
-from proxy.memory.archive.words import (
+from proxy.memory.archive.statements import (
     DOCUMENT,
     FACT,
     INDEXED_ANEW,
@@ -24,7 +22,9 @@ from proxy.memory.archive.words import (
     UNMEANT,
     UP_TO_DATE,
 )
-from proxy.memory.session import Entry
+from proxy.memory.archive.steps import Rows, Steps, asked, first
+from proxy.memory.archive.vector import Vector, cosine, packed, sign
+from proxy.memory.session.session import Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key, StoreError
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.session import UNREADABLE, Entry, Session, anew, decode
+from proxy.memory.session.session import UNREADABLE, Entry, Session, anew, decode
 from proxy.memory.store import Key, Store, Unreadable
 
 _AT_ONCE: Final = 100

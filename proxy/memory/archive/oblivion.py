@@ -6,8 +6,7 @@ from proxy.memory.archive.archive import Buried, Gone
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
-from proxy.memory.archive.steps import Steps, asked, first, owner_of
-from proxy.memory.archive.words import (
+from proxy.memory.archive.statements import (
     BURIED,
     ENTOMB,
     FACT,
@@ -29,6 +28,7 @@ from proxy.memory.archive.words import (
     TOMBSTONE,
     UNEARTH,
 )
+from proxy.memory.archive.steps import Steps, asked, first, owner_of
 from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, DELETION_KEPT, Key
 

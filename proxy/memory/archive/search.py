@@ -11,9 +11,9 @@ from proxy.memory.archive.meanings import alike
 from proxy.memory.archive.moments import Span, spans
 from proxy.memory.archive.ranking import Passage, Question, Ranked, Worths, ranked, worths
 from proxy.memory.archive.shelf import Shelf
+from proxy.memory.archive.statements import DOCUMENT, DURING, FACT, OWNED, TURN
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
-from proxy.memory.archive.words import DOCUMENT, DURING, FACT, OWNED, TURN
-from proxy.memory.session import UNREADABLE, Entry
+from proxy.memory.session.session import UNREADABLE, Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key
 

@@ -7,8 +7,8 @@ import msgspec
 
 from proxy.memory.archive.dialect import Dialect
 from proxy.memory.archive.lexicon import Lexicon, Scope
+from proxy.memory.archive.statements import NO_PASSAGE, NO_VECTOR, PUT_PASSAGE
 from proxy.memory.archive.steps import Steps, asked, first
-from proxy.memory.archive.words import NO_PASSAGE, NO_VECTOR, PUT_PASSAGE
 from proxy.memory.codec import Codec
 from proxy.memory.store import Key
 

@@ -11,7 +11,7 @@ from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.vector import Vector
-from proxy.memory.session import Entry, Session
+from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.memory.archive.engine import Work
 from proxy.memory.archive.steps import Rows, Steps
-from proxy.memory.sql import log
+from proxy.memory.sql import wal
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File
 from proxy.memory.sql.writer import Writer
@@ -78,7 +78,7 @@ class SqliteEngine:
         before = await self._submitted(partial(_merge, -_MERGED_AT_ONCE))
         while before:
             before = await self._submitted(partial(_merge, _MERGED_AT_ONCE))
-        await log.empty(self._file.path)
+        await wal.empty(self._file.path)
 
     async def ping(self) -> None:
         """As the protocol has it."""

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.archive.words import NEW_PERSON, PERSON_ID
+from proxy.memory.archive.statements import NEW_PERSON, PERSON_ID
 from proxy.memory.sql.statement import Arguments, Statement, stored
 
 T = TypeVar("T")

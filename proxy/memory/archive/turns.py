@@ -8,9 +8,7 @@ from typing import NamedTuple
 from proxy.memory.archive.archive import Turn
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Line, Shelf
-from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
-from proxy.memory.archive.welcome import Part, welcome
-from proxy.memory.archive.words import (
+from proxy.memory.archive.statements import (
     END,
     KEPT,
     LAST_TALK,
@@ -25,7 +23,9 @@ from proxy.memory.archive.words import (
     TURNS,
     TURNS_OF,
 )
-from proxy.memory.session import Entry, Session
+from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
+from proxy.memory.archive.welcome import Part, welcome
+from proxy.memory.session.session import Entry, Session
 from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, Key
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Line, Shelf
+from proxy.memory.archive.statements import NO_UNPLACED, OF_TALK, TURN, UNPLACED
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for
 from proxy.memory.archive.turns import indexed
-from proxy.memory.archive.words import NO_UNPLACED, OF_TALK, TURN, UNPLACED
-from proxy.memory.guests import guests, supposed
-from proxy.memory.session import UNREADABLE, Entry
+from proxy.memory.session.guests import guests, supposed
+from proxy.memory.session.session import UNREADABLE, Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key
 

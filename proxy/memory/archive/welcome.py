@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from proxy.memory.archive.oblivion import buried_at, refuses
+from proxy.memory.archive.statements import PERSON, SESSION, STRANGERS
 from proxy.memory.archive.steps import Steps
-from proxy.memory.archive.words import PERSON, SESSION, STRANGERS
-from proxy.memory.guests import NOBODY, guests
-from proxy.memory.session import Entry, Session
+from proxy.memory.session.guests import NOBODY, guests
+from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
 
 

@@ -19,7 +19,7 @@ from proxy.memory.codec import Identity
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.open import open_store
-from proxy.memory.session import Entry, Session, encode
+from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key, Store, StoreError
 

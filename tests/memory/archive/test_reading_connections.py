@@ -11,7 +11,7 @@ from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, first
 from proxy.memory.codec import Identity
 from proxy.memory.encryption import Encryption
-from proxy.memory.session import Entry, Session
+from proxy.memory.session.session import Entry, Session
 from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key, StoreError
 

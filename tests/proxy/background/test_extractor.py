@@ -12,7 +12,7 @@ from proxy.background.extractor import FORM, Extractor
 from proxy.background.inquiry import Silence
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
-from proxy.memory.learning import Heard, Unfound
+from proxy.memory.facts.learning import Heard, Unfound
 from proxy.memory.unasked import Unasked
 from tests.scripted_model import fact
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.answer.framing import Framing
 from proxy.errors import UpstreamBroken
-from proxy.framing import Framing
 from proxy.routing.opening import Opening
 from tests.fake_upstream import ROLE, USAGE, delta
 

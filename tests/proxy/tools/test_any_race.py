@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.fallback import Fallback
 from proxy.telemetry.tries import Tries
 from proxy.tools import Offer, Tools
-from proxy.transcript import transcript
 from tests.fake_upstream import ROLE, delta, stream_of
 from tests.ready import pipeline_of
 from tests.rounds import OWN, SSE, Kit, calling

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.memory.archive.finder import Finder, Likeness
 from proxy.memory.archive.lexicon import Scope
-from proxy.memory.knowledge import Knowledge
+from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.store import StoreError
 from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
 from tests.hurried_loop import run

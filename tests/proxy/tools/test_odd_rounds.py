@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken
 from proxy.tools import offered
-from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
 from tests.rounds import JSON, SSE, chunks, shown
 

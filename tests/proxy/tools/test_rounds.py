@@ -5,9 +5,9 @@ import json
 import pytest
 from msgspec import Raw
 
+from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamRefused
 from proxy.tools import TOOLS, Dialogue, Offer, Rounds, Tools, offered
-from proxy.transcript import transcript
 from tests.fake_upstream import DONE, ROLE, delta, stream_of
 from tests.rounds import DUE, JSON, OWN, SSE, Answer, Kit, calling, chunks, shown, usage
 

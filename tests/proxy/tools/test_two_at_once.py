@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamTimeout
 from proxy.tools import Dialogue, Offer, Rounds, Tools
-from proxy.transcript import transcript
 from tests.fake_upstream import stream_of
 from tests.rounds import DUE, OWN, Answer, Kit, calling
 

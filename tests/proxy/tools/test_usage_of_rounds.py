@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from proxy.answer.transcript import transcript
 from proxy.telemetry.usage import usage_of
-from proxy.transcript import transcript
 from tests.fake_upstream import DONE, delta, event
 from tests.rounds import JSON, chunks, shown
 

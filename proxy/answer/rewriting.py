@@ -1,0 +1,185 @@
+"""An answer on its way through the answer filters; bytes in which they change nothing stay as they came."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from filters.base import AnswerFilter, Context, Delta
+from proxy.answer.framing import data_of, events, lines_beside_data
+from proxy.answer.payload import Unreadable, payload, written
+from proxy.answer.stages import Stages, joined
+from proxy.errors import UpstreamBroken
+
+Chunk = dict[str, Any]
+_SPEECHLESS = (b"null", b"true", b"false")
+_OPENS = (b"{", b"[", b'"')
+
+
+class Rewriting:
+    """One answer's filters: stages for each of its choices, opened with its first delta.
+
+    What they cannot read does not pass them: ``unread`` says so, and nothing follows it.
+    """
+
+    def __init__(self, filters: Iterable[AnswerFilter], context: Context) -> None:
+        self._filters = tuple(filters)
+        self._context = context
+        self._choices = {0: Stages(self._filters, context)}
+        self._filtering = bool(self._choices[0])
+        self._name: Mapping[str, Any] = {}
+        self._last: Chunk = {}
+        self._over = False
+        self.begun = False
+        self.unread: UpstreamBroken | None = None
+
+    @property
+    def filtered(self) -> bool:
+        """Whether anything looks at what passes."""
+        return self._filtering or bool(self._name)
+
+    def under(self, name: Mapping[str, Any]) -> None:
+        """From now on all bear this id and time: something has been said under them, and by whom."""
+        self._name = name
+
+    def first(self) -> bytes:
+        """Events to stand before the stream's own; none when it is called again."""
+        stated = [] if self.begun else [each.first(self._context) for each in self._filters]
+        self.begun = True
+        return b"".join(event_of(chunk) for chunk in stated if chunk is not None)
+
+    def feed(self, whole: bytes) -> bytes:
+        """Whole events as they go on, up to one that cannot be read."""
+        if not self.filtered:
+            return whole
+        passed: list[bytes] = []
+        try:
+            for event in () if self.unread else events(whole):
+                passed.append(self._event(event))  # noqa: PERF401 - what came before a fault is kept
+        except Unreadable:
+            if not self._over:  # what comes behind the end says nothing
+                self.unread = _unread("an event")
+        return b"".join(passed)
+
+    def close(self) -> bytes:
+        """Ends every choice that has not ended; what they held back, as events."""
+        choices, self._choices = self._choices, {}  # whatever is said behind an end has stages of its own
+        held = {index: stages.close() for index, stages in choices.items()}
+        return b"".join(event_of(self._alone(index, delta)) for index, delta in held.items() if delta)
+
+    def whole(self, body: bytes) -> bytes:
+        """A whole answer, each message as one large delta; raises UpstreamBroken for what is none."""
+        if not self._filtering:
+            return body
+        try:
+            answer = _chunk(body)
+        except Unreadable:
+            raise _unread("an answer") from None
+        changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
+        return written(answer) if any(changed) else body
+
+    def _event(self, event: bytes) -> bytes:
+        data = data_of(event)
+        if data == b"[DONE]":
+            self._over = True
+            return self.close() + event
+        if not data or data in _SPEECHLESS:
+            return event
+        if not self._filtering:
+            return self._renamed(event, data)
+        if data.lstrip()[:1] not in _OPENS:
+            return b""  # words that no client of this protocol reads may still be words
+        self._last = chunk = _chunk(data)
+        # Some say all of it once more in their last chunk, as a message beside the delta.
+        again = [self._message(choice, self._anew()) for choice in _choices(chunk) if "message" in choice]
+        renamed = self._rename(chunk) or any(again)
+        passed = [self._choice(choice) for choice in _choices(chunk)]
+        before = b"".join(held for held, _ in passed)
+        changed = renamed or any(change for _, change in passed)
+        return before + (event_of(chunk, lines_beside_data(event)) if changed else event)
+
+    def _choice(self, choice: dict[str, Any]) -> tuple[bytes, bool]:
+        """Passes a choice's delta on; what must be said before it finishes, and whether it has changed."""
+        given = choice.get("delta")
+        delta: Delta = given if isinstance(given, dict) else {}
+        stages = self._stages(choice)
+        fed = stages.feed(delta) if delta else delta
+        held = self._ended(choice) if choice.get("finish_reason") else {}
+        if held:
+            choice["delta"] = {}
+            return event_of(self._alone(_index(choice), joined(fed, held))), True
+        if fed is not delta:
+            choice["delta"] = fed
+        return b"", fed is not delta
+
+    def _ended(self, choice: Mapping[str, Any]) -> Delta:
+        return self._choices.pop(_index(choice)).close()
+
+    def _renamed(self, event: bytes, data: bytes) -> bytes:
+        try:
+            chunk = _chunk(data)
+        except Unreadable:
+            return event
+        return event_of(chunk, lines_beside_data(event)) if self._rename(chunk) else event
+
+    def _rename(self, chunk: Chunk) -> bool:
+        """Puts a chunk under the name that was used already; that the assistant speaks was said with it."""
+        if not (self._name and "id" in chunk):
+            return False
+        chunk.update(self._name)
+        for choice in _choices(chunk):
+            delta = choice.get("delta")
+            if isinstance(delta, dict) and not _index(choice):
+                choice["delta"] = {name: value for name, value in delta.items() if name != "role"}
+        return True
+
+    def _message(self, choice: dict[str, Any], stages: Stages) -> bool:
+        """Passes a whole message on; whether it has changed."""
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            return False
+        try:
+            choice["message"] = passed = joined(stages.feed(message), stages.close())
+        finally:
+            stages.close()
+        return passed != message
+
+    def _anew(self) -> Stages:
+        return Stages(self._filters, self._context)
+
+    def _stages(self, choice: Mapping[str, Any]) -> Stages:
+        index = _index(choice)
+        if index not in self._choices:
+            self._choices[index] = self._anew()
+        return self._choices[index]
+
+    def _alone(self, index: int, delta: Delta) -> Chunk:
+        """A chunk like the last one, with nothing in it but one delta."""
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        base = {name: value for name, value in self._last.items() if name not in {"choices", "usage"}}
+        return {**base, "choices": [choice]}
+
+
+def event_of(chunk: Mapping[str, Any], beside: bytes = b"") -> bytes:
+    """A chunk as an event, with the lines that stood beside its data."""
+    return beside + b"data: " + written(chunk) + b"\n\n"
+
+
+def _chunk(data: bytes) -> Chunk:
+    """A JSON object; raises Unreadable for all else."""
+    chunk = payload(data)
+    if not isinstance(chunk, dict):
+        raise Unreadable
+    return chunk
+
+
+def _unread(what: str) -> UpstreamBroken:
+    return UpstreamBroken(f"The upstream sent {what} that cannot be read; nothing unread passes the filters.")
+
+
+def _choices(chunk: Chunk) -> list[dict[str, Any]]:
+    choices = chunk.get("choices")
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+
+
+def _index(choice: Mapping[str, Any]) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0

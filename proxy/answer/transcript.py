@@ -1,0 +1,174 @@
+"""What an answer said, read back from the bytes that went to the client."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.answer.calls import put_together, stands
+from proxy.answer.framing import DONE, data_of, events
+from proxy.answer.payload import Unreadable, payload
+
+
+class Transcript(msgspec.Struct, frozen=True, gc=False):
+    """The first choice of an answer; ``finished`` is false where it broke off before its end."""
+
+    text: str = ""
+    tool_calls: list[dict[str, Any]] | None = None
+    reasoning: str | None = None
+    finished: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether anything that could be heard, or carried out, went to the client."""
+        return bool(self.text.strip() or self.tool_calls)
+
+    @property
+    def whole_calls(self) -> list[dict[str, Any]] | None:
+        """The tool calls less those that broke off with the answer: nobody can carry them out."""
+        calls = self.tool_calls or []
+        return (calls if self.finished else [call for call in calls if stands(call)]) or None
+
+
+def transcript(sent: bytes) -> Transcript:
+    """What was said in the bytes of an answer, a stream's or a whole one's."""
+    return _of_whole(sent) if sent.lstrip()[:1] == b"{" else _of_stream(sent)
+
+
+def _of_stream(sent: bytes) -> Transcript:
+    payloads = [data for data in _payloads(sent) if data]
+    if DONE in payloads:  # what comes behind it, clients do not read
+        payloads = payloads[: payloads.index(DONE)]
+    plain = _plain(payloads)
+    if plain is not None:
+        return plain
+    deltas, finished = [], False
+    for chunk in _chunks(payloads):
+        for choice in _first(chunk):
+            deltas.append(choice.get("delta"))
+            finished = finished or bool(choice.get("finish_reason"))
+    said = [delta for delta in deltas if isinstance(delta, dict)]
+    return Transcript(_text(said), put_together(said), _reasoning(said), finished)
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    refusal: Any = None
+    audio: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it carries words and nothing else."""
+        called = self.tool_calls or self.function_call
+        return not (called or self.refusal or self.audio or self.reasoning or self.reasoning_content)
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    index: int | None = 0
+    finish_reason: Any = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] = []
+
+
+_decoder = msgspec.json.Decoder(list[_Chunk])
+
+
+def _plain(payloads: Sequence[bytes]) -> Transcript | None:
+    """The transcript of an answer that is nothing but words, as nearly all are: four times as fast."""
+    try:
+        chunks = _decoder.decode(b"[" + b",".join(payloads) + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    choices = [choice for chunk in chunks for choice in chunk.choices if not choice.index]
+    deltas = [choice.delta for choice in choices if choice.delta is not None]
+    if not all(delta.is_plain for delta in deltas):
+        return None
+    finished = any(choice.finish_reason for choice in choices)
+    return Transcript("".join([delta.content for delta in deltas if delta.content]), finished=finished)
+
+
+def _chunks(payloads: Sequence[bytes]) -> list[dict[str, Any]]:
+    try:
+        # One call of the decoder takes a fifth of what one for each event takes.
+        chunks = msgspec.json.decode(b"[" + b",".join(payloads) + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunks = map(_decoded, payloads)
+    return [chunk for chunk in chunks if isinstance(chunk, dict)]
+
+
+def _payloads(sent: bytes) -> Iterator[bytes]:
+    if b"\r" in sent:
+        yield from map(data_of, events(sent))
+        return
+    for event in sent.split(b"\n\n"):
+        plain = event.startswith(b"data: ") and b"\n" not in event
+        yield event[6:] if plain else data_of(event)
+
+
+def _of_whole(sent: bytes) -> Transcript:
+    messages = [choice.get("message") for choice in _first(_decoded(sent) or {})]
+    said = [message for message in messages if isinstance(message, dict)]
+    return Transcript(_text(said), put_together(said), _reasoning(said), finished=bool(said))
+
+
+def _decoded(data: bytes) -> dict[str, Any] | None:
+    try:
+        chunk = payload(data)
+    except Unreadable:
+        return None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _first(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = chunk.get("choices")
+    if not isinstance(choices, list):
+        return []
+    return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
+
+
+def words_of(said: Mapping[str, Any]) -> str:
+    """The words of a delta or a message, in one text or in parts; a thought is none."""
+    content = said.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    return "".join(_words_in(part) for part in parts if isinstance(part, dict))
+
+
+def _words_in(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    words = part.get(kind) if kind in ("text", "refusal") else None
+    return words if isinstance(words, str) else ""
+
+
+def _text(said: Iterable[dict[str, Any]]) -> str:
+    spoken = []
+    for delta in said:
+        audio = delta.get("audio")
+        words = words_of(delta) or delta.get("refusal")
+        if not words and isinstance(audio, dict):
+            words = audio.get("transcript")
+        if isinstance(words, str):
+            spoken.append(words)
+    return "".join(spoken)
+
+
+def _reasoning(said: Iterable[dict[str, Any]]) -> str | None:
+    """What the model thought, under any of the names that servers give it."""
+    return "".join(map(_thought, said)) or None
+
+
+def _thought(delta: Mapping[str, Any]) -> str:
+    thought = delta.get("reasoning_content") or delta.get("reasoning")
+    if isinstance(thought, str):
+        return thought
+    content = delta.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else ()
+    return "".join(words_of({"content": part.get("thinking")}) for part in parts)

@@ -1,0 +1,206 @@
+"""Facts that are learnt from what callers said: which turns are due, and what becomes of them."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Final, Protocol
+
+import msgspec
+
+from filters.tokens import in_text
+from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.lexicon import Scope
+from proxy.memory.facts.knowledge import Knowledge, Learnt
+from proxy.memory.session.cold import all_of
+from proxy.memory.session.segment import Reach
+from proxy.memory.session.session import Entry, Session, anew, decode, encode
+from proxy.memory.store import UNRENEWED, Key, Store
+from proxy.memory.unusable import Unusable
+
+MANY: Final = 6
+"""So many messages of callers are worth asking a model while the conversation goes on."""
+_SPOKEN: Final = frozenset({None, "asr", "message"})
+_MOST: Final = 4000
+_ATTEMPTS: Final = 10
+_TRIES: Final = 3
+
+_log = logging.getLogger("turnkeeper")
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What a person said in one message: where (``session/life/turn``), and when, in epoch seconds."""
+
+    place: str
+    text: str
+    at: float
+
+
+class Unfound(Unusable):
+    """A model's answer is no list of facts."""
+
+
+class Finder(Protocol):
+    """Whoever finds facts in what one person said."""
+
+    async def facts(
+        self, said: Sequence[Heard], known: Sequence[Fact], *, last: str | None
+    ) -> Sequence[Learnt]:
+        """What is new beside what is ``known``; ``last`` is the model that the session asked last.
+
+        Raises Unfound, UpstreamError where no model answers, and Unasked where there is none.
+        """
+        ...
+
+
+class Learning:
+    """Finds facts in sessions, in what their speakers said and nobody else.
+
+    It looks at a session when enough was said, when nothing was said for ``pause`` seconds, and when a life
+    of it is over.
+    """
+
+    name: Final = "facts"
+    bridges: Final = False
+
+    def __init__(
+        self,
+        store: Store,
+        knowledge: Knowledge,
+        finder: Finder,
+        *,
+        pause: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._knowledge = knowledge
+        self._finder = finder
+        self._pause = pause
+        self._clock = clock
+
+    @property
+    def after(self) -> float:
+        """A pause is due when nothing is written any more."""
+        return self._pause
+
+    def due(self, session: Session) -> bool:
+        """Whether there is anything to look at now."""
+        paused = self._clock() - session.updated >= self._pause
+        if not (paused or _may_be_urgent(session)):
+            return False
+        new = unheard_of(session, session.entries)
+        if not new:
+            return False
+        is_urgent = new[0].life < session.life or _has_moved(session)
+        return is_urgent or len(new) >= MANY or paused
+
+    async def do(self, key: Key, unusable: int) -> bool:
+        """Looks at what is due, or a part of it; whether there was anything.
+
+        What a model cannot be made to answer usefully is passed over after three such answers in a row.
+        """
+        began = self._clock()
+        session = await self._read(key)
+        if session is None or not self.due(session):
+            return False
+        batch = _batch(unheard_of(session, await self._entries(key, session)))
+        await self._learn(key, session, batch, at=began, passing_over=unusable >= _TRIES)
+        await self._mark(key, session, batch[-1].place)
+        return True
+
+    async def stand_in(self, key: Key) -> None:
+        """Nothing stands in for a fact: the turns wait for the model."""
+
+    async def _learn(
+        self, key: Key, session: Session, batch: Sequence[Entry], *, at: float, passing_over: bool
+    ) -> None:
+        """``at`` is when the words were read: a person who is forgotten later stays forgotten."""
+        for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
+            said = [heard(key, entry) for entry in batch if speaker(session, entry) == name]
+            person = Scope(key.tenant, name)
+            try:
+                found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
+            except Unfound:
+                if not passing_over:
+                    raise
+                _log.warning("No model finds facts in some turns; they are passed over")
+                continue
+            if found and await self._is_gone(key, session):
+                return
+            for learnt in found:
+                await self._knowledge.learn(person, learnt, key=learnt.evidence[0], at=at)
+
+    async def _entries(self, key: Key, session: Session) -> Sequence[Entry]:
+        """All that may not have been looked at."""
+        if _has_moved(session):
+            return await all_of(self._store, key, session)
+        return session.entries
+
+    async def _read(self, key: Key) -> Session | None:
+        held = await self._store.read(key)
+        return decode(held.blob) if held else None
+
+    async def _is_gone(self, key: Key, former: Session) -> bool:
+        """Whether a session was deleted meanwhile, be there a new one under its name by now."""
+        session = await self._read(key)
+        return session is None or anew(session, former)
+
+    async def _mark(self, key: Key, former: Session, reach: Reach) -> None:
+        for _ in range(_ATTEMPTS):
+            held = await self._store.read(key)
+            if held is None or anew(session := decode(held.blob), former) or session.learnt >= reach:
+                return
+            blob = encode(msgspec.structs.replace(session, learnt=reach))
+            if await self._store.write(key, blob, version=held.version, ttl=UNRENEWED):
+                return
+
+
+def _may_be_urgent(session: Session) -> bool:
+    """Told at a glance: whether so much was said, or a life is over, that no pause need be waited for."""
+    entries = session.entries
+    place = -min(MANY, len(entries))
+    return bool(entries) and (entries[place].place > session.learnt or entries[0].life < session.life)
+
+
+def _has_moved(session: Session) -> bool:
+    """Whether turns may have moved to the cold part before they were looked at."""
+    return session.moved > 0 and session.entries[0].place > session.learnt
+
+
+def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
+    """The messages of callers that were not looked at; whose nobody knows, or that nobody said, are none."""
+    return [
+        entry
+        for entry in entries
+        if entry.place > session.learnt
+        and entry.role == "user"
+        and entry.source in _SPOKEN
+        and entry.text.strip()
+        and speaker(session, entry)
+    ]
+
+
+def speaker(session: Session, entry: Entry) -> str | None:
+    """Who said it: whom the message names, else the session's person; nobody, where that may be another."""
+    if entry.user not in {None, session.alias}:
+        return entry.user
+    return None if session.shared else session.user
+
+
+def heard(key: Key, entry: Entry) -> Heard:
+    """A message as it is looked at."""
+    place = f"{key.session}/{entry.life}/{entry.turn}"
+    return Heard(place, entry.text, entry.at)
+
+
+def _batch(entries: Sequence[Entry]) -> list[Entry]:
+    """The first of them, whole turns, no more than a small model can be shown at once."""
+    batch: list[Entry] = []
+    left = _MOST
+    for _, turn in groupby(entries, key=lambda entry: entry.place):
+        said = list(turn)
+        left -= sum(in_text(entry.text) for entry in said)
+        if left < 0 and batch:
+            break
+        batch += said
+    return batch

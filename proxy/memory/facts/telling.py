@@ -1,0 +1,63 @@
+"""What a turn tells of a person's facts: a head that stands still, and a tail that may change."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from proxy.memory.archive.archive import Fact
+from proxy.memory.session.session import Session
+from proxy.memory.session.told import Told
+
+_BYTES = 8
+
+
+class Telling(NamedTuple):
+    """Facts for the head of a prompt and for its tail; ``told`` is what the session is to keep of it."""
+
+    told: Told
+    head: tuple[Fact, ...]
+    tail: tuple[Fact, ...]
+
+
+def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
+    """Bytes that change when a life begins and when its turns are compacted, and not from turn to turn.
+
+    ``injecting`` is whether summaries are shown; else a compaction is turns that move out.
+    """
+    if not (injecting and session.summaries):
+        return b"%d.%d" % (life, session.moved)
+    told = repr((life, [(segment.reach, segment.text) for segment in session.summaries]))
+    return blake2b(told.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
+
+
+def telling(  # noqa: PLR0913 - who is told of, when, and how much
+    before: Told | None, at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: float
+) -> Telling:
+    """What to tell at an epoch, where ``before`` is what the session was told last.
+
+    As long as all of that is known it stands still, and what else is known now goes to the tail. Once some of
+    it was removed, replaced or has expired, all is put together anew; a correction stands in its place.
+    """
+    by_id = {fact.id: fact for fact in known}
+    if before is None or (before.person, before.epoch) != (person, at):
+        return _anew(at, person, known, limit=limit, now=now)
+    head = tuple(by_id[name] for name in before.facts if name in by_id)
+    if len(head) < len(before.facts):
+        return _anew(at, person, known, limit=limit, now=now)
+    settled = {*before.facts, *before.others}
+    later = [fact for fact in known if fact.id not in settled]
+    return Telling(before, head, tuple(later[-limit:]))
+
+
+def _anew(at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: float) -> Telling:
+    """The most important facts, in the order in which they came to be known."""
+    chosen = {one.id for one in sorted(known, key=lambda one: (-one.importance, -one.created))[:limit]}
+    head = tuple(fact for fact in known if fact.id in chosen)
+    told = Told(
+        person=person,
+        epoch=at,
+        at=now,
+        facts=tuple(fact.id for fact in head),
+        others=tuple(fact.id for fact in known if fact.id not in chosen),
+    )
+    return Telling(told, head, ())

@@ -1,0 +1,86 @@
+"""A window that shows the newest that is held, line by line: most windows do, and a glance tells."""
+
+from collections.abc import Sequence
+
+from filters.message import Message
+from filters.role import newest_user
+from proxy.memory.replay.line import NEW, Line, kinship, number_of
+from proxy.memory.session.session import Entry
+from proxy.memory.speech.wording import same
+
+
+def straight(
+    entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool, again: bool
+) -> list[int] | None:
+    """The places of a window that shows, line by line, the newest that is held, and perhaps one line more.
+
+    It may show whole turns more, where turns are numbered: those of calls that are yet to be recorded.
+    Answers may be spelt otherwise, and the last that is held may be one of which less was heard. What the
+    window shows before all of it is older, where the oldest has ``moved`` to the cold part. ``again`` is
+    whether it is the newest window once more.
+    """
+    count, size = len(spoken), len(entries)
+    if not spoken or not entries or spoken[-1].role != "user":
+        return None
+    # Where the talk repeats itself, either may fit: a window that is longer than what is held says more.
+    once, more = size - count - 1, size - count + 1
+    starts = [size - count, once, more] if count <= size else [size - count, more, once]
+    if not again:
+        starts.remove(once)
+    for start in (*starts, size - count + _ahead(entries, spoken)):
+        first, older = max(start, 0), max(-start, 0)
+        shown = min(count - older, size - first)
+        if (older and not moved) or shown <= 0:
+            continue
+        if runs(entries[first : first + shown], spoken[older:] if older else spoken):
+            return [*[NEW] * older, *range(first, first + shown), *[NEW] * (count - older - shown)]
+    return None
+
+
+def _ahead(entries: Sequence[Entry], spoken: Sequence[Message]) -> int:
+    """How many of the window's last lines are of turns behind all that is held."""
+    newest = entries[-1].engine_turn
+    if newest is None:
+        return 0
+    known = (i for i, message in enumerate(reversed(spoken)) if (number_of(message) or 0) <= newest)
+    return next(known, 0)
+
+
+def runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
+    """Whether a window shows just these entries; of the last, less may have been heard."""
+    last = len(entries) - 1
+    for i, entry in enumerate(entries):
+        message = spoken[i]
+        if entry.role != message.role:
+            return False
+        if entry.engine_turn != message.turn_id and entry.engine_turn != number_of(message):
+            return False
+        if entry.content != message.content or entry.tool_calls or message.tool_calls or entry.tool_call_id:
+            if i == last:
+                return last > 0 and _answers_as(message, entry)
+            if not _respelt(message, entry):
+                return False
+    return True
+
+
+def _respelt(message: Message, entry: Entry) -> bool:
+    """Whether the replayed line is the held answer to the letter, where turns are not numbered."""
+    if entry.role != "assistant" or entry.engine_turn is not None or entry.tool_calls or message.tool_calls:
+        return False
+    return same(message.text, entry.text)
+
+
+def _answers_as(message: Message, entry: Entry) -> bool:
+    """Whether the replayed line is the held answer; where turns are numbered, in whatever words."""
+    spoken = not (entry.tool_calls or message.tool_calls)
+    if entry.role == "assistant" and entry.engine_turn is not None and spoken:
+        return message.source in {entry.source, None}
+    return kinship(Line(message), Line(entry)) > 0
+
+
+def shows_again(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
+    """Whether a window ends with the newest words that are held, and what stands before them."""
+    last = newest_user(entries)
+    end = 0 if last is None else last + 1
+    before = entries[max(0, end - len(spoken)) : end]
+    return len(before) == len(spoken) and runs(before, spoken)

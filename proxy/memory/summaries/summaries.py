@@ -1,0 +1,250 @@
+"""The summaries of sessions: made, listed, told and cleared."""
+
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from filters.message import Message
+from proxy.memory.contents import imported
+from proxy.memory.session.cold import all_of
+from proxy.memory.session.fingerprint import fingerprint
+from proxy.memory.session.segment import Segment
+from proxy.memory.session.session import Entry, Session, anew, decode, encode
+from proxy.memory.store import UNRENEWED, Key, Store
+from proxy.memory.summaries.compaction import digested, put, segment, settled
+from proxy.memory.summaries.plan import Plan, Window, due, forced
+from proxy.memory.unasked import Unasked
+from proxy.memory.unusable import Unusable
+
+_ATTEMPTS: Final = 10
+
+
+class Notes(NamedTuple):
+    """What a model wrote, and which one."""
+
+    text: str
+    model: str
+
+
+class Unmade(Exception):
+    """No model made a summary that can be used."""
+
+
+class Unnamed(Unmade, Unasked):
+    """There is no model that could make one."""
+
+
+class Useless(Unmade, Unusable):
+    """A model answered, and what it wrote is no summary."""
+
+
+class Contended(Exception):
+    """Others write the session all the time."""
+
+
+class Writer(Protocol):
+    """Whoever writes summaries. Both raise Unmade."""
+
+    async def notes(
+        self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
+    ) -> Notes:
+        """Notes on what was said; ``earlier`` are those on what was said before it."""
+        ...
+
+    async def merged(self, notes: Sequence[str], *, last: str | None) -> Notes:
+        """One text in the place of several."""
+        ...
+
+
+class Summaries:
+    """Summaries of the sessions in a store; without a writer they are digests."""
+
+    name: Final = "summaries"
+    after: Final = 0.0
+    bridges: Final = True
+
+    def __init__(self, store: Store, window: Window, writer: Writer | None = None) -> None:
+        self._store = store
+        self._window = window
+        self._writer = writer
+
+    # --- what is due in the background
+
+    def due(self, session: Session) -> bool:
+        """Whether there is anything to summarise."""
+        return self._due(session) is not None
+
+    async def do(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
+        """Makes the one summary that is due, if any; whether there was one. Raises Unmade."""
+        session = await self._read(key)
+        plan = self._due(session) if session else None
+        if session and plan:
+            await self._make(key, session, plan)
+        return plan is not None
+
+    async def stand_in(self, key: Key) -> None:
+        """Puts a digest where a summary is due, until a model answers."""
+        session = await self._read(key)
+        plan = self._due(session) if session else None
+        if session and plan and not _stands_in(session, plan):
+            await self._make(key, session, plan, by_digest=True)
+
+    # --- what is asked for
+
+    async def summarize(
+        self, key: Key, messages: Sequence[Message] | None = None, fallback_model: str = ""
+    ) -> bool:
+        """Summarises now, by a digest where no model is named; whether there was anything. Raises Unmade.
+
+        With ``messages`` these are summarised, which overflowed elsewhere, and a session is made for their
+        summary where there is none; else the session's own turns.
+        """
+        try:
+            return await self._summarized(key, messages, fallback_model, by_digest=False)
+        except Unnamed:
+            return await self._summarized(key, messages, "", by_digest=True)
+
+    async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
+        """All summaries of a session, oldest first."""
+        session = await self._read(key)
+        return session.summaries if session else ()
+
+    async def get_context_string(self, key: Key) -> str:
+        """All summaries as one text; empty where there are none."""
+        return "\n".join(segment.text for segment in await self.get_summaries(key))
+
+    async def clear(self, key: Key) -> None:
+        """Takes the summaries away: the turns that they stood for are held ready again."""
+        for _ in range(_ATTEMPTS):
+            held = await self._store.read(key)
+            session = decode(held.blob) if held else Session()
+            if held is None or not session.summaries:
+                return
+            entries = await all_of(self._store, key, session)
+            bare = msgspec.structs.replace(session, entries=entries, moved=0, summaries=())
+            if await self._store.replace(key, encode(bare), version=held.version, ttl=UNRENEWED, cold=()):
+                return
+        raise Contended
+
+    # --- how it is done
+
+    def _due(self, session: Session, *, by_digest: bool = False) -> Plan | None:
+        return due(session, self._window, model=not (by_digest or self._writer is None))
+
+    async def _summarized(
+        self, key: Key, messages: Sequence[Message] | None, fallback: str, *, by_digest: bool
+    ) -> bool:
+        session = await self._read(key)
+        if messages is not None:
+            return await self._add(key, session, messages, fallback, by_digest=by_digest)
+        if session is None:
+            return False
+        plan = self._due(session, by_digest=by_digest) or forced(session, self._window)
+        if plan is not None:
+            await self._make(key, session, plan, by_digest=by_digest, fallback=fallback)
+        return plan is not None
+
+    async def _read(self, key: Key) -> Session | None:
+        held = await self._store.read(key)
+        return decode(held.blob) if held else None
+
+    async def _make(
+        self, key: Key, planned: Session, plan: Plan, *, by_digest: bool = False, fallback: str = ""
+    ) -> None:
+        """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile.
+
+        A session that is not the one that was ``planned`` for, or has other summaries, is left alone.
+        """
+        for _ in range(_ATTEMPTS):
+            session = await self._read(key)
+            if session is None or not _is_open(session, plan, planned):
+                return
+            said = await all_of(self._store, key, session)
+            made = await self._made(session, plan, said, by_digest=by_digest, fallback=fallback)
+            if await self._save(key, plan, made, session):
+                return
+        raise Contended
+
+    async def _made(
+        self, session: Session, plan: Plan, entries: Sequence[Entry], *, by_digest: bool, fallback: str
+    ) -> Segment:
+        told = [entry for entry in entries if plan.covers(entry)]
+        if self._writer is None or by_digest or not plan.merge:
+            return await self._noted(session, plan, told, fallback, by_digest=by_digest)
+        former = [one.text for one in session.summaries[plan.first : plan.last]]
+        notes = await self._writer.merged(former, last=session.model)
+        return segment(session, plan, told, notes.text, now=time.time(), model=notes.model)
+
+    async def _noted(
+        self, session: Session, plan: Plan, told: Sequence[Entry], fallback: str, *, by_digest: bool
+    ) -> Segment:
+        now = time.time()
+        if self._writer is None or by_digest:
+            return digested(session, plan, told, now=now)
+        if not told:
+            return segment(session, plan, told, "(All of it was taken back.)", now=now)
+        earlier = [one.text for one in session.summaries[: plan.first]]
+        notes = await self._writer.notes(told, earlier, last=session.model, fallback=fallback)
+        return segment(session, plan, told, notes.text, now=now, model=notes.model)
+
+    async def _save(self, key: Key, plan: Plan, made: Segment, former: Session) -> bool:
+        """Whether it is saved; it is not where what it stands for is no longer what it was made from."""
+        for _ in range(_ATTEMPTS):
+            held = await self._store.read(key)
+            if held is None:
+                return True
+            session = decode(held.blob)
+            told = [e for e in await all_of(self._store, key, session) if plan.covers(e)]
+            if not _is_open(session, plan, former):
+                return True  # somebody else was faster, or it is another session
+            if not plan.merge and fingerprint(told) != made.fingerprint:
+                return False
+            if await self._write(key, put(session, plan, made), held.version, ttl=UNRENEWED):
+                return True
+        raise Contended
+
+    async def _add(
+        self, key: Key, former: Session | None, messages: Sequence[Message], fallback: str, *, by_digest: bool
+    ) -> bool:
+        """Appends what stands for messages that are no turns of the session; ``None`` is none as yet."""
+        now = time.time()
+        told = imported(messages, now=now).entries
+        session = former or Session(created=now, updated=now)
+        plan = Plan(len(session.summaries), len(session.summaries), session.reach, session.reach)
+        if not told:
+            return False
+        made = await self._noted(session, plan, told, fallback, by_digest=by_digest)
+        for _ in range(_ATTEMPTS):
+            held = await self._store.read(key)
+            found = decode(held.blob) if held else None
+            if former and (found is None or anew(found, former)):
+                return False
+            if await self._append(key, found or session, made, held.version if held else 0):
+                return True
+        raise Contended
+
+    async def _append(self, key: Key, session: Session, made: Segment, version: int) -> bool:
+        end, reach = len(session.summaries), session.reach
+        own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn, added=made.text)
+        longer = put(session, Plan(end, end, reach, reach), own)
+        return await self._write(key, longer, version, ttl=self._window.ttl)
+
+    async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
+        kept, moved = settled(session, self._window.keep_messages)
+        cold = [msgspec.msgpack.encode(entry) for entry in moved]
+        return await self._store.write(key, encode(kept), version=version, ttl=ttl, cold=cold)
+
+
+def _stands_in(session: Session, plan: Plan) -> bool:
+    """Whether there stands already, where a summary is to be put, what will do until a model answers."""
+    former = session.summaries[plan.first : plan.last]
+    return plan.merge or any(one.digest and not one.stale for one in former)
+
+
+def _is_open(session: Session, plan: Plan, former: Session) -> bool:
+    """Whether the place that a plan names is as it was when the plan was made."""
+    before, now = ([(one.text, one.reach) for one in of.summaries[: plan.last]] for of in (former, session))
+    in_place = plan.first < plan.last or session.reach == plan.behind
+    return in_place and before == now and not anew(session, former)

@@ -1,0 +1,100 @@
+"""Whatever windows come, however little they make sense, the same request again leaves the same memory."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from filters.message import Message
+from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.session.session import Session, decode, encode
+from tests.memory.call import asked, calling, message, messages, reconcile, result
+
+NORMAL = pytest.param(200, id="200 calls")
+LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])
+TEXTS = st.sampled_from(["Hi", "Hi there", "Yes", "No", "", "Hello there. Yes.", "a b c d", "a b"])
+
+
+@st.composite
+def lines(draw) -> Message:
+    fields = draw(
+        st.fixed_dictionaries({}, optional={"turn_id": st.integers(0, 3), "timestamp": st.integers(1, 4)})
+    )
+    if draw(st.integers(0, 8)) == 0:
+        calls = calling(draw(st.sampled_from("xy"))).tool_calls
+        return Message(role="assistant", content=None, tool_calls=calls, **fields)
+    if draw(st.integers(0, 8)) == 0:
+        return Message(role="tool", content="found", tool_call_id=draw(st.sampled_from("xy")), **fields)
+    return Message(
+        role=draw(st.sampled_from(["user", "user", "assistant", "system"])), content=draw(TEXTS), **fields
+    )
+
+
+REQUESTS = st.tuples(
+    st.lists(lines(), max_size=4), st.none() | st.tuples(TEXTS, st.booleans()), st.integers(0, 9)
+)
+
+
+def after(session, request):
+    window, answer, at = request
+    session = reconcile(session, window, now=at)
+    if answer is None:
+        return session
+    turn = asked(session, window)
+    return answered(session, Answer(turn=turn, text=answer[0], finished=answer[1]), now=at)
+
+
+@pytest.mark.parametrize("examples", [NORMAL, LONG])
+def test_the_same_request_again_leaves_the_same_memory(examples: int):
+    @settings(max_examples=examples)
+    @given(st.lists(REQUESTS, max_size=4))
+    def check(requests):
+        session = Session()
+        for request in requests:
+            window, answer, at = request
+            session = after(session, request)
+            assert after(session, request) == session
+            if session.newest and at >= session.newest.at:
+                assert after(session, (window, answer, at + 1)) == session
+            assert decode(encode(session)) == session
+
+    check()
+
+
+@pytest.mark.parametrize("examples", [NORMAL, LONG])
+def test_turns_never_go_back(examples: int):
+    @settings(max_examples=examples)
+    @given(st.lists(REQUESTS, max_size=4))
+    def check(requests):
+        session = Session()
+        for request in requests:
+            session = after(session, request)
+            lives = [entry.life for entry in session.entries]
+            assert lives == sorted(lives)
+
+    check()
+
+
+def test_a_turn_without_words_of_the_user_does_not_begin_a_life():
+    opening = messages(message("u:"), message("1u:Hi", timestamp=1))
+    held = reconcile(Session(), opening, now=1)
+    held = answered(held, Answer(turn=asked(held, opening), text="Hello there. Yes."), now=1)
+    once = reconcile(held, messages(message("0a:Hi", timestamp=1)), now=2)
+    assert once.life == 0
+    assert [entry.text for entry in once.entries] == ["Hi", "Hi", "Hello there. Yes."]
+    again = messages(message("0a:Hi", timestamp=1), message("s:Be brief."))
+    assert reconcile(once, again, now=3) == once
+
+
+def test_windows_are_laid_out_by_turn_number():
+    window = messages("2u:Then this.", "1u:First that.")
+    held = reconcile(Session(), window, now=1)
+    assert [entry.text for entry in held.entries] == ["First that.", "Then this."]
+    longer = reconcile(held, [*window, message("2a:Well.")], now=2)
+    assert [entry.text for entry in longer.entries] == ["First that.", "Then this.", "Well."]
+
+
+def test_a_result_of_a_call_that_nobody_saw_is_held_once():
+    window = messages("u:Look.", result("x"))
+    held = reconcile(Session(), window, now=1)
+    longer = reconcile(held, messages("u:Look.", result("x"), "a:Here.", "u:Ah."), now=2)
+    assert [entry.role for entry in longer.entries] == ["user", "tool", "assistant", "user"]

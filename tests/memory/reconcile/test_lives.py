@@ -1,0 +1,177 @@
+"""What an engine tells of its agents, in any order and as often as it likes."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filters.message import Message
+from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.reconcile.lives import Agent, joined, left, messages, noticed, noting, told
+from proxy.memory.reconcile.utterance import plausible
+from proxy.memory.session.session import Session, decode, encode
+from tests.memory.call import asked, reconcile
+
+T = 1_790_000_000.0
+A = Agent(id="a", start=T, stop=T + 100)
+B = Agent(id="b", start=T + 200, stop=T + 300)
+TALK = {
+    "a": ["I am Ann.", "Hello, Ann.", "I want a refund.", "Of course, which order?"],
+    "b": ["It is me again.", "Welcome back.", "Any news?", "Your refund is on its way."],
+}
+NOTICES = [(kind, agent) for kind in ("joined", "left", "told") for agent in (A, B)]
+
+
+def history(agent: Agent) -> list[Message]:
+    lines = enumerate(TALK[agent.id])
+    return messages(
+        [
+            {
+                "role": "assistant" if i % 2 else "user",
+                "content": text,
+                "speech_start_ms": (agent.start + i) * 1000,
+            }
+            for i, text in lines
+        ]
+    )
+
+
+def heard(session: Session, agent: Agent) -> Session:
+    """The session after a call that went through the proxy, in two turns."""
+    said = TALK[agent.id]
+    for turn in (0, 1):
+        now = agent.start + 10 + turn
+        window = [
+            Message(role="assistant" if i % 2 else "user", content=text, turn_id=1 + i // 2)
+            for i, text in enumerate(said[: 2 * turn + 1])
+        ]
+        session = reconcile(session, window, now=now)
+        answer = Answer(turn=asked(session, window), text=said[2 * turn + 1])
+        session = answered(session, answer, now=now)
+    return session
+
+
+def after(session: Session, kind: str, agent: Agent) -> Session:
+    name = f"{kind} {agent.id}"
+    if noticed(session, name):
+        return session
+    if kind == "told":
+        session, life = told(session, agent, history(agent), now=T + 400)
+    else:
+        session, life = (joined if kind == "joined" else left)(session, agent)
+    return decode(encode(noting(session, name, agent, life)))
+
+
+def texts(session: Session) -> list[str]:
+    return [entry.text for entry in session.entries]
+
+
+def lives(session: Session) -> list[int]:
+    return sorted({entry.life for entry in session.entries})
+
+
+@given(st.permutations([*NOTICES, *NOTICES]))
+def test_notices_of_calls_that_were_heard_change_no_word_in_any_order(notices):
+    session = heard(heard(Session(), A), B)
+    assert texts(session) == TALK["a"] + TALK["b"]
+    for kind, agent in notices:
+        session = after(session, kind, agent)
+        assert texts(session) == TALK["a"] + TALK["b"]
+    assert lives(session) == [0, 1]
+    assert session.life == 2
+
+
+@given(st.permutations([(kind, A) for kind in ("joined", "left", "told")] * 2))
+def test_a_call_that_nobody_heard_is_told_once(notices):
+    session = Session()
+    for kind, agent in notices:
+        session = after(session, kind, agent)
+    assert texts(session) == TALK["a"]
+    assert len(lives(session)) == 1
+
+
+def test_a_call_that_began_behind_another_has_a_life_of_its_own():
+    session = heard(Session(), A)
+    session = after(after(session, "left", A), "joined", B)
+    session = heard(session, B)
+    assert [entry.life for entry in session.entries] == [0] * 4 + [1] * 4
+
+
+def test_a_call_in_which_nothing_was_said_leaves_no_empty_life():
+    session = Session()
+    for kind, agent in [("joined", A), ("left", A), ("joined", B)]:
+        session = after(session, kind, agent)
+    assert session.life == 0
+
+
+def test_an_end_that_is_told_late_splits_no_call_that_went_on():
+    session = after(heard(Session(), A), "joined", A)
+    later = [Message(role="user", content="Me again.", turn_id=3)]
+    session = reconcile(session, later, now=B.start)
+    assert after(session, "left", A).life == session.life
+
+
+def test_a_history_of_a_call_that_is_not_held_stays_out_of_a_later_one():
+    session = heard(Session(), B)
+    assert texts(after(session, "told", A)) == TALK["b"]
+
+
+def test_who_joins_right_behind_another_is_not_taken_for_him():
+    session = after(heard(Session(), A), "joined", A)
+    session, life = joined(session, Agent(id="b", start=A.start + 11))
+    assert (life, session.life) == (1, 1)
+
+
+def test_a_history_without_times_finds_its_call_by_its_words():
+    session = heard(heard(Session(), A), B)
+    agent = Agent(id="a")
+    session, life = told(session, agent, [*history(A), Message(role="user", content="Bye.")], now=T + 400)
+    assert life == 0
+    assert texts(session) == [*TALK["a"], "Bye.", *TALK["b"]]
+
+
+def test_what_a_program_put_in_is_marked_as_that():
+    lines = [
+        {"role": "user", "content": "Hi", "speech_start_ms": 1715000001200},
+        {"role": "user", "content": "User level: VIP"},
+    ]
+    assert [message.source for message in messages(lines)] == [None, "command"]
+    assert [message.source for message in messages(lines[1:])] == [None]
+    spoken = [{"role": role, "content": "[think API injected] VIP"} for role in ("user", "assistant")]
+    assert [message.source for message in messages(spoken)] == ["command", None]
+
+
+def test_a_session_notes_no_more_than_it_needs():
+    session = Session()
+    for number in range(100):
+        session = noting(session, f"n{number}", Agent(id=f"a{number}"), number)
+    assert noticed(session, "n99")
+    assert not noticed(session, "n0")
+    assert len(encode(session)) < 1000
+
+
+def test_what_earlier_versions_kept_in_the_clients_state_is_known_and_leaves_it():
+    before = {"plan": "small", "agora": {"notices": ["n"], "lives": {"a": 0}}}
+    session = msgspec.structs.replace(heard(Session(), B), state=before)
+    assert noticed(session, "n")
+    assert joined(session, A) == (session, 0)
+    session = noting(session, "m", B, 0)
+    assert session.state == {"plan": "small"}
+    assert noticed(session, "n") and noticed(session, "m")
+    assert session.agents.lives == {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize(
+    "own", [None, 1, "n", {}, {"notices": 1, "lives": 1}, {"notices": ["n"]}, {"notices": [1], "lives": {}}]
+)
+def test_a_clients_own_state_of_that_name_is_left_alone(own):
+    session = Session(state={"agora": own})
+    assert not noticed(session, "n")
+    session = noting(session, "n", A, 0)
+    assert noticed(session, "n")
+    assert session.state == {"agora": own}
+
+
+def test_a_time_is_seconds_or_milliseconds_of_our_age():
+    assert plausible(1715000001) == plausible(1715000001000) == 1715000001.0
+    assert [plausible(value) for value in (123, 0, -1, None, "x", True, 1e400)] == [None] * 7

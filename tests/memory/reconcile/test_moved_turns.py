@@ -1,0 +1,168 @@
+"""Turns that have moved to the cold part stay there once, whatever the engine replays of them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from filters.letters import bare
+from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.reconcile.reconcile import marked, missing
+from proxy.memory.replay.alignment import align
+from proxy.memory.replay.line import NEW, Line
+from proxy.memory.session.session import Session
+from proxy.memory.summaries.cap import cap, moved_out
+from tests.memory.call import Call, asked, calling, message, messages, reconcile
+
+NORMAL = pytest.param(25, id="25 calls")
+LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
+BOUNDS = [(4, 4), (6, 3), (12, 4), (60, 20)]
+SHORT = ["Yes.", "No.", "Okay then.", "Yes, okay."]
+
+
+class Long:
+    """A long call whose session is cut down after each turn, and what has moved out of it."""
+
+    def __init__(self, most, keep):
+        self.most, self.keep = most, keep
+        self.held, self.cold = Session(), []
+
+    def ask(self, window, at, answer):
+        self.held = reconcile(self.held, window, now=at)
+        assert reconcile(self.held, window, now=at + 0.5) == self.held
+        turn = asked(self.held, window)
+        assert turn is not None
+        self.held = answered(self.held, Answer(turn=turn, text=answer), now=at)
+        self.held, moved = cap(self.held, self.most, self.keep)
+        self.cold += moved
+        assert reconcile(self.held, window, now=at + 0.5) == self.held
+        assert asked(self.held, window) == turn
+
+    @property
+    def whole(self):
+        return [(entry.role, bare(entry.text)) for entry in (*self.cold, *self.held.entries)]
+
+
+def spoken(lines):
+    return [(line.role, bare(line.text)) for line in lines]
+
+
+def words(draw, turn, *, short):
+    if short and draw(st.integers(0, 3)) == 0:
+        return draw(st.sampled_from(SHORT))
+    return f"Question {turn} about {draw(st.sampled_from(['rain', 'the sun', 'wind']))}."
+
+
+def said(draw, turn):
+    """An answer, and as much of it as is heard."""
+    text = " ".join(f"{word}{turn}" for word in ["Well,", "it", "is", "fine", "out", "there."])
+    return text, draw(st.sampled_from([text, text, text.upper(), " ".join(text.split()[:3]) + "..."]))
+
+
+@pytest.mark.parametrize("size", [None, 30, 8, 2])
+@pytest.mark.parametrize("numbered", [True, False], ids=["numbered", "unnumbered"])
+@pytest.mark.parametrize("examples", [NORMAL, LONG])
+def test_every_turn_is_held_once_in_the_session_or_in_its_cold_part(examples, numbered, size):
+    most = 45 if examples == 25 else 14
+    bounds = [(60, 20)] * (most > 30) + [(12, 4), (6, 3)]
+
+    @settings(max_examples=examples)
+    @given(st.data(), st.sampled_from(bounds), st.integers(10, most))
+    def check(data, bounds, turns):
+        call, history = Long(*bounds), []
+        for turn in range(turns):
+            fields = {"turn_id": turn, "timestamp": 1_700_000_000 + turn} if numbered else {}
+            history.append(message(f"u:{words(data.draw, turn, short=numbered or size != 2)}", **fields))
+            window = history if size is None else history[-size:]
+            shown = marked(call.held, window)
+            lost = missing(call.held, window)
+            restored = spoken([*lost, *window])
+            assert restored == spoken(history)[-len(restored) :] and len(restored) > len(call.held.entries)
+            assert spoken(shown) == spoken(window)
+            text, heard = said(data.draw, turn)
+            call.ask(window, 10.0 * turn, text)
+            assert call.whole == [*spoken(history), ("assistant", bare(text))]
+            history.append(message(f"a:{heard}", **fields))
+
+    check()
+
+
+def jumbled(text):
+    return " ".join(reversed(text.split()))
+
+
+def unpunctuated(text):
+    return text.replace(".", "")
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("size", [None, 8, 4])
+@pytest.mark.parametrize("spelt", [str, str.upper, unpunctuated])
+def test_a_caller_who_says_the_same_is_held_once_where_the_engine_spells_answers_otherwise(
+    bounds, size, spelt
+):
+    call, history = Long(*bounds), []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        window = history if size is None else history[-size:]
+        restored = spoken([*missing(call.held, window), *window])
+        assert restored == spoken(history)[-len(restored) :]
+        call.ask(window, 10.0 * turn, f"Answer {turn}.")
+        assert call.whole == [*spoken(history), ("assistant", f"answer{turn}")]
+        history.append(message("a:" + spelt(f"Answer {turn}.")))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_a_long_history_whose_answers_are_jumbled_is_held_once(bounds):
+    call, history, said = Long(*bounds), [], []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        text = f"Well, this is number {turn}."
+        call.ask(history, 10.0 * turn, text)
+        said += [("user", "yes"), ("assistant", bare(text))]
+        assert call.whole == said
+        history.append(message(f"a:{jumbled(text)}"))
+
+
+@pytest.mark.parametrize("bounds", [(2, 2), *BOUNDS])
+def test_a_caller_who_cuts_every_answer_at_the_same_word_is_held_once(bounds):
+    call, history = Long(*bounds), []
+    for turn in range(60):
+        history.append(message("u:Yes."))
+        call.ask(history, 10.0 * turn, f"Answer {turn}.")
+        assert missing(call.held, history) == ()
+        assert call.whole == [*spoken(history), ("assistant", f"answer{turn}")]
+        history.append(message("a:Answer"))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("words", [SHORT, ["Yes."]])
+def test_a_long_history_without_its_answers_is_held_once(bounds, words):
+    call, history, said = Long(*bounds), [], []
+    for turn in range(60):
+        text = words[turn * turn % 7 % len(words)]
+        history.append(message(f"u:{text}"))
+        call.ask(history, 10.0 * turn, f"Answer {turn}.")
+        said += [("user", bare(text)), ("assistant", f"answer{turn}")]
+        assert call.whole == said
+
+
+def test_what_is_new_between_held_lines_is_not_taken_for_older_ones():
+    held = messages("u:Fine.", calling("x"), "u:Good.")
+    window = messages("u:One.", "u:Two.", "u:Fine.", calling("x"), "u:Hm.", calling("x"), "u:Good.")
+    assert align([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, 0, 1, NEW, NEW, 2]
+
+
+def test_an_overtaken_answer_is_held_where_the_newest_window_began_before_what_has_moved():
+    texts = [f"Word {n}." for n in range(20)]
+    call = Call()
+    for n in range(20):
+        call.ask(*(f"u:{text}" for text in texts[: n + 1]), answer=f"Answer {n}.")
+    asked_before = call.now + 1
+    call.ask(*(f"u:{text}" for text in texts), "u:And then?", "u:And now?")
+    held, _ = moved_out(call.held, 36)
+    assert held.newest.since < held.moved - len(held.entries)
+    window = messages(*(f"u:{text}" for text in texts), "u:And then?")
+    held = reconcile(held, window, now=asked_before)
+    answer = Answer(turn=asked(held, window), text="In a moment.")
+    held = answered(held, answer, now=asked_before)
+    assert [e.text for e in held.entries][-3:] == ["And then?", "In a moment.", "And now?"]

@@ -1,0 +1,108 @@
+"""Whatever an engine makes of a call, memory holds what was heard."""
+
+import pytest
+from hypothesis import given, settings
+
+from filters.letters import bare
+from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.reconcile.reconcile import marked, missing
+from proxy.memory.session.session import Session
+from tests.memory.call import asked, reconcile
+from tests.memory.conversation_faults import talks
+from tests.memory.truth import Request, held
+
+NORMAL = pytest.param(100, id="100 calls")
+LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])
+
+
+def every_call(check, examples):
+    settings(max_examples=examples)(given(talks())(check))()
+
+
+law = pytest.mark.parametrize("examples", [NORMAL, LONG])
+
+
+def after(session: Session, request: Request, now: float) -> Session:
+    session = reconcile(session, request.window, now=now)
+    if request.answer is None:
+        return session
+    turn = asked(session, request.window)
+    return answered(session, Answer(turn=turn, **request.answer), now=now)
+
+
+def states(requests):
+    """Each request with what is held before and after it."""
+    session = Session()
+    for now, request in enumerate(requests):
+        before, session = session, after(session, request, float(now))
+        yield before, request, session
+
+
+@law
+def test_memory_holds_what_was_heard(examples: int):
+    def check(requests):
+        for _, request, session in states(requests):
+            assert held(session) == request.gold
+
+    every_call(check, examples)
+
+
+@law
+def test_the_same_request_again_changes_nothing(examples: int):
+    def check(requests):
+        for _, request, session in states(requests):
+            assert reconcile(session, request.window, now=99.0) == session
+            assert after(session, request, 99.0) == session
+
+    every_call(check, examples)
+
+
+@law
+def test_turns_never_go_back(examples: int):
+    def check(requests):
+        for before, _, session in states(requests):
+            turns = [(entry.life, entry.turn) for entry in session.entries]
+            assert turns == sorted(turns)
+            assert (session.life, session.turns) >= (before.life, before.turns)
+
+    every_call(check, examples)
+
+
+@law
+def test_a_failed_turn_changes_nothing(examples: int):
+    def check(requests):
+        for _, request, session in states(requests):
+            turn = asked(session, request.window)
+            assert answered(session, Answer(turn=turn, text="Hm", reached=False), now=99.0) == session
+
+    every_call(check, examples)
+
+
+@law
+def test_exactly_what_was_cut_is_marked(examples: int):
+    def check(requests):
+        for before, request, session in states(requests):
+            if request.faithful:
+                for known in (before, session):
+                    shown = marked(known, request.window)
+                    was = [message.interrupted for message in request.window]
+                    assert [m.interrupted for m in shown] == [
+                        a or b for a, b in zip(was, request.cut, strict=True)
+                    ]
+
+    every_call(check, examples)
+
+
+@law
+def test_what_is_missing_and_the_window_cover_every_turn_once(examples: int):
+    def check(requests):
+        for before, request, _ in states(requests):
+            if not request.faithful or request.heard is None:
+                continue
+            restored = [(m.role, bare(m.text)) for m in missing(before, request.window)]
+            window = [(m.role, bare(m.text)) for m in request.window if m.source != "silence"]
+            told = [*restored, *window]
+            for line in request.heard:
+                assert told.count(line) == request.heard.count(line)
+
+    every_call(check, examples)

@@ -1,0 +1,107 @@
+"""Turns never go back: what says otherwise is refused, and what was stored otherwise is put in order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filters.message import Message
+from proxy.memory.remainder import Remainder, restored
+from proxy.memory.session.segment import START, Reach, Segment
+from proxy.memory.session.session import Entry, Session, decode, encode
+from proxy.memory.summaries.compaction import digested, fitted, put
+from proxy.memory.summaries.plan import Window, beyond, due, forced
+from tests.memory.call import NOW, message, reconcile
+
+WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
+MOST_STEPS = 60
+"""More than there are entries and summaries to move."""
+
+numbers = st.integers(0, 4)
+places = st.lists(st.tuples(numbers, numbers), max_size=40)
+summaries = st.lists(
+    st.builds(Segment, text=st.just("Notes."), life=numbers, turn=st.integers(-1, 4)), max_size=12
+)
+
+
+def entries(found: list[tuple[int, int]]) -> tuple[Entry, ...]:
+    return tuple(
+        Entry(role="assistant" if i % 2 else "user", life=life, turn=turn, content=f"Line {i}.")
+        for i, (life, turn) in enumerate(found)
+    )
+
+
+sessions = st.builds(
+    Session, entries=places.map(entries), summaries=summaries.map(tuple), life=numbers, turns=numbers
+)
+
+
+def steps(session: Session, planned) -> int:
+    """After how many steps nothing is planned any more."""
+    for step in range(MOST_STEPS):
+        plan = planned(session)
+        if plan is None:
+            return step
+        told = [entry for entry in session.entries if plan.covers(entry)]
+        session = put(session, plan, digested(session, plan, told, now=NOW))
+    raise AssertionError("it goes on for ever")
+
+
+@given(sessions)
+def test_whatever_is_planned_comes_to_an_end_in_any_order_of_turns(session: Session) -> None:
+    for planned in (
+        lambda held: beyond(held, WINDOW),
+        lambda held: due(held, WINDOW, model=False),
+        lambda held: forced(held, WINDOW),
+    ):
+        steps(session, planned)
+
+
+@given(sessions)
+def test_what_comes_from_a_store_is_in_order_and_holds_every_word(session: Session) -> None:
+    read = decode(encode(session))
+    found, reaches = [e.place for e in read.entries], [s.reach for s in read.summaries]
+    last = Reach(read.life, read.turns - 1)
+    assert found == sorted(found)
+    assert reaches == sorted(reaches)
+    assert all(START <= place <= max(last, START) for place in (*found, *reaches))
+    assert [e.text for e in read.entries] == [e.text for e in session.entries]
+    assert decode(encode(read)) == read
+
+
+def test_a_session_that_was_stored_out_of_order_goes_on_as_any_other() -> None:
+    stored = entries([(10, i // 2) for i in range(90)] + [(0, i // 2) for i in range(90, 110)])
+    held = decode(encode(Session(entries=stored, life=10, turns=70)))
+    for turn in range(12):
+        said = reconcile(held, [Message(role="user", content=f"Word {turn}.")], now=NOW + turn)
+        assert [e.text for e in said.entries][-2:] == [held.entries[-1].text, f"Word {turn}."]
+        held, _ = fitted(held, said, Window(summaries=10), now=NOW + turn)
+    assert len(held.entries) < 110
+
+
+TWO = [{"life": 1, "turn": 3}, {"life": 1, "turn": 4}]
+
+
+@pytest.mark.parametrize(
+    ("left", "fault"),
+    [
+        ({"entries": [TWO[1], TWO[0]], "life": 1, "turns": 5}, "entry 2 goes back behind the turn before it"),
+        ({"entries": [TWO[0], {"turn": 9}], "life": 1, "turns": 9}, "entry 2 goes back"),
+        ({"entries": [{"turn": -1}, *TWO[1:]], "life": 1, "turns": 5}, "entry 1 goes back"),
+        ({"entries": TWO, "life": 0, "turns": 5}, "entry 2 lies beyond 'life' and 'turns'"),
+        ({"entries": TWO, "life": 1, "turns": 4}, "entry 2 lies beyond"),
+        (
+            {"entries": TWO, "life": 1, "turns": 5, "summaries": [(1, 4), (1, 3)]},
+            "summary 2 goes back",
+        ),
+        ({"entries": TWO, "life": 1, "turns": 5, "summaries": [(0, -2)]}, "summary 1 goes back"),
+        (
+            {"entries": TWO, "life": 1, "turns": 5, "summaries": [(1, 5)]},
+            "summary 1 lies beyond",
+        ),
+        ({"entries": [{}, {}], "life": -1}, "count from 0"),
+    ],
+)
+def test_an_import_whose_turns_go_back_is_refused(left, fault) -> None:
+    told = [Segment(text="Notes.", life=life, turn=turn) for life, turn in left.pop("summaries", [])]
+    with pytest.raises(ValueError, match=fault):
+        restored([message("u:Hi"), message("u:Bye")], Remainder(**left, summaries=tuple(told)))

@@ -1,0 +1,604 @@
+"""What goes wrong with files, and what a file must not show."""
+
+import asyncio
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from proxy.memory.sql import migrations, statement
+from proxy.memory.sql.sqlite import SqliteStore
+from proxy.memory.sql.statement import READ, whose
+from proxy.memory.sql.writer import GATHERING
+from proxy.memory.store import Held, Key, StoreError
+
+pytestmark = pytest.mark.anyio
+KEY = Key("acme", "call-1")
+DEADLINE = 0.05
+PATIENCE = 5.0
+"""Of whoever reads from a file that is yet to be opened: that takes a thread its time."""
+STEPS = [(step.__name__,) for step in migrations.MIGRATIONS]
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    opened = SqliteStore(path, deadline=PATIENCE)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def hasty(path: Path) -> AsyncIterator[SqliteStore]:
+    """For locks: it waits half a second for one where it writes."""
+    opened = SqliteStore(path, deadline=DEADLINE)
+    yield opened
+    await opened.aclose()
+
+
+async def written(
+    store: SqliteStore, blob: bytes = b"1", *, version: int = 0, cold: tuple[bytes, ...] = ()
+) -> int:
+    assert await store.write(KEY, blob, version=version, ttl=60, cold=cold)
+    held = await store.read(KEY)
+    assert held is not None
+    return held.version
+
+
+@contextmanager
+def other_program(path: Path, *statements: str) -> Iterator[sqlite3.Connection]:
+    """Somebody else's connection, after these statements."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        yield connection
+
+
+class Watch:
+    """How long something took, and the longest time for which the loop did nothing else."""
+
+    def __init__(self) -> None:
+        self._began = self._seen = time.monotonic()
+        self.stalled = 0.0
+        self._task = asyncio.ensure_future(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self.stalled, self._seen = max(self.stalled, now - self._seen), now
+
+    def stop(self) -> float:
+        self._task.cancel()
+        self._look()
+        return time.monotonic() - self._began
+
+
+# --- locks
+
+
+async def test_a_writer_elsewhere_stops_no_read_and_writes_only_while_it_lasts(
+    hasty: SqliteStore, path: Path
+):
+    version = await written(hasty)
+    with other_program(path, "BEGIN EXCLUSIVE") as other:
+        assert await hasty.read(KEY) == Held(b"1", version)
+        with pytest.raises(StoreError, match="locked by another program"):
+            await hasty.write(KEY, b"2", version=version, ttl=60)
+        with pytest.raises(StoreError, match="locked"):
+            await hasty.ping()
+        assert await hasty.read(KEY) == Held(b"1", version)
+        assert [line.session for line in await hasty.list("acme")] == ["call-1"]
+        other.execute("ROLLBACK")
+    assert await hasty.write(KEY, b"2", version=version, ttl=60)
+
+
+async def test_a_locked_file_costs_the_deadline_and_never_the_loop(store: SqliteStore, path: Path):
+    await store.ping()
+    await store.aclose()
+    deadline = 1.0
+    reading = SqliteStore(path, deadline=deadline)
+    await reading.ping()
+    await reading._writer.aclose()  # nothing of ours holds the file any more
+    with other_program(path, "PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE"):
+        watch = Watch()
+        with pytest.raises(StoreError, match="locked"):
+            await reading.read(KEY)
+        assert 0.9 * deadline <= watch.stop() < 3 * deadline
+        assert watch.stalled < deadline / 2
+    assert await reading.read(KEY) is None
+
+
+async def test_a_file_locked_from_the_start_costs_the_deadline(hasty: SqliteStore, path: Path):
+    with other_program(
+        path, "PRAGMA locking_mode = EXCLUSIVE", "CREATE TABLE x (y)", "BEGIN EXCLUSIVE"
+    ) as other:
+        watch = Watch()
+        with pytest.raises(StoreError, match="too slow"):  # opening says "locked", after a second
+            await hasty.read(KEY)
+        watch.stop()
+        assert watch.stalled < 0.5
+        other.execute("DROP TABLE x")
+        other.execute("COMMIT")
+    assert await hasty.read(KEY, leisure=True) is None
+    await written(hasty)
+
+
+# --- files that cannot be written, or are none
+
+
+async def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
+    store = SqliteStore(tmp_path / "no" / "memory.db", deadline=PATIENCE)
+    with pytest.raises(StoreError, match=r"no/memory\.db cannot be used: No such file"):
+        await store.read(KEY)
+    (tmp_path / "no").mkdir()
+    await written(store)
+    await store.aclose()
+
+
+async def test_a_folder_is_no_file(tmp_path: Path):
+    store = SqliteStore(tmp_path, deadline=PATIENCE)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        await store.ping()
+    await store.aclose()
+
+
+def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    prologue = f"""
+        import asyncio, concurrent.futures.thread, os, pathlib
+        from proxy.memory.store import Key, StoreError
+        from proxy.memory.sql.sqlite import SqliteStore
+        KEY = Key("acme", "call-1")
+        path = pathlib.Path({str(path)!r})
+        store = SqliteStore(path, deadline={DEADLINE})
+    """
+    program = textwrap.dedent(prologue) + textwrap.dedent(code) + "\nasyncio.run(main())\n"
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+async def test_a_folder_that_may_not_be_written_is_said_to_be_so(shared: Path):
+    path = shared / "memory.db"
+    await fill(path)
+    path.chmod(0o444)
+    shared.chmod(0o555)
+    done = run(
+        """
+        if os.geteuid() == 0:  # what root may do proves nothing
+            os.setgid(65534)
+            os.setuid(65534)
+        async def main():
+            for use in (store.ping(), store.write(KEY, b"2", version=0, ttl=60)):
+                try:
+                    await use
+                except StoreError as error:
+                    print(error)
+            await store.aclose()
+        """,
+        path,
+    )
+    assert done.stderr == ""
+    assert done.stdout.count("this user may") + done.stdout.count("to write") == 2
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that any user can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+async def fill(path: Path) -> None:
+    """A database with one session."""
+    store = SqliteStore(path, deadline=PATIENCE)
+    await written(store)
+    await store.aclose()
+
+
+async def test_a_full_file_stops_writes_until_there_is_room(path: Path):
+    done = run(
+        """
+        import resource
+        async def main():
+            assert await store.write(KEY, b"1", version=0, ttl=60)
+            held = await store.read(KEY)
+            most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most[1]))
+            refused = 0
+            for n in range(4):
+                try:
+                    await store.write(Key("acme", str(n)), b"x" * 90_000, version=0, ttl=60)
+                except StoreError as error:
+                    assert "reached its limit" in str(error), error
+                    refused += 1
+            assert refused, refused
+            assert await store.read(KEY) == held
+            resource.setrlimit(resource.RLIMIT_FSIZE, most)
+            assert await store.write(KEY, b"2", version=held.version, ttl=60)
+            await store.ping()
+            await store.aclose()
+            print("lives")
+        """,
+        path,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("lives\n", "", 0)
+    with other_program(path) as other:
+        assert other.execute(
+            "SELECT blob FROM turnkeeper_sessions WHERE session = ?", (b"call-1",)
+        ).fetchone() == (b"2",)
+        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize(
+    "content", [b"this is a text, not a database" * 100, b"SQLite format 3\0" + b"\xff" * 9000]
+)
+async def test_a_file_that_is_no_database_is_left_alone(store: SqliteStore, path: Path, content: bytes):
+    path.write_bytes(content)
+    for use in (store.read(KEY), store.write(KEY, b"1", version=0, ttl=60), store.list("acme"), store.ping()):
+        with pytest.raises(StoreError, match=r"memory\.db: it is (no SQLite database|damaged)"):
+            await use
+    assert path.read_bytes() == content
+    path.unlink()
+    await written(store)
+
+
+async def test_a_damaged_database_says_so(path: Path):
+    await fill(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
+    store = SqliteStore(path, deadline=PATIENCE)
+    with pytest.raises(StoreError, match="damaged"):
+        await store.read(KEY)
+    await store.aclose()
+
+
+async def test_a_newer_database_is_refused_and_not_touched(store: SqliteStore, path: Path):
+    await fill(path)
+    with other_program(
+        path, "INSERT INTO turnkeeper_migrations VALUES ('m900_the_future')", "PRAGMA journal_mode=DELETE"
+    ):
+        pass
+    before = path.read_bytes()
+    for use in (store.read(KEY), store.write(KEY, b"2", version=0, ttl=60), store.ping()):
+        with pytest.raises(StoreError, match=r"newer Turnkeeper \(m900_the_future.*Upgrade Turnkeeper"):
+            await use
+    await store.aclose()
+    assert path.read_bytes() == before
+    assert sorted(path.parent.iterdir()) == [path]
+
+
+async def test_another_programs_database_is_refused_and_not_touched(store: SqliteStore, path: Path):
+    with other_program(path, "CREATE TABLE customers (name)"):
+        pass
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program's tables"):
+        await store.ping()
+    await store.aclose()
+    assert path.read_bytes() == before
+
+
+async def test_an_older_database_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch):
+    await fill(path)
+
+    def m999_colour(types: migrations.Types) -> tuple[str, ...]:
+        return (f"ALTER TABLE turnkeeper_sessions ADD COLUMN colour {types.blob}",)
+
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, m999_colour))
+    await fill_again(path)
+    await fill_again(path)
+    with other_program(path) as other:
+        assert other.execute("SELECT colour FROM turnkeeper_sessions").fetchall() == [(None,)]
+        assert other.execute(migrations.TAKEN).fetchall() == [*STEPS, ("m999_colour",)]
+
+
+async def fill_again(path: Path) -> None:
+    store = SqliteStore(path, deadline=PATIENCE)
+    held = await store.read(KEY)
+    assert held is not None
+    await written(store, version=held.version)
+    await store.aclose()
+
+
+async def test_a_dropped_table_stops_writes_until_it_is_back(store: SqliteStore, path: Path):
+    version = await written(store)
+    with other_program(path, "ALTER TABLE turnkeeper_sessions RENAME TO away"):
+        with pytest.raises(StoreError, match="no such table"):
+            await store.write(KEY, b"2", version=version, ttl=60)
+        with pytest.raises(StoreError, match="no such table"):
+            await store.read(KEY)
+    with other_program(path, "ALTER TABLE away RENAME TO turnkeeper_sessions"):
+        pass
+    assert await store.read(KEY) == Held(b"1", version)
+    await written(store, b"2", version=version)
+
+
+async def test_a_file_that_was_taken_away_is_made_anew(store: SqliteStore, path: Path):
+    await written(store)
+    for there in path.parent.iterdir():
+        there.unlink()
+    await store.ping()
+    assert await store.read(KEY) is None
+    await written(store, b"new")
+    await store.aclose()
+    with other_program(path) as other:
+        assert other.execute("SELECT blob FROM turnkeeper_sessions").fetchall() == [(b"new",)]
+
+
+# --- batches
+
+
+async def test_one_bad_job_spoils_no_other_of_its_batch(store: SqliteStore):
+    await store.ping()
+    wrong = store._writer.submit(lambda connection: connection.execute("SELECT ?", (object(),)))
+    keys = [Key("acme", str(n)) for n in range(5)]
+    writing = [store.write(key, b"1", version=0, ttl=60) for key in keys]
+    assert await asyncio.gather(*writing) == [True] * 5
+    with pytest.raises(StoreError):
+        await wrong
+
+
+async def test_what_a_failed_batch_began_is_undone(store: SqliteStore, path: Path):
+    await store.ping()
+
+    def half(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE turnkeeper_migrations SET name = 'half'")
+        connection.execute("SELECT ?", (object(),))
+
+    with pytest.raises(StoreError):
+        await store._writer.submit(half)
+    with other_program(path, "BEGIN IMMEDIATE", "ROLLBACK") as other:  # no lock is left behind
+        assert other.execute(migrations.TAKEN).fetchall() == STEPS
+    await written(store)  # nor does the next job pay for it
+
+
+async def test_commits_keep_their_distance(store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
+    await store.ping()
+    batches: list[int] = []
+    commit = store._writer._commit
+    monkeypatch.setattr(store._writer, "_commit", lambda jobs: (batches.append(len(jobs)), commit(jobs))[1])
+    writing, began = [], time.monotonic()
+    for n in range(20):
+        writing.append(asyncio.ensure_future(store.write(Key("acme", str(n)), b"1", version=0, ttl=60)))
+        await asyncio.sleep(0.005)
+    assert all(await asyncio.gather(*writing))
+    assert sum(batches) == 20
+    assert len(batches) <= 2 + (time.monotonic() - began) / GATHERING
+
+
+async def test_a_batch_is_one_transaction(store: SqliteStore):
+    await store.ping()
+    said: list[str] = []
+    busy, all_are_there = threading.Event(), threading.Event()
+
+    def hold_up(connection: sqlite3.Connection) -> None:
+        connection.set_trace_callback(said.append)
+        busy.set()
+        assert all_are_there.wait(10)
+
+    first = store._writer.submit(hold_up)
+    assert await asyncio.to_thread(busy.wait, 10)
+    keys = [Key("acme", str(n)) for n in range(50)]
+    writing = [asyncio.ensure_future(store.write(key, b"1", version=0, ttl=60)) for key in keys]
+    await asyncio.sleep(0)
+    assert store._writer._jobs.qsize() == len(keys)
+    all_are_there.set()
+    await first
+    assert all(await asyncio.gather(*writing))
+    assert said.count("BEGIN IMMEDIATE") == 1
+    assert said.count("COMMIT") == 2, "of the one that held them up, and of theirs"
+
+
+async def test_what_failed_is_no_longer_read(hasty: SqliteStore, path: Path):
+    version = await written(hasty)
+    with other_program(path, "BEGIN IMMEDIATE"):
+        writing = asyncio.ensure_future(hasty.write(KEY, b"2", version=version, ttl=60))
+        await asyncio.sleep(0)
+        assert (await hasty.read(KEY) or Held(b"", 0)).blob == b"2"
+        with pytest.raises(StoreError):
+            await writing
+        with pytest.raises(StoreError):  # and by now it has failed, not merely taken too long
+            await hasty._writer.submit(lambda _: None)
+    assert await hasty.read(KEY) == Held(b"1", version)
+
+
+async def test_a_chain_of_writes_breaks_where_another_process_cut_in(store: SqliteStore, path: Path):
+    version = await written(store)
+    with other_program(path, "BEGIN IMMEDIATE") as other:
+        first = asyncio.ensure_future(store.write(KEY, b"2", version=version, ttl=60))
+        await asyncio.sleep(0)
+        in_flight = await store.read(KEY)
+        assert in_flight is not None
+        second = asyncio.ensure_future(store.write(KEY, b"3", version=in_flight.version, ttl=60))
+        await asyncio.sleep(0)
+        other.execute("UPDATE turnkeeper_sessions SET blob = ?, version = version + 1", (b"theirs",))
+        other.execute("COMMIT")
+    assert await asyncio.gather(first, second) == [False, False]
+    assert (await store.read(KEY) or Held(b"", 0)).blob == b"theirs"
+
+
+# --- expiry and secrecy
+
+
+async def test_what_has_expired_leaves_the_file(store: SqliteStore, path: Path):
+    for n in range(12):
+        assert await store.write(Key("acme", str(n)), b"1", version=0, ttl=0.01, cold=[b"c"] * 3)
+    await written(store)
+    with other_program(path) as other:
+        for _ in range(100):
+            if other.execute("SELECT count(*) FROM turnkeeper_cold").fetchone() == (0,):
+                break
+            await asyncio.sleep(0.05)
+        assert other.execute("SELECT session FROM turnkeeper_sessions").fetchall() == [(b"call-1",)]
+        assert other.execute("SELECT * FROM turnkeeper_cold").fetchall() == []
+
+
+async def test_what_was_deleted_is_not_left_in_the_file(store: SqliteStore, path: Path):
+    await written(store, b"my secret is 4711", cold=(b"and 0815",))
+    assert await store.delete(KEY)
+    await store.aclose()
+    assert sorted(path.parent.iterdir()) == [path]
+    assert b"4711" not in path.read_bytes()
+    assert b"0815" not in path.read_bytes()
+
+
+async def test_a_new_file_is_its_owners_alone(store: SqliteStore, path: Path):
+    await written(store)
+    files = sorted(path.parent.iterdir())
+    assert len(files) == 3
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+
+
+async def test_the_file_is_in_the_mode_that_was_meant(hasty: SqliteStore):
+    def modes(connection: sqlite3.Connection) -> list[object]:
+        names = ("journal_mode", "synchronous", "secure_delete", "foreign_keys", "busy_timeout")
+        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+
+    assert await hasty._writer.submit(modes) == ["wal", 1, 1, 1, 500]
+
+
+# --- work
+
+
+async def test_a_long_cold_part_makes_no_read_dearer(store: SqliteStore):
+    await store.ping()
+    work = []
+    for cold in (20, 2000):
+        key = Key("acme", f"s{cold}")
+        assert await store.write(key, b"x" * 5000, version=0, ttl=60, cold=[b"y" * 500] * cold)
+        work.append(steps_of_reading(store, key))
+    assert work[0] == work[1] < 100
+
+
+def steps_of_reading(store: SqliteStore, key: Key) -> int:
+    """How many of SQLite's instructions a read takes."""
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connection = store._reader._connected()
+    connection.set_progress_handler(step, 1)
+    assert store._reader._row(READ, {**whose(key), "now": time.time()})
+    connection.set_progress_handler(None, 1)
+    return steps
+
+
+async def test_every_query_that_names_a_session_goes_by_an_index(store: SqliteStore):
+    await store.ping()
+    asked = ["READ", "STATE", "COLD", "LIST", "DUE", "SWEEP", "REPLACE", "EXPIRE", "EXPIRE_COLD"]
+    asked += ["EMPTY", "CLEAR", "REFUSED"]
+    given = dict.fromkeys(re.findall(r":(\w+)", "".join(getattr(statement, name).named for name in asked)), 1)
+    for name in asked:
+        plan = store._reader._connected().execute(
+            "EXPLAIN QUERY PLAN " + getattr(statement, name).named, given
+        )
+        assert [row[3] for row in plan if row[3].startswith("SCAN")] == [], name
+
+
+# --- the process is killed
+
+
+WRITING = """
+async def main():
+    await store.ping()
+    await asyncio.gather(*map(live, range(8)))
+
+async def live(n):
+    key, version = Key("acme", f"s{n}"), 0
+    for turn in range(10_000):
+        if not await store.write(key, b"%d" % turn, version=version, ttl=600, cold=[b"%d" % turn]):
+            raise SystemExit("lost")
+        version = (await store.read(key)).version
+        os.write(1, f"{n} {turn}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("after", [0.3, 0.47, 0.71])
+async def test_what_was_acknowledged_survives_a_kill(path: Path, after: float):
+    prologue = f"""
+import asyncio, os, pathlib
+from proxy.memory.store import Key
+from proxy.memory.sql.sqlite import SqliteStore
+store = SqliteStore(pathlib.Path({str(path)!r}), deadline={DEADLINE})
+"""
+    program = prologue + WRITING + "\nasyncio.run(main())\n"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        first = process.stdout.readline()
+        await asyncio.sleep(after)
+        process.send_signal(signal.SIGKILL)
+        said = first + process.stdout.read()
+    last: dict[int, int] = {}
+    for line in said.decode().split("\n")[:-1]:
+        session, turn = map(int, line.split())
+        last[session] = turn
+    assert len(last) == 8
+    store = SqliteStore(path, deadline=1.0)
+    for session, turn in last.items():
+        key = Key("acme", f"s{session}")
+        held = await store.read(key)
+        assert held is not None
+        kept = int(held.blob)
+        assert kept >= turn
+        assert await store.cold(key, limit=kept + 2) == [b"%d" % n for n in range(kept + 1)]
+    await store.aclose()
+
+
+async def test_two_processes_that_start_together_share_a_new_file(path: Path):
+    program = f"""
+import asyncio, pathlib, sys
+from proxy.memory.store import Key, StoreError
+from proxy.memory.sql.sqlite import SqliteStore
+store, key = SqliteStore(pathlib.Path({str(path)!r}), deadline=0.5), Key("acme", "shared")
+async def patiently(ask):  # a busy machine may let one wait longer than a call does
+    while True:
+        try:
+            return await ask()
+        except StoreError:
+            await asyncio.sleep(0.05)
+async def main():
+    await patiently(store.ping)
+    for n in range(15):
+        held = await patiently(lambda: store.read(key))
+        entry = sys.argv[1] + str(n)
+        try:
+            version = held.version if held else 0
+            won = await store.write(key, b"x", version=version, ttl=60, cold=[entry.encode()])
+        except StoreError:
+            won = "unknown"
+        print(entry, won)
+    await store.aclose()
+asyncio.run(main())
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, name], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for name in "ab"
+    ]
+    said = [line.split() for process in running for line in process.communicate(timeout=50)[0].splitlines()]
+    store = SqliteStore(path, deadline=1.0)
+    entries = await store.cold(Key("acme", "shared"))
+    await store.aclose()
+    assert len(said) == 30
+    assert any(won == "True" for _, won in said)
+    for entry, won in said:
+        expected = {"True": {1}, "False": {0}, "unknown": {0, 1}}[won]
+        assert entries.count(entry.encode()) in expected

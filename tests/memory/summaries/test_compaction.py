@@ -1,0 +1,199 @@
+"""What becomes due when, and that what was corrected is summarised anew."""
+
+import msgspec
+import pytest
+
+from proxy.memory.session.segment import Reach
+from proxy.memory.session.session import Entry, Session, decode, encode
+from proxy.memory.summaries.compaction import corrected, digested, fitted, put, segment, settled
+from proxy.memory.summaries.plan import Window, due, forced, uncovered
+
+WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
+
+
+def entry(number, role="user", text=None, life=0, **fields):
+    return Entry(role=role, turn=number, life=life, content=text or f"{role} {number}", **fields)
+
+
+def talk(turns, start=0, life=0):
+    return tuple(entry(n, role, life=life) for n in range(start, turns) for role in ("user", "assistant"))
+
+
+def made(session, plan, text="Notes."):
+    told = [e for e in session.entries if plan.covers(e)]
+    return put(session, plan, segment(session, plan, told, text, now=1.0))
+
+
+def compacted(turns):
+    session = Session(entries=talk(turns))
+    return made(session, due(session, WINDOW))
+
+
+def test_nothing_is_due_before_the_maximum():
+    assert due(Session(entries=talk(3)), WINDOW) is None
+
+
+def test_past_it_all_but_what_is_kept_is():
+    plan = due(Session(entries=talk(4)), WINDOW)
+    assert (plan.behind, plan.reach) == (Reach(0, -1), Reach(0, 2))
+
+
+def test_few_long_turns_pass_the_tokens_first():
+    long = tuple(entry(n, text="word " * 200) for n in range(5))
+    window = Window(max_messages=100, keep_messages=20, max_tokens=900, summaries=4)
+    assert due(Session(entries=long), window).reach.turn >= 2
+    assert due(Session(entries=long[:2]), window) is None
+
+
+def test_a_new_life_makes_the_former_due():
+    session = Session(entries=(*talk(2), *talk(1, life=1)), life=1)
+    assert due(session, WINDOW).reach == Reach(0, 1)
+
+
+def test_turns_that_had_to_be_left_out_are_due_at_once():
+    assert due(Session(entries=talk(2), trimmed=True), WINDOW).reach == Reach(0, 0)
+
+
+def test_all_that_had_no_room_is_covered_by_one_summary():
+    assert due(Session(entries=talk(8), trimmed=True, room=2), Window(60, 20, summaries=4)).reach == Reach(
+        0, 5
+    )
+    assert due(Session(entries=talk(8), trimmed=True, room=7), Window(60, 20, summaries=4)).reach == Reach(
+        0, 3
+    )
+
+
+def test_where_every_prompt_passes_its_budget_a_summary_is_due_after_some_turns_again():
+    window = Window(60, 20, summaries=4)
+    first = Session(entries=talk(2), turns=2, trimmed=True, room=1)
+    after = made(first, due(first, window))
+    newest = after.summaries[-1].made
+    for turns in range(8):
+        later = tuple(
+            msgspec.structs.replace(e, recorded=newest + 1 + e.turn) for e in talk(2 + turns, start=2)
+        )
+        session = msgspec.structs.replace(after, entries=(*after.entries, *later), turns=2 + turns)
+        assert (due(session, window) is not None) is (turns >= 4)
+        assert due(msgspec.structs.replace(session, room=0), window) is None
+
+
+def test_a_digest_of_turns_that_were_taken_back_tells_nothing_of_them():
+    session = compacted(4)
+    (one,) = session.summaries
+    stale = msgspec.structs.replace(one, text="user: My secret is scarecrow.", stale=True)
+    session = msgspec.structs.replace(session, summaries=(stale,))
+    plan = due(session, WINDOW)
+    assert "scarecrow" not in digested(session, plan, [], now=1.0).text
+    calls = [entry(0, "assistant", " ", tool_calls=[{"id": "c", "function": {"name": "f"}}])]
+    assert "scarecrow" not in digested(session, plan, calls, now=1.0).text
+
+
+def test_of_the_newest_turn_alone_nothing_is_due():
+    assert due(Session(entries=talk(1), trimmed=True, room=1), WINDOW) is None
+
+
+def test_what_moved_out_before_there_were_summaries_is_due():
+    assert due(Session(entries=talk(2), moved=40), WINDOW).reach == Reach(0, 0)
+
+
+def test_what_is_summarised_is_not_due_again():
+    session = compacted(4)
+    assert due(session, WINDOW) is None
+    assert [e.turn for e in uncovered(session)] == [3, 3]
+
+
+@pytest.mark.parametrize("change", ["reworded", "withdrawn", "added"])
+def test_a_correction_behind_the_reach_makes_its_segment_stale_and_no_other(change):
+    before = Session(entries=talk(8))
+    for _ in range(2):
+        plan = due(
+            before, Window(max_messages=2, keep_messages=10 if not before.summaries else 2, summaries=4)
+        )
+        before = made(before, plan)
+    first, second = (s.reach for s in before.summaries)
+    at = 0
+    entries = {
+        "reworded": (msgspec.structs.replace(before.entries[at], content="Other"), *before.entries[1:]),
+        "withdrawn": before.entries[1:],
+        "added": (before.entries[0], entry(0, text="More"), *before.entries[1:]),
+    }[change]
+    after = corrected(before, msgspec.structs.replace(before, entries=entries))
+    assert [s.stale for s in after.summaries] == [True, False]
+    plan = due(after, WINDOW)
+    assert (plan.first, plan.last, plan.reach) == (0, 1, first)
+    again = made(after, plan, "Other notes.")
+    assert [s.reach for s in again.summaries] == [first, second]
+    assert due(again, WINDOW) is None
+
+
+def test_a_correction_before_the_reach_makes_nothing_stale():
+    before = compacted(4)
+    entries = (
+        *before.entries[:-1],
+        msgspec.structs.replace(before.entries[-1], content="Cut", pending=False),
+    )
+    after = corrected(before, msgspec.structs.replace(before, entries=entries))
+    assert not any(s.stale for s in after.summaries)
+
+
+def test_an_answer_that_is_confirmed_is_no_correction():
+    before = compacted(4)
+    entries = tuple(msgspec.structs.replace(e, pending=True, recorded=5.0) for e in before.entries)
+    assert corrected(before, msgspec.structs.replace(before, entries=entries)).summaries == before.summaries
+
+
+def test_a_digest_does_not_say_that_the_user_said_what_a_program_put_in():
+    entries = (entry(0, text="The caller is a VIP.", source="command"), *talk(2, start=1))
+    session = Session(entries=(*entries, *talk(14, start=2)))
+    text = digested(session, forced(session, WINDOW), entries, now=1.0).text
+    assert text.startswith("notes: The caller is a VIP.\nuser: user 1")
+
+
+def test_beyond_twice_the_maximum_a_digest_stands_in_without_anybody():
+    session = Session()
+    for n in range(30):
+        after = msgspec.structs.replace(session, entries=(*session.entries, *talk(n + 1, n)))
+        session, _ = fitted(session, after, WINDOW, now=1.0)
+        assert len(uncovered(session)) <= 2 * WINDOW.max_messages
+    assert all(s.digest for s in session.summaries)
+    assert len(session.summaries) <= 2 * WINDOW.summaries
+    assert uncovered(session)[-1].turn == 29
+
+
+def test_without_summaries_the_oldest_move_out_as_before():
+    kept, moved = fitted(Session(), Session(entries=talk(4)), Window(6, 2), now=1.0)
+    assert (len(kept.entries), len(moved)) == (2, 6)
+    assert kept.summaries == ()
+
+
+def test_covered_turns_move_to_the_cold_part_but_for_the_newest():
+    kept, moved = settled(compacted(6), 4)
+    assert [e.turn for e in moved] == [0, 0, 1, 1, 2, 2]
+    assert [e.turn for e in kept.entries] == [3, 3, 4, 4, 5, 5]
+    assert kept.moved == 6
+
+
+def test_past_the_most_summaries_the_oldest_are_merged_and_none_is_lost():
+    session = Session(entries=talk(1))
+    for n in range(1, 8):
+        session = msgspec.structs.replace(session, entries=(*session.entries, *talk(n + 1, n)))
+        session = made(session, forced(session, WINDOW), f"Notes {n}.")
+    plan = due(session, WINDOW)
+    assert plan.merge
+    assert session.summaries[plan.last - 1].reach == plan.reach
+    merged = put(session, plan, digested(session, plan, [], now=1.0))
+    assert len(merged.summaries) == 7 - plan.last + 1
+    assert all(f"Notes {n}." in merged.summaries[0].text for n in range(1, plan.last + 1))
+    assert merged.reach == session.reach
+
+
+def test_an_open_tool_group_is_never_covered():
+    calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    waiting = entry(1, "assistant", tool_calls=calls)
+    session = Session(entries=(*talk(1), entry(1), waiting, *talk(5, 2)))
+    assert due(session, WINDOW).reach == Reach(0, 0)
+
+
+def test_a_session_comes_back_from_bytes_as_it_was():
+    session = msgspec.structs.replace(compacted(4), turns=4, model="m", trimmed=True)
+    assert decode(encode(session)) == session

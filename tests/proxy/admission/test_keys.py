@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.admission.keys import Keys
+
+SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=",:"), min_size=1)
+
+
+def test_a_key_opens_its_tenant():
+    keys = Keys.parse("alice:one, bob:two:chat,alice:three")
+    found = [keys.find(secret) for secret in ("one", "two", "three")]
+    assert [(key.tenant, key.scope) for key in found] == [("alice", "all"), ("bob", "chat"), ("alice", "all")]
+
+
+@pytest.mark.parametrize("text", ["a:x,b:y,", "a:x, b:y, ", ",a:x,b:y", "a:x,,b:y", "a:x, ,\n b:y,\n"])
+def test_commas_too_many_are_no_keys(text):
+    assert Keys.parse(text) == Keys.parse("a:x,b:y")
+
+
+@pytest.mark.parametrize("bearer", ["", "on", "onee", "alice", "alice:one", "ONE", "öne", "\ud800"])
+def test_no_other_secret_opens_anything(bearer):
+    assert Keys.parse("alice:one").find(bearer) is None
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n"])
+def test_an_empty_text_means_no_keys(text):
+    keys = Keys.parse(text)
+    assert not keys
+    assert keys.find("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("s3cret", "key 1: write name:secret"),
+        ("a:b,s3cret", "key 2: write name:secret"),
+        (",a:b,,s3cret", "key 2: write name:secret"),
+        (",", "there are commas, and no key"),
+        (" , ,", "there are commas, and no key"),
+        (":s3cret", "key 1: write name:secret"),
+        ("a:", "key 1: write name:secret"),
+        ("a b:s3cret", "key 1: write name:secret"),
+        (f"{'n' * 65}:s3cret", "key 1: write name:secret"),
+        ("a:s3cret:admin", "key 1: after a second ':'"),
+        ("a:s3cret:chat:x", "key 1: after a second ':'"),
+        ("a:s3c ret", "key 1: a secret has no spaces"),
+        ("a:s3crét", "key 1: a secret has no spaces"),
+        ("a:s3cret,b:x,c:s3cret", "keys 1 and 3: two entries"),
+    ],
+)
+def test_a_wrong_entry_is_told_by_its_number_and_never_shown(text, said):
+    with pytest.raises(ValueError) as caught:
+        Keys.parse(text)
+    assert str(caught.value).startswith(said)
+    assert not any(part in str(caught.value) for part in ("s3c", "crét", "admin"))
+
+
+@given(SECRETS)
+def test_a_secret_opens_its_key_and_is_not_kept(secret):
+    keys = Keys.parse(f"alice:{secret}")
+    assert keys.find(secret).tenant == "alice"
+    assert keys.find(secret + "x") is None
+    assert keys.entries[0].digest != secret.encode()
+    assert repr(keys) == "Keys(entries=(Key('alice', scope='all'),))"

@@ -1,0 +1,204 @@
+"""An answer through answer filters: on streams and whole answers alike, and nothing else touched."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filters.base import AnswerFilter, Context, Delta, Stage
+from proxy.answer.framing import Framing, data_of, events
+from proxy.answer.payload import payload
+from proxy.answer.rewriting import Rewriting
+from proxy.errors import UpstreamBroken
+from tests.fake_upstream import DONE, ROLE, USAGE, completion, delta, event
+
+CONTEXT = Context(now=0)
+closed: list[object] = []
+
+
+class Late(Stage):
+    """Says everything one letter late, and in capitals; keeps count of its ends."""
+
+    def __init__(self) -> None:
+        self.held = ""
+
+    def feed(self, delta: Delta) -> Delta:
+        if not delta.get("content"):
+            return delta
+        text = self.held + delta["content"].upper()
+        self.held = text[-1:]
+        return {**delta, "content": text[:-1]}
+
+    def close(self) -> Delta:
+        closed.append(self)
+        held, self.held = self.held, ""
+        return {"content": held} if held else {}
+
+
+class Shout(AnswerFilter):
+    def open(self, context: Context) -> Stage:
+        return Late()
+
+
+class Quiet(AnswerFilter):
+    def first(self, context: Context) -> Mapping[str, Any]:
+        return {
+            "object": "chat.completion.custom_metadata",
+            "choices": [],
+            "metadata": {"interruptable": False},
+        }
+
+
+class Idle(Stage):
+    def feed(self, delta: Delta) -> Delta:
+        return delta
+
+    def close(self) -> Delta:
+        return {}
+
+
+class Watch(AnswerFilter):
+    def open(self, context: Context) -> Stage:
+        return Idle()
+
+
+def run(body: bytes, *filters: AnswerFilter, cuts: int = 0) -> bytes:
+    answer, framing = Rewriting(filters, CONTEXT), Framing()
+    pieces = [body[i : i + cuts] for i in range(0, len(body), cuts)] if cuts else [body]
+    passed = b"".join(answer.feed(framing.feed(piece)) for piece in pieces)
+    return answer.first() + passed + answer.feed(framing.close()) + answer.close()
+
+
+def words(stream: bytes, index: int = 0) -> str:
+    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+STREAM = ROLE + delta(content="he") + delta(content="llo") + delta(finish="stop") + USAGE + DONE
+
+
+def test_a_filter_speaks_in_every_delta_and_once_more_before_the_finish() -> None:
+    got = run(STREAM, Shout())
+    assert words(got) == "HELLO"
+    events = got.split(b"\n\n")
+    finish = next(i for i, each in enumerate(events) if b'"finish_reason":"stop"' in each.replace(b" ", b""))
+    assert b'"O"' in events[finish - 1]
+    assert got.endswith(USAGE + DONE)
+
+
+@pytest.mark.parametrize("filters", [[], [Watch()], [Watch(), Watch()]])
+@given(
+    pieces=st.lists(st.text(min_size=1), min_size=1, max_size=4),
+    newline=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+)
+def test_what_no_filter_changes_passes_byte_for_byte(
+    filters: list[AnswerFilter], pieces: list[str], newline: bytes
+) -> None:
+    body = b": hi\n\n" + ROLE + b"".join(delta(content=piece) for piece in pieces) + event(choices=[]) + DONE
+    body = body.replace(b"\n", newline)
+    assert run(body, *filters) == body
+
+
+@pytest.mark.parametrize("cuts", [1, 3, 7, 50])
+def test_the_cut_of_the_bytes_makes_no_difference(cuts: int) -> None:
+    assert run(STREAM, Shout(), cuts=cuts) == run(STREAM, Shout())
+
+
+def test_every_choice_has_stages_of_its_own() -> None:
+    closed.clear()
+    body = (
+        delta(0, content="one")
+        + delta(1, content="two")
+        + delta(1, finish="stop")
+        + delta(0, finish="stop")
+        + DONE
+    )
+    got = run(body, Shout())
+    assert (words(got, 0), words(got, 1)) == ("ONE", "TWO")
+    assert len(closed) == len(set(map(id, closed))) == 2
+
+
+ENDINGS = {
+    "finished": STREAM,
+    "without a finish": ROLE + delta(content="hello") + DONE,
+    "without an end": ROLE + delta(content="hello"),
+    "inside an event": ROLE + delta(content="hello") + b'data: {"cho',
+    "content in the finish": ROLE + delta(content="hello", finish="stop") + DONE,
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_on_every_ending_all_is_said_and_stages_close_once(name: str) -> None:
+    closed.clear()
+    answer = Rewriting([Shout()], CONTEXT)
+    framing = Framing()
+    got = answer.feed(framing.feed(ENDINGS[name])) + answer.feed(framing.close()) + answer.close()
+    assert answer.close() == b""
+    assert words(got.replace(b'data: {"cho', b"")) == "HELLO"
+    assert len(closed) == 1
+
+
+def test_a_line_beside_the_data_stays() -> None:
+    body = b"event: message\nid: 7\n" + delta(content="hello") + DONE
+    assert run(body, Shout()).startswith(b"event: message\nid: 7\ndata: ")
+
+
+def test_filters_run_in_their_order() -> None:
+    class Twice(Idle):
+        def feed(self, delta: Delta) -> Delta:
+            text = delta.get("content")
+            return {**delta, "content": text + text} if text else delta
+
+    class Echo(AnswerFilter):
+        def open(self, context: Context) -> Stage:
+            return Twice()
+
+    assert words(run(delta(content="ab") + DONE, Shout(), Echo())) == "AABB"
+    assert words(run(delta(content="ab") + DONE, Echo(), Shout())) == "ABAB"
+
+
+def test_an_event_may_stand_before_all_others() -> None:
+    got = run(STREAM, Quiet())
+    assert json.loads(got.split(b"\n\n")[0][6:])["metadata"] == {"interruptable": False}
+    assert got.endswith(STREAM)
+
+
+def test_a_whole_answer_is_one_large_delta() -> None:
+    body = json.dumps(completion("hello")).encode()
+    assert (
+        json.loads(Rewriting([Shout()], CONTEXT).whole(body))["choices"][0]["message"]["content"] == "HELLO"
+    )
+    assert Rewriting([Watch()], CONTEXT).whole(body) == body
+
+
+@pytest.mark.parametrize("body", [b"no json", b"", b"[]", b'"words"', b'{"choices": [{"message": {"con'])
+def test_a_whole_answer_that_cannot_be_read_passes_where_there_is_no_filter(body: bytes) -> None:
+    assert Rewriting([], CONTEXT).whole(body) == body
+    with pytest.raises(UpstreamBroken):
+        Rewriting([Shout()], CONTEXT).whole(body)
+
+
+ODD = st.binary(max_size=60) | st.sampled_from(
+    [b"data: 5\n\n", b"data: null\n\n", b'data: {"choices": 5}\n\n', b"data: []\n\n", b"data: words\n\n"]
+)
+
+
+@given(body=ODD)
+def test_any_bytes_pass_where_there_is_no_filter(body: bytes) -> None:
+    assert run(body) == body
+
+
+@given(body=ODD)
+def test_of_what_cannot_be_read_nothing_passes_a_filter(body: bytes) -> None:
+    before, behind = delta(content="one "), delta(content="two") + DONE
+    answer = Rewriting([Shout()], CONTEXT)
+    framing = Framing()
+    got = answer.feed(framing.feed(before + body + b"\n\n" + behind) + framing.close()) + answer.close()
+    assert b'"ONE' in got
+    told = [data_of(each) for each in events(got)]
+    assert (b"[DONE]" in told) is (answer.unread is None)
+    assert all(isinstance(payload(data), dict) for data in told if data not in {b"", b"null", b"[DONE]"})

@@ -1,0 +1,159 @@
+"""What was said, read back from the bytes of an answer."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.answer.transcript import transcript
+from tests.fake_upstream import DONE, ROLE, USAGE, completion, delta, stream_of
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Rome"}'}}
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+def test_a_stream_says_what_its_first_choice_says(newline: bytes) -> None:
+    told = transcript((stream_of("Hello", " there.") + delta(index=1, content="no")).replace(b"\n", newline))
+    assert (told.text, told.finished, told.reached) == ("Hello there.", True, True)
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("more", [delta(content=" More."), delta(tool_calls=[{"index": 0, **CALL}])])
+def test_nobody_hears_what_comes_behind_the_end(newline: bytes, more: bytes) -> None:
+    told = transcript((stream_of("Hello", " there.") + more + DONE).replace(b"\n", newline))
+    assert (told.text, told.tool_calls, told.finished) == ("Hello there.", None, True)
+
+
+def test_a_whole_answer_says_what_its_message_says() -> None:
+    told = transcript(json.dumps(completion("Hello there."), indent=2).encode())
+    assert (told.text, told.finished) == ("Hello there.", True)
+
+
+def test_a_stream_that_broke_off_is_not_finished() -> None:
+    told = transcript(ROLE + delta(content="Half a ") + b'data: {"error": {"message": "x"}}\n\n')
+    assert (told.text, told.finished) == ("Half a ", False)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", ROLE, ROLE + USAGE + DONE, b"data: x\n\n", b"{", b"[]", delta(content=" ")]
+)
+def test_what_says_nothing_has_not_reached_anyone(body: bytes) -> None:
+    assert not transcript(body).reached
+
+
+def test_tool_calls_are_put_together() -> None:
+    name = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+    pieces = [{"index": 0, "function": {"arguments": part}} for part in ('{"town"', ': "Rome"}')]
+    second = {"index": 1, "id": "call_2", "type": "function", "function": {"name": "time", "arguments": "{}"}}
+    body = b"".join(delta(tool_calls=[piece]) for piece in [name, *pieces, second])
+    assert transcript(body).tool_calls == [CALL, {name: second[name] for name in second if name != "index"}]
+
+
+def test_a_call_whose_pieces_all_bear_a_name_and_an_id_of_their_own_is_one() -> None:
+    """As some servers stream a call that they were told to make."""
+    pieces = [
+        {"index": 0, "id": f"call_{place}", "type": "function", "function": {"name": "f", "arguments": part}}
+        for place, part in enumerate(["", '{"a"', ": ", "1}"])
+    ]
+    [call] = transcript(b"".join(delta(tool_calls=[piece]) for piece in pieces)).tool_calls or ()
+    assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
+
+
+def test_what_a_custom_tool_is_given_comes_in_pieces_too() -> None:
+    custom = {"id": "call_1", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
+    first = {**custom, "custom": {"name": "sql", "input": ""}}
+    pieces = [first, *({"index": 0, "custom": {"input": part}} for part in ("select ", "1"))]
+    assert transcript(b"".join(delta(tool_calls=[piece]) for piece in pieces)).tool_calls == [custom]
+
+
+@pytest.mark.parametrize("none", [None, ""])
+def test_pieces_that_have_no_id_and_no_name_take_none_away(none) -> None:
+    pieces = [
+        {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": none}},
+        {"index": 0, "id": none, "type": none, "function": {"name": none, "arguments": '{"town": "Rome"}'}},
+        {"index": 0, "function": none},
+    ]
+    assert transcript(b"".join(delta(tool_calls=[piece]) for piece in pieces)).tool_calls == [CALL]
+
+
+def test_a_call_that_broke_off_with_its_answer_is_not_whole() -> None:
+    torn = {**CALL, "function": {"name": "weather", "arguments": '{"town'}}
+    body = delta(tool_calls=[CALL, {**torn, "id": "call_2"}])
+    assert transcript(body).whole_calls == [CALL]
+    assert transcript(delta(tool_calls=[torn])).whole_calls is None
+    assert transcript(delta(tool_calls=[torn])).reached
+    assert len(transcript(body + delta(finish="tool_calls")).whole_calls or ()) == 2
+
+
+def test_a_call_whose_index_says_nothing_stands_where_it_is_written() -> None:
+    function = {"name": "weather", "arguments": "{}"}
+    odd = [{"index": [], "id": "a"}, {"index": None, "id": "b"}, {"index": 2, "id": "c"}]
+    body = delta(tool_calls=[{**call, "type": "function", "function": function} for call in odd])
+    assert [call["id"] for call in transcript(body).tool_calls or ()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("number", [{"index": 0}, {}], ids=["one index", "no index"])
+def test_calls_that_are_not_numbered_are_told_apart_by_their_names(number) -> None:
+    second = {**CALL, "id": "call_2", "function": {"name": "time", "arguments": "{}"}}
+    body = b"".join(delta(tool_calls=[{**number, **piece}]) for piece in [CALL, second])
+    assert transcript(body).tool_calls == [CALL, second]
+
+
+def test_sound_says_its_transcript() -> None:
+    body = delta(audio={"id": "a", "transcript": "Hello "}) + delta(audio={"id": "a", "transcript": "there."})
+    assert transcript(body).text == "Hello there."
+
+
+@given(body=st.binary(max_size=80))
+def test_any_bytes_are_read(body: bytes) -> None:
+    assert isinstance(transcript(body + ROLE).text, str)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_reasoning_is_no_part_of_what_was_said(name: str) -> None:
+    told = transcript(ROLE + delta(**{name: "She "}) + delta(**{name: "asks."}) + stream_of("Yes"))
+    assert (told.reasoning, told.text) == ("She asks.", "Yes")
+    assert not transcript(ROLE + delta(**{name: "She asks."})).reached
+    assert transcript(stream_of("Yes")).reasoning is None
+
+
+def test_reasoning_of_a_whole_answer_is_read() -> None:
+    whole = completion("Yes")
+    whole["choices"][0]["message"]["reasoning_content"] = "She asks."
+    assert transcript(json.dumps(whole).encode()).reasoning == "She asks."
+
+
+def test_thoughts_in_parts_are_reasoning() -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "She asks."}]}]
+    told = transcript(ROLE + delta(content=parts) + delta(content=[{"type": "text", "text": "Yes"}]))
+    assert (told.reasoning, told.text) == ("She asks.", "Yes")
+
+
+_WORDS = st.none() | st.text(max_size=5)
+_CALLS = st.none() | st.just([]) | st.just([{"index": 0, "id": "c", "function": {"name": "f"}}])
+_DELTAS = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.just("assistant"),
+        "content": _WORDS | st.just(["odd"]),
+        "refusal": _WORDS,
+        "audio": st.none() | st.just({"transcript": "aloud"}),
+        "reasoning": _WORDS,
+        "tool_calls": _CALLS,
+    },
+)
+_CHOICES = st.fixed_dictionaries(
+    {"delta": _DELTAS},
+    optional={"index": st.none() | st.integers(0, 2), "finish_reason": st.none() | st.just("stop")},
+)
+_CHUNKS = st.fixed_dictionaries({}, optional={"choices": st.none() | st.lists(_CHOICES, max_size=3)})
+
+
+@given(st.lists(_CHUNKS | st.integers(), max_size=6))
+def test_the_short_way_tells_what_the_long_one_does(chunks):
+    sent = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+    with pytest.MonkeyPatch.context() as patch:
+        short = transcript(sent)
+        patch.setattr("proxy.answer.transcript._plain", lambda _: None)
+        assert transcript(sent) == short
