@@ -32,6 +32,12 @@ every_lock = pytest.mark.parametrize("lock", LOCKS)
 # --- size and names
 
 
+def test_each_file_of_tests_has_a_name_of_its_own():
+    """Pytest takes two of one name for the same module, and runs neither."""
+    files = [path for kind in ("test_*.py", "contract_*.py") for path in ROOT.glob(f"tests/**/{kind}")]
+    assert len({path.name for path in files}) == len(files) > 0
+
+
 @every_source
 def test_a_file_has_at_most_250_lines(path: Path):
     assert len(path.read_text().splitlines()) <= 250

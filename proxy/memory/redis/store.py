@@ -124,9 +124,12 @@ class RedisStore:
         return await self._leisurely.ask(lambda client: page(client, self._names, tenant, after, limit))
 
     async def ping(self) -> None:
-        """Returns if a turn could be written: one is, for a second, by the script that writes all of them."""
+        """Returns if a turn could be read and written: one is written, for a second, as all of them are."""
         pair = self._names.trial(f"trial-{secrets.token_hex(8)}")
-        await self._writing.ask(lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE, *_since(math.inf)))
+        trial = self._writing.ask(
+            lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE, *_since(math.inf))
+        )
+        await asyncio.gather(trial, self._link.command("HMGET", pair.first, "version", "blob"))
 
     async def aclose(self) -> None:
         """Ends what is under way and closes all connections."""

@@ -77,6 +77,15 @@ async def test_a_question_is_on_its_way_once_its_task_has_begun(server: RedisSer
         assert await asked is None
 
 
+async def test_whoever_has_made_sure_of_a_store_connects_no_more(server: RedisServer):
+    async with opened(server.url) as store:
+        await store.ping()
+        before = server.ask("INFO", "stats")["total_connections_received"]
+        assert await store.write(KEY, b"1", version=0, ttl=60)
+        assert (await store.read(KEY)).blob == b"1"
+        assert server.ask("INFO", "stats")["total_connections_received"] == before + 1  # the one that counts
+
+
 async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisServer):
     async with opened(server.url) as store:
         assert await store.write(KEY, b"1", version=0, ttl=60)
