@@ -130,7 +130,7 @@ LEFT = [CODE, "I keep the code.", NOTED, "I like tea.", "Tea is fine."]
 async def test_what_a_forgotten_guest_was_answered_is_found_by_nobody(archive: Archive):
     await archive.keep(KEY, talk(), mark=NOW)
     await embed(archive)
-    assert await archive.forget(BOB, at=NOW) == 1
+    assert (await archive.forget(BOB, at=NOW)).turns == 1
     assert await both(archive) == (sorted(ANNS), [])
     assert await kept(archive) == LEFT
     assert await vectors_left(archive) == 4

@@ -38,6 +38,8 @@ class Interrupting:
         if name == "proxy.cli":
             os.kill(os.getpid(), signal.SIGINT)
 
+# Whoever was begun in the background by a shell has been told to hear nothing of Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupting())
 runpy.run_module("proxy", run_name="__main__")
 """
