@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 # A file's times go by the kernel's clock, which ticks each 10 ms at the slowest; some file systems keep
 # seconds.
-_TICK: Final = 50_000_000
+_TICK: Final = 25_000_000
 _SECONDS: Final = 3_000_000_000
 _A_SECOND: Final = 1_000_000_000
 
