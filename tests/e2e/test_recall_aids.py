@@ -151,12 +151,12 @@ def test_models_that_fail_cost_a_call_nothing_but_their_help(
     start, upstream: FakeUpstream, aids: FakeUpstream, script: Any
 ):
     aids.says(*script)
-    proxy = start(RANKING, DEADLINE="300ms")
+    proxy = start(RANKING, DEADLINE="1500ms")
     say(proxy, WORDS)
     settle(proxy, embedded=False)
     began = time.monotonic()
     reply = say(proxy, "Who sleeps in the kitchen?", session="s2")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     assert reply.status_code == 200
     assert "x-turnkeeper-degraded" not in reply.headers
     assert f"the caller said: {WORDS}\n" in prompt(upstream)
