@@ -75,10 +75,23 @@ def seal(speech: Speech, attempt: Attempt = UNTOLD) -> bytes:
 
     Where that is a line alone, a request's name counts as well.
     """
+    return _sealed(_said(speech, attempt), answering=speech.answering)
+
+
+def seals(speech: Speech, attempt: Attempt = UNTOLD) -> tuple[bytes, bytes]:
+    """The seals of the same lines, where they tell what the assistant said and where they do not."""
+    said = _said(speech, attempt)
+    return _sealed(said, answering=True), _sealed(said, answering=False)
+
+
+def _sealed(said: bytes, *, answering: bool) -> bytes:
+    return blake2b(said, digest_size=_BYTES, key=_KEYS[answering]).digest()
+
+
+def _said(speech: Speech, attempt: Attempt) -> bytes:
     said = speech.lines or speech.bidden
     lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in said]
-    name = attempt.request if len(speech.lines) == 1 else b""
-    return blake2b(_written(lines) + name, digest_size=_BYTES, key=_KEYS[speech.answering]).digest()
+    return _written(lines) + (attempt.request if len(speech.lines) == 1 else b"")
 
 
 def _written(lines: Sequence[Message]) -> bytes:
