@@ -38,10 +38,10 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     ``at`` is when it arrived, in seconds since 1970, and ``seal`` what tells its window from others, of
     ``lines`` lines. ``since`` is where the window begins, counted from the session's first entry, moved ones
     too; ``whole`` is whether its life does not begin before. ``answering`` is whether it tells what the
-    assistant said. ``asked`` are the words to be answered. ``overtaken`` are requests that arrived before it
-    and were recorded after it: their seals, and what they asked. ``request`` stands for its name, where the
-    client gave it one. ``ended`` is when its answer ended, 0 where that is not known, and ``finished``
-    whether that was its end.
+    assistant said, and ``wordless`` whether that is nothing but that it was not heard. ``asked`` are the
+    words to be answered. ``overtaken`` are requests that arrived before it and were recorded after it: their
+    seals, and what they asked. ``request`` stands for its name, where the client gave it one. ``ended`` is
+    when its answer ended, 0 where that is not known, and ``finished`` whether that was its end.
     """
 
     at: float
@@ -50,6 +50,7 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     since: int
     answering: bool
     whole: bool
+    wordless: bool = False
     asked: Turn | None = None
     overtaken: tuple[tuple[bytes, Turn | None], ...] = ()
     request: bytes = b""

@@ -119,3 +119,12 @@ def test_the_same_words_are_asked_again_whether_or_not_an_unheard_answer_is_show
     call.ask(*then, answer="Fine.")
     assert [line for line in call.memory if line[0] == "u"] == ["u:Okay.", "u:Okay."]
     assert call.memory[-1] == "a?:Fine."
+
+
+def test_an_answer_may_have_been_heard_where_windows_showed_none_but_without_words_and_then_none_at_all():
+    call = Call()
+    call.ask("u:One.", answer="First.", finished=False)
+    call.ask("u:One.", "a:", "u:Two.", answer="Second.")
+    call.ask("a:", "u:Two.", "a:", "u:Three.", answer="Third.")
+    call.ask("u:Three.", "u:Four.", answer="Fourth.")
+    assert call.memory == ["u:One.", "u:Two.", "u:Three.", "a?:Third.", "u:Four.", "a?:Fourth."]
