@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from itertools import count
 
 import msgspec
@@ -66,33 +65,26 @@ class Load:
     async def _call(self, measured: Block, bodies: list[bytes], until: float, late: float) -> None:
         await asyncio.sleep(late)
         line = Line("127.0.0.1", self._port)
-        headers = self._headers()
         # Not all callers are at the same turn.
-        turn = next(self._numbers) % len(bodies)
+        turns = count(next(self._numbers) % len(bodies))
+        headers = ""
         while time.monotonic() < until:
+            turn = next(turns) % len(bodies)
+            headers = self._headers() if not (turn and headers) else headers
             try:
-                heard = await line.ask(bodies[turn % len(bodies)], headers())
+                heard = await line.ask(bodies[turn], headers)
                 measured.firsts.append(heard.first * 1000)
                 measured.lags.extend(lag * 1000 for lag in heard.lags[1:])
             except (OSError, TimeoutError):
                 measured.errors += 1
                 await asyncio.sleep(0.05)
-            turn += 1
         line.close()
 
-    def _headers(self) -> Callable[[], str]:
-        asked = 0
-        name = next(self._numbers)
-
-        def headers() -> str:
-            nonlocal asked, name
-            if asked == len(self._windows):
-                asked, name = 0, next(self._numbers)
-            asked += 1
-            session = f"x-session-id: bench-{self._port}-{name}\r\n" if self._sessions else ""
-            return f"authorization: Bearer {self._key}\r\n{session}"
-
-        return headers
+    def _headers(self) -> str:
+        """What the requests of one conversation have in common."""
+        name = f"bench-{self._port}-{next(self._numbers)}"
+        session = f"x-session-id: {name}\r\n" if self._sessions else ""
+        return f"authorization: Bearer {self._key}\r\n{session}"
 
 
 async def _watched(measured: Block, server: Running | None) -> None:

@@ -24,6 +24,10 @@ class Gone:
     def __init__(self) -> None:
         self._lettings: dict[tuple[str, str | None, str | None], _Letting] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anybody was let go of."""
+        return bool(self._lettings)
+
     def add(self, tenant: str, *, session: str | None, user: str | None) -> None:
         """A session, or a person, is let go of now."""
         whose = tenant, session if user is None else None, user
@@ -34,8 +38,6 @@ class Gone:
 
     def covers(self, tenant: str, session: str | None, persons: Iterable[str | None], arrived: float) -> bool:
         """Whether a turn that ``arrived`` then, in seconds since 1970, was under way."""
-        if not self._lettings:
-            return False
         since = time.monotonic() - _FOR
         found = [self._lettings.get((tenant, session, None))] if session is not None else []
         found += [self._lettings.get((tenant, None, name)) for name in persons if name is not None]

@@ -53,6 +53,7 @@ class Lines(logging.Formatter):
 @contextmanager
 def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") -> Iterator[None]:
     """Everything that is logged goes to ``stream``. Nobody waits: beyond 10,000 lines, new ones are lost."""
+    _tell_no_places()
     writer = _writer(stream, form)
     handing = _Handing(SimpleQueue())
     listener = _Writing(handing.queue, writer)
@@ -65,6 +66,12 @@ def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") 
     finally:
         root.removeHandler(handing)
         listener.stop()
+
+
+def _tell_no_places() -> None:
+    """No line names a thread, a process or a line of code: records are made without looking for them."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # noqa: SLF001 - as the library's own advice has it
 
 
 def line_by_line(stream: TextIO, *, form: Format = "text", level: Level = "info") -> logging.Logger:

@@ -70,13 +70,17 @@ class Traces:
         self.hour.add(time.time(), account)
         if self.keeping.turns:
             trace = Trace.of(account, watch, number=next(self._numbers), content=self.keeping.content)
-            if not self._gone.covers(account.tenant, account.session, trace.persons, account.at):
+            # Who spoke is only looked for where somebody was let go of: that is seldom.
+            gone = self._gone and self._gone.covers(
+                account.tenant, account.session, trace.persons, account.at
+            )
+            if not gone:
                 self._await(trace)
                 self._take(trace)
 
     def show(self, account: Account) -> None:
         """Tells of a turn, of this process or of another."""
-        gone = self._gone.covers(account.tenant, account.session, [account.user], account.at)
+        gone = self._gone and self._gone.covers(account.tenant, account.session, [account.user], account.at)
         self.feed.publish(account, keep=not gone)
 
     def recorded(self, key: Key, session: Session) -> None:
