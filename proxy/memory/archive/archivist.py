@@ -118,7 +118,8 @@ class Archivist:
         while True:
             try:
                 await self._round()
-                self.failing, pause = False, _SHORTEST
+                self._kept_again()
+                pause = _SHORTEST
                 await self._wait()
             except StoreError as error:
                 if not self.failing:
@@ -126,6 +127,11 @@ class Archivist:
                 self.failing = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST)
+
+    def _kept_again(self) -> None:
+        if self.failing:
+            _log.warning("The archive is written again")
+        self.failing = False
 
     async def _round(self) -> None:
         await self._keep_due()
@@ -224,7 +230,7 @@ class Archivist:
             sweeps.append(partial(self._archive.sweep, before=now - self._keep_for))
         for sweep in (*sweeps, self._archive.reindex):
             while await sweep():
-                self.failing = False
+                self._kept_again()
                 await asyncio.sleep(_SHORTEST)
                 await self._keep_due()
         self._swept = time.monotonic() + _SWEEP_EVERY
