@@ -15,6 +15,7 @@ from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Entry, Session, anew, decode, encode
+from proxy.memory.session.speaker import speaker
 from proxy.memory.store import UNRENEWED, Key, Store
 from proxy.memory.unusable import Unusable
 
@@ -178,13 +179,6 @@ def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
         and entry.text.strip()
         and speaker(session, entry)
     ]
-
-
-def speaker(session: Session, entry: Entry) -> str | None:
-    """Who said it: whom the message names, else the session's person; nobody, where that may be another."""
-    if entry.user not in {None, session.alias}:
-        return entry.user
-    return None if session.shared else session.user
 
 
 def heard(key: Key, entry: Entry) -> Heard:
