@@ -31,6 +31,7 @@ from tests.fake_upstream import (
 )
 from tests.memory.redis_server import RedisServer, single
 from tests.serving_process import ServingProcess, until
+from tests.waiting import awaited
 
 CONFIG = """
 listen: {port: "${PORT}", grace: 3s}
@@ -345,3 +346,19 @@ def test_a_store_of_one_process_is_not_taken_over(start: Start) -> None:
     assert until(lambda: "which each process would have for itself" in serving.log)
     assert "was read again" not in serving.log
     assert serving.chat().status_code == 200
+
+
+def test_a_turn_is_looked_at_whichever_process_keeps_it(start: Start) -> None:
+    serving = start()
+    for _ in CALLS:
+        serving.chat()
+    ids = awaited(lambda: turns_shown(serving, len(CALLS)))
+    looks = [httpx2.get(f"{serving.root}/turns/{one}", follow_redirects=True) for one in ids]
+    assert {got.status_code for got in looks} == {200}
+    assert any(got.history for got in looks), "some were asked for where they are not kept"
+
+
+def turns_shown(serving: ServingProcess, count: int) -> set[str]:
+    """The turns that a page names, once it names so many."""
+    ids = set(re.findall(r'data-turn="([^"]+)"', httpx2.get(f"{serving.root}/").text))
+    return ids if len(ids) == count else set()
