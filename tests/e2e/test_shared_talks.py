@@ -52,6 +52,14 @@ def proxy(serve: Serve) -> ProxyServer:
 LAST = "And now?"
 
 
+def notes_shown(upstream: FakeUpstream) -> str:
+    """What the turn that asks "So?" was told of the turns before; a model may be asked for notes since."""
+    prompts = [request.json["messages"] for request in upstream.requests]
+    (prompt,) = [prompt for prompt in prompts if prompt[-1]["content"] == "So?"]
+    (notes,) = [str(message["content"]) for message in prompt if message["role"] == "system"]
+    return notes
+
+
 def test_a_digest_names_each_speaker(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     told(proxy, by("bob", BOBS), by("eve", EVES), by("bob", LAST))
     expected = [f"user bob: {BOBS}", "assistant: Yes.", f"user eve: {EVES}"]
@@ -60,7 +68,7 @@ def test_a_digest_names_each_speaker(proxy: ProxyServer, upstream: FakeUpstream)
     proxy.chat(
         [by("bob", LAST), {"role": "assistant", "content": "Yes."}, by("eve", "So?")], session_id="room"
     )
-    (notes,) = [m["content"] for m in upstream.last.json["messages"] if m["role"] == "system"]
+    notes = notes_shown(upstream)
     assert "\n".join(expected) in notes
 
 
@@ -133,5 +141,5 @@ def test_a_name_closes_no_fence(proxy: ProxyServer, upstream: FakeUpstream) -> N
     proxy.chat(
         [by("bob", LAST), {"role": "assistant", "content": "Yes."}, by("bob", "So?")], session_id="room"
     )
-    (notes,) = [m["content"] for m in upstream.last.json["messages"] if m["role"] == "system"]
+    notes = notes_shown(upstream)
     assert notes.count("</conversation_so_far>") == 1 and notes.endswith("</conversation_so_far>")
