@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from proxy.memory.archive.archive import Archive
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.moved import pages
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import UNREADABLE, Session, anew, decode
 from proxy.memory.store import APART, Key, Store, StoreError, Unreadable
 
@@ -81,7 +81,7 @@ class Archivist:
         if not former:
             self._awake.set()
 
-    def waiting(self, person: Scope) -> str | None:
+    def waiting(self, person: Owner) -> str | None:
         """The newest session of a person that is still to be kept, or being kept, if there is any."""
         for key, due in (*reversed(self._due.items()), *self._taken.items()):
             if key.tenant == person.tenant and due.session.user == person.person:

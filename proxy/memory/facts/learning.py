@@ -10,8 +10,8 @@ import msgspec
 
 from filters.tokens import in_text
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.knowledge import Knowledge, Learnt
+from proxy.memory.owner import Owner
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Entry, Session, anew, decode, encode
@@ -118,7 +118,7 @@ class Learning:
         """``at`` is when the words were read: a person who is forgotten later stays forgotten."""
         for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
             said = [heard(key, entry) for entry in batch if speaker(session, entry) == name]
-            person = Scope(key.tenant, name)
+            person = Owner(key.tenant, name)
             try:
                 found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
             except Unfound:
