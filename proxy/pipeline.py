@@ -21,11 +21,11 @@ from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.facts.promises import Promises
+from proxy.memory.faults import StoreError
 from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
-from proxy.memory.store import StoreError
 from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places

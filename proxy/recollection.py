@@ -17,11 +17,12 @@ from proxy.lately import lately
 from proxy.memory import recall
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
 from proxy.memory.session.told import Told
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 from proxy.pipeline import Memory, Pipeline
 from proxy.session import Identity
 from proxy.wire import Call

@@ -10,6 +10,7 @@ import msgspec
 
 from proxy.answer.transcript import Transcript, transcript
 from proxy.memory.arrears import Arrears
+from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
@@ -20,7 +21,7 @@ from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.session.speaker import knowing
 from proxy.memory.speech.speech import spoken
-from proxy.memory.store import Deleted, Key, StoreError
+from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import fitted
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled

@@ -8,9 +8,9 @@ from proxy.commands.configured import USUAL, Where
 from proxy.commands.memory import Tenant, remembered
 from proxy.commands.terminal import write_json
 from proxy.errors import TurnkeeperError
+from proxy.memory.faults import Unread
 from proxy.memory.owner import Owner
 from proxy.memory.people import People
-from proxy.memory.unread import Unread
 from proxy.pipeline import Memory
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]

@@ -3,7 +3,8 @@
 import logging
 from typing import Final
 
-from proxy.memory.store import Key, StoreError, Unreadable
+from proxy.memory.faults import StoreError, Unreadable
+from proxy.memory.store import Key
 
 _log: Final = logging.getLogger("turnkeeper")
 

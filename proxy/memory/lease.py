@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from proxy.memory import holder
-from proxy.memory.store import Held, Key, Store, StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.store import Held, Key, Store
 
 # No key's name begins like this, so that no caller sees what stands here.
 _TENANT: Final = "~leases"

@@ -11,13 +11,13 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.contents import contents, summaries
+from proxy.memory.faults import StoreError, Unread
 from proxy.memory.owner import Owner
 from proxy.memory.replay import bygone
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.sql import wal
-from proxy.memory.store import UNRENEWED, Key, Store, StoreError
-from proxy.memory.unread import Unread
+from proxy.memory.store import UNRENEWED, Key, Store
 
 _AT_ONCE: Final = 100
 _ATTEMPTS: Final = 10

@@ -12,10 +12,11 @@ from filters.fence import fenced
 from filters.line import one_line
 from proxy import rest
 from proxy.memory.assembly import lines
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.session.guests import supposed
 from proxy.memory.session.session import UNREADABLE, Session, decode, person_of
-from proxy.memory.store import Key, Listed, Store, StoreError
+from proxy.memory.store import Key, Listed, Store
 from proxy.pipeline import Memory
 
 _PAGE: Final = 1000

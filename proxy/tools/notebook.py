@@ -16,8 +16,8 @@ from proxy.memory.archive.archive import Category, Found, Query
 from proxy.memory.archive.finder import Finder
 from proxy.memory.facts.knowledge import Knowledge, Learnt, id_of
 from proxy.memory.facts.promises import Promises, Work
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import StoreError
 from proxy.tools.offer import FORGET, RECALL, STORE
 
 _MOST_FOUND: Final = 8

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
 from tests.waiting import awaited, until

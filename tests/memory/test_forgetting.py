@@ -9,12 +9,12 @@ import pytest
 from proxy.memory.codec import Identity
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
+from proxy.memory.faults import StoreError, Unread
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
 from proxy.memory.people import HeldSessions, People
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key, Store, StoreError
-from proxy.memory.unread import Unread
+from proxy.memory.store import Key, Store
 from proxy.memory.volatile import VolatileStore
 
 pytestmark = pytest.mark.anyio

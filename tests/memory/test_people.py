@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from proxy.memory.codec import Identity
+from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
 from proxy.memory.people import HeldSessions, People
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")

@@ -9,12 +9,13 @@ import pytest
 
 from filters.message import Message
 from proxy.memory import codec
+from proxy.memory.faults import StoreError, Unreadable
 from proxy.memory.open import open_store
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import laid
 from proxy.memory.recent import Recent
 from proxy.memory.session.session import Session, decode
-from proxy.memory.store import Key, Store, StoreError, Unreadable
+from proxy.memory.store import Key, Store
 from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said

@@ -13,9 +13,10 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.moved import pages
+from proxy.memory.faults import StoreError, Unreadable
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import UNREADABLE, Session, anew, decode
-from proxy.memory.store import APART, Key, Store, StoreError, Unreadable
+from proxy.memory.store import APART, Key, Store
 
 _log = logging.getLogger("turnkeeper")
 _MOST_DUE: Final = 10_000

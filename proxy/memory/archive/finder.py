@@ -10,8 +10,8 @@ import msgspec
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Archive, Found, Meaning, Query
 from proxy.memory.archive.embedding import Embedder
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import StoreError
 
 T = TypeVar("T")
 

@@ -23,10 +23,11 @@ from proxy.memory.archive.statements import (
 )
 from proxy.memory.archive.steps import Rows, Steps, asked, first
 from proxy.memory.archive.vector import Vector, cosine, packed, sign
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry
 from proxy.memory.sql.statement import shown
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 
 _LOOKED_THROUGH: Final = 2000
 """Of one owner, the newest."""

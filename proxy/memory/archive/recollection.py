@@ -8,8 +8,8 @@ from typing import Final
 from filters.remembered import Remembered
 from proxy.memory.archive.archive import Found, Query
 from proxy.memory.archive.finder import Finder
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import StoreError
 
 _SHUT: Final = 0.5
 _SLOW: Final = 3

@@ -6,8 +6,8 @@ from typing import Final
 
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.knowledge import Knowledge
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import StoreError
 
 _SHUT: Final = 1.0
 

@@ -11,13 +11,13 @@ import msgspec
 from filters.tokens import in_text
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.knowledge import Knowledge, Learnt
+from proxy.memory.faults import Unfound
 from proxy.memory.owner import Owner
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Entry, Session, anew, decode, encode
 from proxy.memory.session.speaker import speaker
 from proxy.memory.store import UNRENEWED, Key, Store
-from proxy.memory.unusable import Unusable
 
 MANY: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""
@@ -35,10 +35,6 @@ class Heard(msgspec.Struct, frozen=True):
     place: str
     text: str
     at: float
-
-
-class Unfound(Unusable):
-    """A model's answer is no list of facts."""
 
 
 class Finder(Protocol):

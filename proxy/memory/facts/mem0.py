@@ -11,8 +11,9 @@ from urllib.parse import quote
 import msgspec
 
 from proxy.memory.archive.archive import Fact
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 
 T = TypeVar("T")
 

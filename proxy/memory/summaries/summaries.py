@@ -8,6 +8,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.contents import imported
+from proxy.memory.faults import Contended, Unnamed
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.fingerprint import fingerprint
 from proxy.memory.session.segment import Segment
@@ -16,8 +17,6 @@ from proxy.memory.session.speaker import named
 from proxy.memory.store import UNRENEWED, Key, Store
 from proxy.memory.summaries.compaction import digested, put, segment, settled
 from proxy.memory.summaries.plan import Plan, Window, due, forced
-from proxy.memory.unasked import Unasked
-from proxy.memory.unusable import Unusable
 
 _ATTEMPTS: Final = 10
 
@@ -27,22 +26,6 @@ class Notes(NamedTuple):
 
     text: str
     model: str
-
-
-class Unmade(Exception):
-    """No model made a summary that can be used."""
-
-
-class Unnamed(Unmade, Unasked):
-    """There is no model that could make one."""
-
-
-class Useless(Unmade, Unusable):
-    """A model answered, and what it wrote is no summary."""
-
-
-class Contended(Exception):
-    """Others write the session all the time."""
 
 
 class Writer(Protocol):

@@ -17,11 +17,12 @@ from proxy.memory.archive.steps import first
 from proxy.memory.codec import Identity
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
+from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.sql.statement import Statement
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")

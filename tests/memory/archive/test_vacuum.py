@@ -8,8 +8,8 @@ import pytest
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import StoreError
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import pytest
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import Knowledge
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import StoreError
 from tests.hurried_loop import run
 
 ANN = Owner("acme", "ann")

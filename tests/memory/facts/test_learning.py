@@ -13,7 +13,8 @@ from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
 from proxy.memory.facts.knowledge import Knowledge, Learnt
-from proxy.memory.facts.learning import MANY, Heard, Learning, Unfound, heard
+from proxy.memory.facts.learning import MANY, Heard, Learning, heard
+from proxy.memory.faults import Unfound
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
 from proxy.memory.session.segment import Reach

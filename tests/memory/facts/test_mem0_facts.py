@@ -9,8 +9,8 @@ from proxy.configuration.load import faults
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.facts.mem0 import Mem0
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import StoreError
 from tests.memory.mem0_library import Library
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import pytest
 
 from proxy.memory.archive.finder import Finder, Likeness
 from proxy.memory.facts.knowledge import Knowledge
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.store import StoreError
 from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
 from tests.hurried_loop import run
 
