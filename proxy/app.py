@@ -190,9 +190,9 @@ class App:
         content = await body.read(receive, headers, parts.max_body)
         request = turn.Request(headers=headers, query=query, body=content, tenant=tenant)
         if chat:
-            await until_gone(receive, self._turn(request, pipeline, reply, parts.quota))
+            await until_gone(receive, self._turn(request, pipeline, reply, parts.quota), reply.outlet)
         else:
-            await until_gone(receive, _explain(request, pipeline, reply))
+            await until_gone(receive, _explain(request, pipeline, reply), reply.outlet)
 
     async def _turn(
         self, request: turn.Request, pipeline: Pipeline, reply: Reply, quota: "Quota | None"

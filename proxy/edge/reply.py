@@ -28,6 +28,10 @@ class Outlet(Protocol):
         """Bytes of the body, on their way when this returns; only while it ``flows``."""
         ...
 
+    def watch(self, leave: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``leave`` when the client leaves, once the request is there; what is returned ends that."""
+        ...
+
 
 class Reply:
     """An ASGI response whose headers may be added to until it starts; ``watch`` notes what becomes of it."""

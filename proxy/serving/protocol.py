@@ -27,6 +27,7 @@ class Protocol(HttpToolsProtocol):
     """One connection. What it refuses, it refuses in OpenAI's shape, and never inside another's answer."""
 
     _running: RequestResponseCycle | None = None
+    _outlet: Chunked | None = None
     _fault: TurnkeeperError | None = None
     _due: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
@@ -43,7 +44,7 @@ class Protocol(HttpToolsProtocol):
         self._cancel(self._due, self._unread)
         super().connection_lost(exc)
         for cycle in self._open():
-            _drop(cycle)
+            self._drop(cycle)
 
     def data_received(self, data: bytes) -> None:
         """Feeds the parser, and says what is wrong with what it cannot read."""
@@ -108,8 +109,8 @@ class Protocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if cycle.scope["http_version"] == "1.0":
             unframe(cycle)
-        self._running = cycle
-        extensions: dict[str, object] = {OUTLET: Chunked(cycle)}
+        self._running, self._outlet = cycle, Chunked(cycle)
+        extensions: dict[str, object] = {OUTLET: self._outlet}
         cycle.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # an extension of our own
         super()._start_asgi_task(cycle, app)
 
@@ -174,7 +175,7 @@ class Protocol(HttpToolsProtocol):
         else:
             self.transport.close()
         if broken is not None:
-            _drop(broken)
+            self._drop(broken)
 
     def _open(self) -> list[RequestResponseCycle]:
         """What is not answered yet, in the order in which it came."""
@@ -182,12 +183,13 @@ class Protocol(HttpToolsProtocol):
         running = [self._running] if self._running is not None else []
         return [cycle for cycle in (*running, *queued) if not cycle.response_complete]
 
+    def _drop(self, cycle: RequestResponseCycle) -> None:
+        cycle.disconnected = True
+        cycle.message_event.set()
+        if cycle is self._running and self._outlet is not None:
+            self._outlet.left()
+
     @staticmethod
     def _cancel(*timers: asyncio.TimerHandle | None) -> None:
         for timer in filter(None, timers):
             timer.cancel()
-
-
-def _drop(cycle: RequestResponseCycle) -> None:
-    cycle.disconnected = True
-    cycle.message_event.set()
