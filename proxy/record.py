@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from proxy.answer.transcript import Transcript, transcript
+from proxy.answer.transcript import Transcript, read_back, transcript
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
@@ -166,7 +166,7 @@ class Recorder:
         raise fault
 
     async def _attempt(self, said: Said, read: Reading | None) -> bool:
-        told = transcript(said.answer)
+        told = await read_back(said.answer)
         if not told.reached:
             return True  # a failed turn leaves memory as it was, be it without this session
 

@@ -14,6 +14,8 @@ from proxy.tools import Dialogue
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 _LINGER = 1.0
 """For how many seconds an upstream may leave a stream open behind its own end."""
+# uvloop reads a sender that is fast many times before anybody else has a turn.
+_MUCH = 16_000
 # What has gone out is kept until the turn is recorded.
 _LARGEST_ANSWER = 64_000_000
 
@@ -102,7 +104,7 @@ class Passage:
     def take(self, data: bytes) -> bool:
         """Passes data on, if the task waits for it and the client reads."""
         outlet = self._outlet
-        if outlet is None or not (self._waiting and outlet.flows) or self._failure:
+        if outlet is None or not (self._waiting and outlet.flows) or self._failure or len(data) > _MUCH:
             return False
         try:
             if shown := self._shown(data):
