@@ -98,13 +98,14 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._in_head, self._in_body, self._moved = False, True, True
         self._stop_the_clock()
-        if len(self.pipeline) < _AHEAD:
-            self.flow.resume_reading()  # or nobody sees a client leave that sends ahead
+        self._bound_what_is_ahead(len(self.pipeline) > _AHEAD)
+        self.flow.resume_reading()  # or nobody sees a client leave that sends ahead
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
         self._size, self._moved = 0, True
         super().on_body(body)
+        self._bound_what_is_ahead(self.flow.read_paused and self.cycle is not self._running)
 
     def on_message_complete(self) -> None:
         """The request is there; a body is still to come that the parser took for another protocol's."""
@@ -150,6 +151,11 @@ class Protocol(HttpToolsProtocol):
             # Raised, the fault would hold this frame, and so the connection with all that it was sent.
             raise httptools.HttpParserError
 
+    def _bound_what_is_ahead(self, too_much: bool) -> None:  # noqa: FBT001 - what is asked is all it takes
+        if too_much:
+            self._fault = RequestError("Too much was sent ahead of the answers; wait for them.")
+            raise httptools.HttpParserError
+
     def _watch_the_clock(self) -> None:
         """A request that is not there yet has its time: one for the head, another for the body."""
         if self._due is None and (self._in_head or self._in_body):
@@ -173,6 +179,7 @@ class Protocol(HttpToolsProtocol):
         broken = self.cycle if self._in_body else None
         before = [cycle for cycle in self._open() if cycle is not broken]
         self._deaf = True
+        self.flow.resume_reading()  # what comes is dropped, and a client who leaves is seen
         if before:
             self.pipeline = type(self.pipeline)(each for each in self.pipeline if each[0] is not broken)
             before[-1].keep_alive = False

@@ -170,6 +170,20 @@ def test_pipelined_requests_are_answered_in_their_order(proxy: ProxyServer, upst
     assert got.index(b"[DONE]") < got.index(b"alive") < got.index(b"There is nothing")
 
 
+@pytest.mark.parametrize("ahead", [GET * 30, GET * 3 + request(pad="x" * 300_000)], ids=["many", "much"])
+def test_who_sends_too_much_ahead_is_answered_what_came_before(
+    proxy: ProxyServer, upstream: FakeUpstream, ahead: bytes
+) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 0.3, chunk(DONE), END)
+    with RawClient(proxy.port) as client:
+        client.send(request(stream=True))
+        client.until(b"one")
+        client.send(ahead)
+        rest = client.rest()
+    assert rest.count(b"alive") == min(ahead.count(GET), 8)
+    assert b"HTTP/1.1 4" not in rest
+
+
 def test_nonsense_behind_a_request_does_not_get_into_its_answer(
     proxy: ProxyServer, upstream: FakeUpstream
 ) -> None:
@@ -183,13 +197,15 @@ def test_nonsense_behind_a_request_does_not_get_into_its_answer(
     assert b"HTTP/1.1 4" not in rest
 
 
+@pytest.mark.parametrize("ahead", [GET, GET * 30, request(pad="x" * 300_000)], ids=["one", "many", "much"])
 def test_a_client_that_leaves_after_sending_ahead_takes_its_turn_with_it(
-    proxy: ProxyServer, upstream: FakeUpstream
+    proxy: ProxyServer, upstream: FakeUpstream, ahead: bytes
 ) -> None:
     upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), HANG)
     with RawClient(proxy.port) as client:
-        client.send(request(stream=True) + GET)
+        client.send(request(stream=True))
         client.until(b"one")
+        client.send(ahead)
     assert upstream.last.closed.wait(10)
 
 
