@@ -44,7 +44,8 @@ async def _system_messages(request: Request) -> Response:
 
 
 async def _facts(memory: Memory, user: Key) -> list[str]:
-    return [] if memory.facts is None else list(await memory.facts(user))
+    known = await memory.facts(user) if memory.facts else ()
+    return [one_line(fact, _LONGEST) for fact in known]
 
 
 async def _last_talk(memory: Memory, user: Key) -> list[str]:
