@@ -73,9 +73,9 @@ class Rewriting:
             return body
         try:
             answer = _chunk(body)
+            changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
         except Unreadable:
             raise _unread("an answer") from None
-        changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
         return written(answer) if any(changed) else body
 
     def _event(self, event: bytes) -> bytes:

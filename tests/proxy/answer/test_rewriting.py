@@ -210,3 +210,6 @@ def test_an_answer_has_as_many_choices_as_somebody_may_ask_for() -> None:
     assert answer.unread is None
     answer.feed(delta(128, content="x"))
     assert answer.unread is not None
+    many = {**completion(), "choices": [{"index": i, "message": {"content": "x"}} for i in range(129)]}
+    with pytest.raises(UpstreamBroken):
+        Rewriting([Shout()], CONTEXT).whole(json.dumps(many).encode())
