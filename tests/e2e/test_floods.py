@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx2
 import pytest
 
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, Step, chunk, delta
+from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, Step, answer, chunk, completion, delta
 from tests.proxy_server import ProxyServer
 
 CONFIG = """
@@ -33,6 +33,14 @@ FLOODS: dict[str, list[Step]] = {
     "carriage returns": flood(b"\r" * 60_000, 200),
     "empty chunks": flood(b"data: {}\n\n" * 6_000, 100),
     "a compressed bomb": [PACKED, chunk(gzip.compress(b"data: {}\n\n" * 1_500_000)), END],
+}
+
+
+WORDS = "\n" * 2_000_000
+LONG_ANSWERS: dict[str, list[Step]] = {
+    "whole": answer(completion(WORDS)),
+    "one event": [HEAD, chunk(ROLE + delta(content="one")), chunk(delta(content=WORDS) + DONE), END],
+    "the first event": [HEAD, chunk(delta(content="one" + WORDS) + DONE), END],
 }
 
 
@@ -65,18 +73,32 @@ def test_nobody_else_waits(
 ) -> None:
     proxy = serve(CONFIG)
     upstream.says(*FLOODS[noise])
+    assert longest_wait(proxy, pipeline, stream=True) < LONGEST
+
+
+@pytest.mark.parametrize("form", LONG_ANSWERS)
+def test_nor_does_he_for_filters(
+    serve: Callable[..., ProxyServer], upstream: FakeUpstream, form: str
+) -> None:
+    proxy = serve(CONFIG)
+    upstream.says(*LONG_ANSWERS[form])
+    assert longest_wait(proxy, "filtered", stream=form != "whole") < LONGEST
+
+
+def longest_wait(proxy: ProxyServer, pipeline: str, *, stream: bool) -> float:
+    """How long a visitor waits at most, from a turn's beginning until it is written down."""
     visitor = Visitor(proxy)
     visitor.start()
     proxy.client.timeout = 60
     with proxy.client.stream(
         "POST",
         f"/pipelines/{pipeline}/v1/chat/completions",
-        json={"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "stream": True},
+        json={"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "stream": stream},
         headers={"X-Session-Id": "flooded"},
-    ) as answer:
-        for _ in answer.iter_raw():
+    ) as got:
+        for _ in got.iter_raw():
             pass
     while proxy.app.memory and proxy.app.memory.recorder.waiting:
         time.sleep(0.02)
     visitor.stop()
-    assert visitor.longest < LONGEST
+    return visitor.longest
