@@ -36,13 +36,17 @@ _OPENING: Final = 1.1
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's address, and how it wants to be talked to. Times are in seconds."""
+    """A model's address, and how it wants to be talked to. Times are in seconds.
+
+    ``secrets`` are what of the headers no client may be told.
+    """
 
     name: str
     health: Health
     upstream: Upstream
     kind: Kind
     headers: Headers
+    secrets: tuple[bytes, ...] = ()
     model: str | None = None
     models: tuple[str, ...] = ()
     allow: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from proxy.answer.transcript import Transcript, transcript
+from proxy.answer.transcript import Transcript, read_back, transcript
 from proxy.memory.arrears import Arrears
 from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.pulse import Pulse
@@ -168,7 +168,7 @@ class Recorder:
         raise fault
 
     async def _attempt(self, said: Said, read: Reading | None) -> bool:
-        told = transcript(said.answer)
+        told = await read_back(said.answer)
         if not told.reached:
             return True  # a failed turn leaves memory as it was, be it without this session
 

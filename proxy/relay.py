@@ -1,6 +1,7 @@
 """The answer's way back: passed on as it comes, once it has begun."""
 
 import asyncio
+from collections.abc import Callable
 
 from proxy.answer.framing import Framing, is_over
 from proxy.answer.rewriting import Rewriting
@@ -14,6 +15,9 @@ from proxy.tools import Dialogue
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 _LINGER = 1.0
 """For how many seconds an upstream may leave a stream open behind its own end."""
+# uvloop reads a sender that is fast many times before anybody else has a turn.
+_MUCH = 16_000
+_LONG = 100_000
 # What has gone out is kept until the turn is recorded.
 _LARGEST_ANSWER = 64_000_000
 
@@ -28,7 +32,7 @@ async def pass_on(begun: Begun, answer: Rewriting, reply: Reply, dialogue: Dialo
     elif reply.started:
         raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
     else:
-        response, shown = begun.response, answer.whole(begun.data)
+        response, shown = begun.response, await _beside(answer.whole, begun.data)
         if dialogue:
             await dialogue.kept()
         await reply.whole(response.status, passed_on(response.headers), shown)
@@ -41,7 +45,7 @@ async def _stream(
     if not reply.started:
         await reply.start(response.status, [*passed_on(response.headers), *UNBUFFERED])
     opened, refused = up_to_error(begun.data)
-    await reply.write(answer.first() + answer.feed(opened))
+    await reply.write(answer.first() + await _beside(answer.feed, opened))
     reply.watch.answered()
     passage = Passage(begun, opened, framing, answer, reply)
     response.offer(passage.take)
@@ -102,7 +106,7 @@ class Passage:
     def take(self, data: bytes) -> bool:
         """Passes data on, if the task waits for it and the client reads."""
         outlet = self._outlet
-        if outlet is None or not (self._waiting and outlet.flows) or self._failure:
+        if outlet is None or not (self._waiting and outlet.flows) or self._failure or len(data) > _MUCH:
             return False
         try:
             if shown := self._shown(data):
@@ -122,7 +126,10 @@ class Passage:
         while data := await self._read():
             if self._failure:
                 raise self._failure
-            if shown := self._shown(data):
+            events = self._events(data)
+            shown = await _beside(self._answer.feed, events) if self._filtered else events
+            self._refused = self._answer.unread or self._refused
+            if shown:
                 await self._reply.write(shown)
             if self._refused:
                 raise self._refused
@@ -135,6 +142,15 @@ class Passage:
             self._waiting = False
 
     def _shown(self, data: bytes) -> bytes:
+        events = self._events(data)
+        if not (events and self._filtered):
+            return events
+        shown = self._answer.feed(events)
+        self._refused = self._answer.unread or self._refused
+        return shown
+
+    def _events(self, data: bytes) -> bytes:
+        """What is whole by now, up to an error, which is then ``_refused``."""
         self._room -= len(data)
         if self._room < 0:
             raise UpstreamBroken("The upstream's answer has more than 64 MB.")
@@ -143,13 +159,14 @@ class Passage:
             return b""
         events, self._refused = up_to_error(events)
         self._note(events)
-        if not self._filtered:
-            return events
-        shown = self._answer.feed(events)
-        self._refused = self._answer.unread or self._refused
-        return shown
+        return events
 
     def _note(self, events: bytes) -> None:
         if is_over(events) and not self._over:  # whoever reads to the end of the body would wait for nothing
             self._over = True
             self._response.due(asyncio.get_running_loop().time() + _LINGER)
+
+
+async def _beside(work: Callable[[bytes], bytes], data: bytes) -> bytes:
+    """What filters make of data; where that is much, in a thread, and other calls go on."""
+    return work(data) if len(data) < _LONG else await asyncio.to_thread(work, data)

@@ -13,6 +13,7 @@ from proxy import chain, relay, retries, session, toolbox, wire
 from proxy.answer.rewriting import Rewriting
 from proxy.answer.transcript import transcript
 from proxy.edge.reply import Reply
+from proxy.errors import UpstreamRefused
 from proxy.flight import InFlight, Line
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
@@ -90,6 +91,9 @@ async def _pass_on(content: Content, fallback: Fallback, reply: Reply, tape: lis
         async with speaking if fallback.streaming else nullcontext():
             with await fallback.begin() as begun:
                 await relay.pass_on(begun, answer, reply, fallback.dialogue)
+    except UpstreamRefused as error:
+        error.hide(secret for target in pipeline.targets for secret in target.secrets)
+        raise
     finally:
         answer.close()
 

@@ -11,6 +11,8 @@ from proxy.errors import UpstreamBroken
 
 Chunk = dict[str, Any]
 _SPEECHLESS = (b"null", b"true", b"false")
+# As many as OpenAI gives; each has stages of its own.
+_MOST_CHOICES = 128
 _OPENS = (b"{", b"[", b'"')
 
 
@@ -71,9 +73,9 @@ class Rewriting:
             return body
         try:
             answer = _chunk(body)
+            changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
         except Unreadable:
             raise _unread("an answer") from None
-        changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
         return written(answer) if any(changed) else body
 
     def _event(self, event: bytes) -> bytes:
@@ -148,6 +150,8 @@ class Rewriting:
     def _stages(self, choice: Mapping[str, Any]) -> Stages:
         index = _index(choice)
         if index not in self._choices:
+            if len(self._choices) >= _MOST_CHOICES:
+                raise Unreadable
             self._choices[index] = self._anew()
         return self._choices[index]
 

@@ -15,6 +15,7 @@ from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 
 _PRACTICE = "practice:"
+_SHORTEST_SECRET = 8
 
 
 def targets_of(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Target]:
@@ -30,6 +31,7 @@ def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str], t
         upstream=_upstream(settings, environ, trust),
         kind=KINDS[settings.accepts],
         headers=tuple(_headers(settings)),
+        secrets=tuple(_secrets(settings)),
         model=settings.model or None,
         allow=frozenset(settings.allow),
         forward_headers=settings.forward_headers,
@@ -63,3 +65,11 @@ def _headers(settings: UpstreamSettings) -> Iterator[tuple[bytes, bytes]]:
         yield name.encode(), value.encode()
     for header, secret in settings.headers.items():
         yield header.lower().encode(), secret.get_secret_value().encode()
+
+
+def _secrets(settings: UpstreamSettings) -> Iterator[bytes]:
+    for secret in (settings.api_key, *settings.headers.values()):
+        written = secret.get_secret_value().encode()
+        # Without the scheme before it, as in ``Bearer``. What is shorter is a number or a word of its own.
+        if len(bare := written.rpartition(b" ")[2]) >= _SHORTEST_SECRET:
+            yield bare

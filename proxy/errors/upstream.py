@@ -1,6 +1,6 @@
 """What is wrong with an upstream."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -71,6 +71,11 @@ class UpstreamRefused(UpstreamError):
         self.status = status if 400 <= status <= 599 else 502  # noqa: PLR2004
         self._body = body
         self._headers = headers
+
+    def hide(self, secrets: Iterable[bytes]) -> None:
+        """Takes out of what the upstream said the keys that it was asked with: some quote them."""
+        for secret in secrets:
+            self._body = self._body.replace(secret, b"***")
 
     def body(self) -> bytes:
         """What the upstream said, in OpenAI's shape."""

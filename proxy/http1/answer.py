@@ -55,6 +55,8 @@ class Answer:
         """All that has arrived since the last read, b"" at the end; may be cancelled and called again."""
         while True:
             if self._chunks or (self._decoder is not None and self._decoder.more):
+                if not self._chunks:  # of little that came much is made: others have their turn in between
+                    await asyncio.sleep(0)
                 if data := self._take():
                     return data
             elif self._fault is not None:

@@ -6,7 +6,7 @@ from typing import Protocol
 from proxy.errors import UpstreamBroken
 from proxy.http1.envelope import Headers
 
-PIECE = 1 << 20
+PIECE = 1 << 17
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 _CM_MASK, _CM_DEFLATE = 0x0F, 8
 
@@ -33,7 +33,7 @@ class Decoder:
         self._inflater: _Inflater | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """The next piece, at most a megabyte; `more` says that another can be had without new bytes."""
+        """The next piece, at most 128 KB; `more` says that another can be had without new bytes."""
         data = self._tail + data if self._tail else data
         pieces: list[bytes] = []
         room = PIECE

@@ -47,7 +47,7 @@ async def _system_messages(request: Request) -> Response:
 async def _facts(memory: Memory, person: Owner) -> list[str]:
     if memory.archiving is None:
         return []
-    return [fact.text for fact in await memory.archiving.knowledge.of(person)]
+    return [one_line(fact.text, _LONGEST) for fact in await memory.archiving.knowledge.of(person)]
 
 
 async def _last_talk(memory: Memory, person: Owner) -> list[str]:

@@ -37,7 +37,7 @@ class Opening:
         """
         whole = self._framing.feed(data)
         self._held.append(whole)
-        for event in events(whole):
+        for event in events(whole) if b"data" in whole else ():
             if self._carries(event):
                 return b"".join(self._held)
         self._size += len(whole)

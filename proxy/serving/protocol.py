@@ -32,7 +32,7 @@ class Protocol(HttpToolsProtocol):
     _due: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _size = 0
-    _in_head = _in_body = _declining = _deaf = False
+    _in_head = _in_body = _moved = _declining = _deaf = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has come; it has its time to say something."""
@@ -50,12 +50,12 @@ class Protocol(HttpToolsProtocol):
         """Feeds the parser, and says what is wrong with what it cannot read."""
         if self._deaf:
             return
-        self._unset_keepalive_if_required()
-        continued = self._in_head
+        before, self._moved = self._size, False
         try:
             self._feed(data)
-            if continued and self._in_head:
-                self._count(len(data))  # a header without an end is none yet
+            if not self._moved:  # a header without an end is none yet, and the parser keeps it
+                self._size = before
+                self._count(len(data))
         except httptools.HttpParserError:
             self._refuse(self._fault or RequestError("This is no HTTP/1 request.", code="invalid_http"))
         else:
@@ -74,8 +74,9 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         if not self._declining:
+            self._unset_keepalive_if_required()
             super().on_message_begin()
-            self._size, self._in_head = 0, True
+            self._size, self._in_head, self._moved = 0, True, True
 
     def on_url(self, url: bytes) -> None:
         """A part of the request's target."""
@@ -84,26 +85,33 @@ class Protocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
+        """A header; what stands behind a body is none (RFC 9110, 6.5.1), and could be anybody's."""
         if not self._declining:
             self._count(len(name) + len(value))
-            super().on_header(name, value)
+            if self._in_head:
+                super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is there: the request is answered, or waits for those before it."""
         if self._declining:
             return
         super().on_headers_complete()
-        self._in_head, self._in_body = False, True
-        self._cancel(self._due)
-        self._due = None
-        if len(self.pipeline) < _AHEAD:
-            self.flow.resume_reading()  # or nobody sees a client leave that sends ahead
+        self._in_head, self._in_body, self._moved = False, True, True
+        self._stop_the_clock()
+        self._bound_what_is_ahead(len(self.pipeline) > _AHEAD)
+        self.flow.resume_reading()  # or nobody sees a client leave that sends ahead
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._size, self._moved = 0, True
+        super().on_body(body)
+        self._bound_what_is_ahead(self.flow.read_paused and self.cycle is not self._running)
 
     def on_message_complete(self) -> None:
         """The request is there; a body is still to come that the parser took for another protocol's."""
         if not (self.parser.should_upgrade() and self._framing()):
-            self._in_body = False
+            self._in_body, self._moved = False, True
+            self._stop_the_clock()
             super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -143,13 +151,19 @@ class Protocol(HttpToolsProtocol):
             # Raised, the fault would hold this frame, and so the connection with all that it was sent.
             raise httptools.HttpParserError
 
+    def _bound_what_is_ahead(self, too_much: bool) -> None:  # noqa: FBT001 - what is asked is all it takes
+        if too_much:
+            self._fault = RequestError("Too much was sent ahead of the answers; wait for them.")
+            raise httptools.HttpParserError
+
     def _watch_the_clock(self) -> None:
         """A request that is not there yet has its time: one for the head, another for the body."""
-        if not (self._in_head or self._in_body):
-            self._cancel(self._due)
-            self._due = None
-        elif self._due is None:
+        if self._due is None and (self._in_head or self._in_body):
             self._due = self.loop.call_later(HEAD_WITHIN if self._in_head else BODY_WITHIN, self._too_slow)
+
+    def _stop_the_clock(self) -> None:
+        self._cancel(self._due)
+        self._due = None
 
     def _too_slow(self) -> None:
         self._due = None
@@ -165,6 +179,7 @@ class Protocol(HttpToolsProtocol):
         broken = self.cycle if self._in_body else None
         before = [cycle for cycle in self._open() if cycle is not broken]
         self._deaf = True
+        self.flow.resume_reading()  # what comes is dropped, and a client who leaves is seen
         if before:
             self.pipeline = type(self.pipeline)(each for each in self.pipeline if each[0] is not broken)
             before[-1].keep_alive = False

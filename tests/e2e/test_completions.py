@@ -26,7 +26,7 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer
 
 Serve = Callable[..., ProxyServer]
 TWO_PIPELINES = """
@@ -313,6 +313,25 @@ def test_an_upstream_error_passes_on_with_its_status(
     assert "set-cookie" not in got.headers
     if body is OPENAI_ERROR:
         assert got.json() == OPENAI_ERROR
+
+
+KEYED = CONFIG.replace("api_key:", 'headers: {x-account: "Token account-of-ours"}\n    api_key:')
+QUOTING = {"error": {**OPENAI_ERROR["error"], "message": "sk-key-of-ours of account-of-ours is no key."}}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_upstream_that_quotes_our_key_tells_no_client(
+    serve: Callable[..., ProxyServer], upstream: FakeUpstream, stream: bool
+) -> None:
+    proxy = serve(KEYED, UPSTREAM_API_KEY="sk-key-of-ours")
+    upstream.says(*answer(QUOTING, 401))
+    assert_error(proxy.chat(stream=stream), 401, "*** of *** is no key.")
+
+
+def test_nor_in_the_midst_of_a_stream(serve: Callable[..., ProxyServer], upstream: FakeUpstream) -> None:
+    proxy = serve(KEYED, UPSTREAM_API_KEY="sk-key-of-ours")
+    upstream.says(*sse(ROLE + delta(content="Hello") + event(**QUOTING)))
+    assert b"*** of *** is no key." in proxy.chat(stream=True).content
 
 
 NO_ANSWER = {

@@ -11,6 +11,7 @@ from tests.proxy_server import ProxyServer
 from tests.raw_client import RawClient, request, split
 
 H2C = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
+CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 
 
@@ -113,12 +114,74 @@ def test_a_giant_head_gets_431(proxy: ProxyServer, head: bytes) -> None:
     assert is_openai_error(body)
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [b"0\r\nx-endless: " + b"x" * 3_000_000, b"0\r\n" + b"x: y\r\n" * 500_000, b"1;" + b"x" * 3_000_000],
+    ids=["one trailer", "many trailers", "a chunk's extension"],
+)
+def test_what_is_giant_behind_a_body_gets_431(proxy: ProxyServer, behind: bytes) -> None:
+    with RawClient(proxy.port) as client:
+        client.send(CHUNKED + b"\r\n" + chunk(b"{"))
+        client.send(behind)
+        status, _, body = split(client.rest())
+    assert status == 431
+    assert is_openai_error(body)
+
+
+def test_a_head_may_come_in_pieces(proxy: ProxyServer) -> None:
+    head = GET[:-2] + b"".join(b"x-%d: %s\r\n" % (i, b"y" * 1000) for i in range(55)) + b"\r\n"
+    with RawClient(proxy.port) as client:
+        for start in range(0, len(head), 5000):
+            client.send(head[start : start + 5000])
+            time.sleep(0.01)
+        assert split(client.until(b"alive"))[0] == 200
+
+
+def test_what_stands_behind_a_body_is_no_header(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    body = request().partition(b"\r\n\r\n")[2]
+    trailers = b"host: evil.example\r\nx-session-id: another\r\nx-request-id: another\r\n"
+    with RawClient(proxy.port) as client:
+        client.send(CHUNKED + b"x-session-id: mine\r\n\r\n" + chunk(body) + b"0\r\n" + trailers + b"\r\n")
+        status, headers, _ = split(client.until(b"Hello there."))
+    assert status == 200
+    assert headers["x-turnkeeper-session"] == "mine"
+    assert headers["x-request-id"] != "another"
+
+
+@pytest.mark.parametrize("first", [b"", GET], ids=["before a request", "between requests"])
+def test_blank_lines_are_no_reason_to_stay(
+    proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_WITHIN", 0.3)
+    monkeypatch.setattr(proxy._server.config, "timeout_keep_alive", 0.3)
+    with RawClient(proxy.port) as client:
+        client.send(first)
+        if first:
+            client.until(b"alive")
+        client.send(b"\r\n")
+        assert client.rest() == b""
+
+
 def test_pipelined_requests_are_answered_in_their_order(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 0.1, chunk(DONE), END)
     with RawClient(proxy.port) as client:
         client.send(request(stream=True) + GET + request("/v1/nowhere"))
         got = client.until(b"There is nothing")
     assert got.index(b"[DONE]") < got.index(b"alive") < got.index(b"There is nothing")
+
+
+@pytest.mark.parametrize("ahead", [GET * 30, GET * 3 + request(pad="x" * 300_000)], ids=["many", "much"])
+def test_who_sends_too_much_ahead_is_answered_what_came_before(
+    proxy: ProxyServer, upstream: FakeUpstream, ahead: bytes
+) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 0.3, chunk(DONE), END)
+    with RawClient(proxy.port) as client:
+        client.send(request(stream=True))
+        client.until(b"one")
+        client.send(ahead)
+        rest = client.rest()
+    assert rest.count(b"alive") == min(ahead.count(GET), 8)
+    assert b"HTTP/1.1 4" not in rest
 
 
 def test_nonsense_behind_a_request_does_not_get_into_its_answer(
@@ -134,13 +197,15 @@ def test_nonsense_behind_a_request_does_not_get_into_its_answer(
     assert b"HTTP/1.1 4" not in rest
 
 
+@pytest.mark.parametrize("ahead", [GET, GET * 30, request(pad="x" * 300_000)], ids=["one", "many", "much"])
 def test_a_client_that_leaves_after_sending_ahead_takes_its_turn_with_it(
-    proxy: ProxyServer, upstream: FakeUpstream
+    proxy: ProxyServer, upstream: FakeUpstream, ahead: bytes
 ) -> None:
     upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), HANG)
     with RawClient(proxy.port) as client:
-        client.send(request(stream=True) + GET)
+        client.send(request(stream=True))
         client.until(b"one")
+        client.send(ahead)
     assert upstream.last.closed.wait(10)
 
 

@@ -41,11 +41,11 @@ async def test_flushed_gzip_comes_through_at_once(client: Make) -> None:
         response.close()
 
 
-async def test_a_bomb_goes_off_a_megabyte_at_a_time(client: Make) -> None:
+async def test_a_bomb_goes_off_in_small_pieces(client: Make) -> None:
     bomb = gzip.compress(bytes(50_000_000))
     async with serve(answering(sized(bomb, b"content-encoding: gzip"))) as peer:
         response, total = await ask(client(peer.url)), 0
         while data := await response.read():
-            assert len(data) <= 1 << 20
+            assert len(data) <= 1 << 17
             total += len(data)
         assert total == 50_000_000

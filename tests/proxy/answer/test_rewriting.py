@@ -202,3 +202,14 @@ def test_of_what_cannot_be_read_nothing_passes_a_filter(body: bytes) -> None:
     told = [data_of(each) for each in events(got)]
     assert (b"[DONE]" in told) is (answer.unread is None)
     assert all(isinstance(payload(data), dict) for data in told if data not in {b"", b"null", b"[DONE]"})
+
+
+def test_an_answer_has_as_many_choices_as_somebody_may_ask_for() -> None:
+    answer = Rewriting([Shout()], CONTEXT)
+    answer.feed(b"".join(delta(index, content="x") for index in range(128)))
+    assert answer.unread is None
+    answer.feed(delta(128, content="x"))
+    assert answer.unread is not None
+    many = {**completion(), "choices": [{"index": i, "message": {"content": "x"}} for i in range(129)]}
+    with pytest.raises(UpstreamBroken):
+        Rewriting([Shout()], CONTEXT).whole(json.dumps(many).encode())
