@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -27,6 +28,9 @@ _TOGETHER: Final = 8
 # A caller who is heard or answered has the machine to himself; one who never stops is kept all the same.
 _QUIET: Final = 1.0
 _LONGEST_DUE: Final = 20.0
+# Servers are replaced one by one: the last of the old ones ends after the last start, and may leave something
+# behind, or have kept it in the way of its version.
+_LATER: Final = 180.0
 # What was told last before a crash may carry a mark and not be kept; clocks of two machines differ.
 _SLACK: Final = 60.0
 
@@ -48,12 +52,20 @@ class Archivist:
     """Keeps in the archive what the sessions hold.
 
     It is told of sessions, and keeps one that it was told nothing new of for ``quiet`` seconds; what it was
-    not told of, or lost, it finds by comparing the store with the archive: at the start, and when too much
-    was due. ``keep`` is for how many seconds turns are kept, 0 is for ever; facts are kept until they expire.
+    not told of, or lost, it finds by comparing the store with the archive: at the start, once more ``later``,
+    and when too much was due. ``keep`` is for how many seconds turns are kept, 0 is for ever; facts are kept
+    until they expire.
     """
 
-    def __init__(
-        self, store: Store, archive: Archive, tenants: Sequence[str], *, keep: float, quiet: float = _QUIET
+    def __init__(  # noqa: PLR0913 - what it works on, and three times
+        self,
+        store: Store,
+        archive: Archive,
+        tenants: Sequence[str],
+        *,
+        keep: float,
+        quiet: float = _QUIET,
+        later: float = _LATER,
     ) -> None:
         self.failing = False
         self._store = store
@@ -66,6 +78,7 @@ class Archivist:
         self._taken: dict[Key, _Due] = {}
         self._missed = True
         self._swept = 0.0
+        self._later = time.monotonic() + later
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -129,6 +142,8 @@ class Archivist:
 
     async def _round(self) -> None:
         await self._keep_due()
+        if time.monotonic() >= self._later:
+            self._missed, self._later = True, math.inf
         if self._missed:
             await self._catch_up()
             self._missed = False
@@ -138,9 +153,10 @@ class Archivist:
     async def _wait(self) -> None:
         """Returns when something may be due, or has come to an archivist who had nothing to do."""
         first = next(iter(self._due.values()), None)
+        due = _SWEEP_EVERY if first is None else first.at - time.time()
         self._awake.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SWEEP_EVERY if first is None else max(0.0, first.at - time.time())):
+            async with asyncio.timeout(max(0.0, min(due, self._later - time.monotonic()))):
                 await self._awake.wait()
 
     async def _keep_due(self, *, all_: bool = False) -> None:

@@ -211,6 +211,18 @@ async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store:
     assert await kept(archive) == ["a", "b", "c"]
 
 
+async def test_what_a_server_left_that_ended_after_the_start_is_found(store: Store, archive: Archive):
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0, later=0.3)
+    archivist.start()
+    await archivist.idle()
+    await store.write(KEY, encode(session("a", "b")), version=0, ttl=60)
+    async with asyncio.timeout(10):
+        while not await kept(archive):  # noqa: ASYNC110 - it looks when it likes
+            await asyncio.sleep(0.02)
+    await archivist.aclose()
+    assert await kept(archive) == ["a", "b"]
+
+
 def turn(number: int, *roles: str) -> list[Entry]:
     return [
         Entry(role=role, turn=number, content=f"{number}.{i}", recorded=time.time())
