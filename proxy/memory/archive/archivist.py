@@ -53,20 +53,13 @@ class Archivist:
     """Keeps in the archive what the sessions hold.
 
     It is told of sessions, and keeps one that it was told nothing new of for ``quiet`` seconds; what it was
-    not told of, or lost, it finds by comparing the store with the archive: at the start, once more ``later``,
+    not told of, or lost, it finds by comparing the store with the archive: at the start and soon after,
     and when too much was due. ``keep`` is for how many seconds turns are kept, 0 is for ever; facts are kept
     until they expire.
     """
 
-    def __init__(  # noqa: PLR0913 - what it works on, and three times
-        self,
-        store: Store,
-        archive: Archive,
-        tenants: Sequence[str],
-        *,
-        keep: float,
-        quiet: float = _QUIET,
-        later: float = _LATER,
+    def __init__(
+        self, store: Store, archive: Archive, tenants: Sequence[str], *, keep: float, quiet: float = _QUIET
     ) -> None:
         self.failing = False
         self._store = store
@@ -79,7 +72,8 @@ class Archivist:
         self._taken: dict[Key, _Due] = {}
         self._missed = True
         self._swept = 0.0
-        self._later = time.monotonic() + later
+        self._later = time.monotonic() + _LATER
+        self._compared = 0.0
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -215,6 +209,8 @@ class Archivist:
         return told
 
     async def _catch_up(self) -> None:
+        began = time.time()
+        since = self._compared - _SLACK if self._compared <= began else 0.0
         for tenant in self._tenants:
             marks = await self._archive.marks(tenant)
             ahead = time.time() + APART
@@ -222,9 +218,10 @@ class Archivist:
             while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
                 for line in page:
                     mark = marks.get(line.session, 0.0)
-                    if line.updated > mark - _SLACK or mark > ahead:
+                    if line.updated > since and (line.updated > mark - _SLACK or mark > ahead):
                         await self._keep_held(Key(tenant, line.session), line.updated)
                 after = page[-1].session
+        self._compared = began
 
     async def _keep_held(self, key: Key, mark: float) -> None:
         try:
