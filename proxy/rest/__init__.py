@@ -15,6 +15,7 @@ from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, NotFound, RequestError
 from proxy.memory.faults import StoreError
 from proxy.memory.people import People
+from proxy.memory.session.session import UNREADABLE
 from proxy.pipeline import Archiving, Memory
 from proxy.place import identifier
 from proxy.rest.advice import refusal
@@ -26,7 +27,7 @@ ID: Final = "a text of 1 to 256 characters without control characters, but not .
 
 
 def answering(endpoints: Mapping[str, Endpoint]) -> Methods:
-    """A path's methods; where the store fails, the client gets MemoryUnavailable."""
+    """A path's methods; where the store fails, or nobody can read it, MemoryUnavailable."""
     return Methods({method: _reported(endpoint) for method, endpoint in endpoints.items()})
 
 
@@ -101,7 +102,7 @@ def _reported(endpoint: Callable[[Request], Awaitable[Response]]) -> Endpoint:
     async def reporting(request: Request) -> Response:
         try:
             return await endpoint(request)
-        except StoreError:
+        except (StoreError, *UNREADABLE):
             raise MemoryUnavailable("Memory does not answer now; try again later.") from None
 
     return reporting

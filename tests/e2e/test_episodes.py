@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -321,3 +322,14 @@ def test_a_dead_memory_costs_a_call_its_episodes_alone(serve: Serve, redis: Redi
     assert got.status_code == 200
     assert got.headers["x-turnkeeper-degraded"] == "episodes"
     assert took < 1
+
+
+def test_what_another_version_wrote_costs_a_call_its_episodes_alone(serve: Serve, tmp_path: Path) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
+    post(proxy)
+    with contextlib.closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
+        connection.execute("UPDATE turnkeeper_sessions SET blob = ?, version = version + 1", (b"\x91\x07",))
+    assert refused(proxy.client.get(NOVA), 503)["code"] == "memory_unavailable"
+    assert refused(post(proxy), 503)["code"] == "memory_unavailable"
+    got = proxy.chat(agent_id="nova")
+    assert (got.status_code, got.headers["x-turnkeeper-degraded"]) == (200, "episodes")

@@ -2,9 +2,11 @@
 
 import base64
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,17 @@ def test_a_terminal_and_the_page_say_it_too(serve: Serve, places: dict[str, str]
     got = visit.post("/people/ann/forget", seen="/people/ann/forget")
     assert got.status_code == 409
     assert all(session in got.text for session in LOST)
+
+
+def test_a_session_of_another_version_is_memory_that_cannot_be_had(serve: Serve, tmp_path: Path) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}", ARCHIVE="", NEW_KEY="")
+    say(proxy, "call")
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
+        connection.execute("UPDATE turnkeeper_sessions SET blob = ?, version = version + 1", (b"\x91\x07",))
+    path = "/v1/memory/sessions/call"
+    got = [proxy.client.get(f"{path}{part}") for part in ("", "/context", "/summaries", "/state")]
+    got.append(proxy.client.put(f"{path}/state", json={"step": 1}))
+    assert [(one.status_code, one.json()["error"]["code"]) for one in got] == [
+        (503, "memory_unavailable")
+    ] * 5
+    assert proxy.client.delete(path).status_code == 204

@@ -219,6 +219,17 @@ async def test_what_was_anothers_is_hidden_at_once_and_found_by_him_later(archiv
     assert await both(archive) == (sorted([*ANNS, *ANNS, "More tea."]), sorted([*BOBS, *BOBS]))
 
 
+async def test_the_newest_talk_is_found_again_first(archive: Archive):
+    for name, at in (("old", NOW - 900), ("new", NOW - 9), ("middle", NOW - 90)):
+        entries = [msgspec.structs.replace(entry, recorded=at + entry.turn) for entry in TALK]
+        await archive.keep(Key("acme", name), Session(entries=(*entries,), user="ann", created=at), mark=at)
+    await as_it_was_written(archive)
+    order = []
+    while await archive.reindex():
+        order.append({one.session_id for one in await archive.search(BOB, Query(text="insulin", now=NOW))})
+    assert order == [{"new"}, {"new", "middle"}, {"new", "middle", "old"}]
+
+
 async def test_of_what_was_written_before_a_number_stays_who_it_stood_for(archive: Archive):
     numbered = [msgspec.structs.replace(entry, user="1001" if entry.user else None) for entry in TALK]
     await archive.keep(KEY, talk(*numbered, alias="1001"), mark=NOW)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -28,6 +29,9 @@ _TOGETHER: Final = 8
 # A caller who is heard or answered has the machine to himself; one who never stops is kept all the same.
 _QUIET: Final = 1.0
 _LONGEST_DUE: Final = 20.0
+# Servers are replaced one by one: the last of the old ones ends after the last start, and may leave something
+# behind, or have kept it in the way of its version.
+_LATER: Final = 180.0
 # What was told last before a crash may carry a mark and not be kept; clocks of two machines differ.
 _SLACK: Final = 60.0
 
@@ -49,8 +53,9 @@ class Archivist:
     """Keeps in the archive what the sessions hold.
 
     It is told of sessions, and keeps one that it was told nothing new of for ``quiet`` seconds; what it was
-    not told of, or lost, it finds by comparing the store with the archive: at the start, and when too much
-    was due. ``keep`` is for how many seconds turns are kept, 0 is for ever; facts are kept until they expire.
+    not told of, or lost, it finds by comparing the store with the archive: at the start and soon after,
+    and when too much was due. ``keep`` is for how many seconds turns are kept, 0 is for ever; facts are kept
+    until they expire.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Archivist:
         self._taken: dict[Key, _Due] = {}
         self._missed = True
         self._swept = 0.0
+        self._later = time.monotonic() + _LATER
+        self._compared = 0.0
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -136,6 +143,8 @@ class Archivist:
 
     async def _round(self) -> None:
         await self._keep_due()
+        if time.monotonic() >= self._later:
+            self._missed, self._later = True, math.inf
         if self._missed:
             await self._catch_up()
             self._missed = False
@@ -145,9 +154,10 @@ class Archivist:
     async def _wait(self) -> None:
         """Returns when something may be due, or has come to an archivist who had nothing to do."""
         first = next(iter(self._due.values()), None)
+        due = _SWEEP_EVERY if first is None else first.at - time.time()
         self._awake.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SWEEP_EVERY if first is None else max(0.0, first.at - time.time())):
+            async with asyncio.timeout(max(0.0, min(due, self._later - time.monotonic()))):
                 await self._awake.wait()
 
     async def _keep_due(self, *, all_: bool = False) -> None:
@@ -199,6 +209,8 @@ class Archivist:
         return told
 
     async def _catch_up(self) -> None:
+        began = time.time()
+        since = self._compared - _SLACK if self._compared <= began else 0.0
         for tenant in self._tenants:
             marks = await self._archive.marks(tenant)
             ahead = time.time() + APART
@@ -206,9 +218,10 @@ class Archivist:
             while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
                 for line in page:
                     mark = marks.get(line.session, 0.0)
-                    if line.updated > mark - _SLACK or mark > ahead:
+                    if line.updated > since and (line.updated > mark - _SLACK or mark > ahead):
                         await self._keep_held(Key(tenant, line.session), line.updated)
                 after = page[-1].session
+        self._compared = began
 
     async def _keep_held(self, key: Key, mark: float) -> None:
         try:

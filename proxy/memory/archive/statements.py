@@ -97,7 +97,7 @@ INDEXED_ANEW: Final = Statement(
 NOBODYS: Final = 0
 """The owner of passages of which it is still to be found out whose they are."""
 UNPLACED: Final = Statement(
-    f"SELECT talk FROM turnkeeper_passages WHERE owner = {NOBODYS} ORDER BY at LIMIT 1"
+    f"SELECT talk FROM turnkeeper_passages WHERE owner = {NOBODYS} ORDER BY at DESC LIMIT 1"
 )
 NO_UNPLACED: Final = Statement(f"DELETE FROM turnkeeper_passages WHERE owner = {NOBODYS} AND talk = :talk")
 OF_TALK: Final = Statement(

@@ -1,17 +1,18 @@
 """Agents' episodes where sessions are kept, whatever that is: one blob for each agent."""
 
 import asyncio
+import contextlib
 import math
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
 import msgspec
 
 from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.faults import StoreError
+from proxy.memory.faults import StoreError, Unreadable
 from proxy.memory.store import Key, Store
 
 MOST: Final = 1000
@@ -113,7 +114,8 @@ class StoredEpisodes:
         held = await self._store.read(_place(agent), leisure=leisure)
         if held is None:
             return _Hot([]), 0
-        found = _decoder.decode(held.blob)
+        with _readable():
+            found = _decoder.decode(held.blob)
         return (_Hot(found) if isinstance(found, list) else found), held.version
 
     async def _cold(self, agent: Key, hot: _Hot) -> list[_Kept]:
@@ -128,7 +130,17 @@ def _place(agent: Key) -> Key:
 
 
 def _opened(blobs: Iterable[bytes]) -> list[_Kept]:
-    return [msgspec.msgpack.decode(blob, type=_Kept) for blob in blobs]
+    with _readable():
+        return [msgspec.msgpack.decode(blob, type=_Kept) for blob in blobs]
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Turns the decoder's errors into Unreadable: a newer version may have written beside this one."""
+    try:
+        yield
+    except msgspec.DecodeError as error:
+        raise Unreadable("An agent's episodes cannot be read.") from error
 
 
 def _packed(kept: Iterable[_Kept]) -> list[bytes]:

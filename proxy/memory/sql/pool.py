@@ -27,7 +27,10 @@ TYPES: Final = Types(
     ),
 )
 
-_MIGRATING: Final = 30.0
+# Whoever finds another process at it comes back.
+_WAITING: Final = 30.0
+# A large table takes many minutes, and no call waits for it: to give up would be to begin it anew for ever.
+_MIGRATING: Final = 6 * 3600.0
 # Any number will do, as long as nobody else takes it: the letters "turnkeep".
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
 _FAILURES: Final = (
@@ -44,7 +47,7 @@ _UNREADABLE: Final = (ValueError, IndexError, OverflowError)
 class Pool:
     """A few connections, made when they are needed, and made anew after the server was away.
 
-    Nothing takes longer than ``timeout`` seconds. Whoever stops waiting earlier leaves at once, while the
+    Nobody waits longer than ``timeout`` seconds. Whoever stops waiting earlier leaves at once, while the
     command ends, or is given up, on its own. Raises ValueError for an address that cannot be read.
     """
 
@@ -123,7 +126,7 @@ class Pool:
         )
         await pool
         try:
-            async with asyncio.timeout(_MIGRATING), pool.acquire(timeout=self._timeout) as connection:
+            async with pool.acquire(timeout=self._timeout) as connection:
                 await _migrate(connection)
         except _UNREADABLE:
             pool.terminate()
@@ -140,9 +143,9 @@ async def _as_it_is(_connection: Connection) -> None:
 
 async def _migrate(connection: Connection) -> None:
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK, timeout=_MIGRATING)
-        await connection.execute(LEDGER_TABLE, timeout=_MIGRATING)
-        taken = [row["name"] for row in await connection.fetch(TAKEN, timeout=_MIGRATING)]
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK, timeout=_WAITING)
+        await connection.execute(LEDGER_TABLE, timeout=_WAITING)
+        taken = [row["name"] for row in await connection.fetch(TAKEN, timeout=_WAITING)]
         for statement in ahead(taken, TYPES):
             await connection.execute(statement, timeout=_MIGRATING)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from proxy.memory.archive import archivist as archivist_
 from proxy.memory.archive.archive import Archive, Fact, Query
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
@@ -210,6 +211,21 @@ async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store:
     await archivist.idle()
     await archivist.aclose()
     assert await kept(archive) == ["a", "b", "c"]
+
+
+async def test_what_a_server_left_that_ended_after_the_start_is_found(
+    store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(archivist_, "_LATER", 0.3)
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    await archivist.idle()
+    await store.write(KEY, encode(session("a", "b")), version=0, ttl=60)
+    async with asyncio.timeout(10):
+        while not await kept(archive):  # noqa: ASYNC110 - it looks when it likes
+            await asyncio.sleep(0.02)
+    await archivist.aclose()
+    assert await kept(archive) == ["a", "b"]
 
 
 def turn(number: int, *roles: str) -> list[Entry]:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from proxy.memory.faults import StoreError
-from proxy.memory.sql import migrations
+from proxy.memory.sql import migrations, pool
 from proxy.memory.sql.postgres import PostgresStore
 from proxy.memory.sql.statement import READ, whose
 from proxy.memory.store import Held, Key
@@ -162,6 +162,23 @@ async def test_processes_that_start_together_migrate_once(opened: Open, url: str
     await asyncio.gather(*[opened(url).ping() for _ in range(6)])
     (rows,) = await sql(url, migrations.TAKEN)
     assert [row["name"] for row in rows] == [step.__name__ for step in migrations.MIGRATIONS]
+
+
+async def test_tables_that_take_long_to_bring_up_to_date_get_the_time(
+    opened: Open, url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    def m999_large(types: migrations.Types) -> tuple[str, ...]:
+        return ("DO $$ BEGIN PERFORM pg_sleep(1); END $$",)
+
+    await store.write(KEY, b"1", version=0, ttl=60)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, m999_large))
+    monkeypatch.setattr(pool, "_WAITING", 0.2)
+    newer = [opened(url, TIMEOUT) for _ in range(2)]
+    with pytest.raises(StoreError, match="too slow"):
+        await newer[0].ping()
+    for one in newer:
+        assert await at_last(one.ping) is None
+        assert await one.read(KEY) is not None
 
 
 async def test_a_server_that_takes_no_writes_is_not_ready(opened: Open, url: str, store: PostgresStore):
