@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxy.memory.archive.archive import Archive, Found, Query
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
 
@@ -106,7 +106,7 @@ async def ask(archive: Archive, sample: Mapping[str, Any], person: str) -> list[
         if evidence:
             began = time.perf_counter()
             query = Query(text=str(qa["question"]), now=now, limit=max(CUTS))
-            found = await archive.search(Scope(TENANT, person), query)
+            found = await archive.search(Owner(TENANT, person), query)
             took = time.perf_counter() - began
             lines = list(_named(found, names))
             answers.append(Answered(qa["question"], str(qa.get("category", "")), evidence, lines, took))

@@ -21,11 +21,11 @@ from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.facts.promises import Promises
+from proxy.memory.faults import StoreError
 from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
-from proxy.memory.store import Key, StoreError
 from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
@@ -59,9 +59,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.first_token, self.first_content or 0.0)
 
 
-Facts = Callable[[Key], Awaitable[Sequence[str]]]
-
-
 class Archiving(msgspec.Struct, frozen=True):
     """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls.
 
@@ -82,7 +79,6 @@ class Memory(msgspec.Struct, frozen=True):
     """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises.
 
     ``people`` knows every place that holds a person's words.
-    ``facts`` tells what is known of a user, a line each, where anything keeps that; it may raise StoreError.
     ``pulse`` is how the store fares while nobody calls.
     """
 
@@ -92,7 +88,6 @@ class Memory(msgspec.Struct, frozen=True):
     summaries: Summaries
     people: People
     archiving: Archiving | None = None
-    facts: Facts | None = None
     pulse: Pulse | None = None
 
     @property

@@ -16,12 +16,13 @@ from proxy import retries
 from proxy.lately import lately
 from proxy.memory import recall
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.telling import telling
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
 from proxy.memory.session.told import Told
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 from proxy.pipeline import Memory, Pipeline
 from proxy.session import Identity
 from proxy.wire import Call
@@ -103,7 +104,7 @@ def _of_person(
     """The facts about a person, where they are not known yet, and what is recalled for the newest words."""
     if memory.archiving is None or not who.user:
         return
-    person = Scope(who.tenant, who.user)
+    person = Owner(who.tenant, who.user)
     if pipeline.tells and who.session and not known:
         yield Aside(_FACTS, "facts", partial(memory.archiving.acquaintance.of, person))
     if pipeline.recalls:
@@ -116,7 +117,7 @@ def _facts_at_once(pipeline: Pipeline, memory: Memory, who: Identity) -> Sequenc
     """The facts about a person where nobody has to wait for them, and the chain tells of them."""
     if not (pipeline.tells and memory.archiving and who.user and who.session):
         return None
-    return memory.archiving.acquaintance.at_once(Scope(who.tenant, who.user))
+    return memory.archiving.acquaintance.at_once(Owner(who.tenant, who.user))
 
 
 async def _of_session(

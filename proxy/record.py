@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from proxy.answer.transcript import Transcript, transcript
+from proxy.memory.arrears import Arrears
+from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
@@ -19,7 +21,7 @@ from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.session.speaker import knowing
 from proxy.memory.speech.speech import spoken
-from proxy.memory.store import Deleted, Key, StoreError
+from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import fitted
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled
@@ -57,7 +59,7 @@ class Recorder:
         self._reasoning = reasoning
         self._pulse = pulse or Pulse(store)
         self._waiting: dict[Key, deque[Said]] = {}
-        self._failing: set[Key] = set()
+        self.arrears = Arrears()
         self._scales = Scales()
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,12 +73,12 @@ class Recorder:
     @property
     def failing(self) -> bool:
         """Whether turns wait for a store that did not take them."""
-        return bool(self._failing) or self._pulse.late
+        return bool(self.arrears) or self._pulse.late
 
     def lags(self, key: Key) -> bool:
         """Whether turns of this session wait for the store, or one that is recorded now would have to."""
-        refusing = bool(self._failing) and self._pulse.refusing
-        return refusing or key in self._failing or self._pulse.late
+        refusing = bool(self.arrears) and self._pulse.refusing
+        return refusing or key in self.arrears or self._pulse.late
 
     def put(self, said: Said) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
@@ -85,9 +87,11 @@ class Recorder:
             return
         if self._count >= _MOST_WAITING:
             self.lost_turns += 1
+            self.arrears.lost()
             return
         self._count += 1
         if said.key in self._waiting:
+            self.arrears.joined(said.key)
             self._waiting[said.key].append(alone(said))
             return
         self._waiting[said.key] = deque([said])
@@ -101,9 +105,9 @@ class Recorder:
             task.cancel()
         waiting, self._waiting, self._heir = self._waiting, {}, heir
         self._count = 0
-        self._failing.clear()
         for said in (said for turns in waiting.values() for said in turns):
             heir.put(said)
+        heir.arrears, self.arrears = self.arrears, Arrears()
 
     async def drain(self) -> None:
         """Waits until everything is written, for three seconds at most; what is left then is lost."""
@@ -119,7 +123,7 @@ class Recorder:
         turns = self._waiting[key]
         while turns:
             await self._first_written(turns)
-            self._failing.discard(key)
+            self.arrears.settled(key)
             turns.popleft()
             self._count -= 1
         del self._waiting[key]
@@ -135,9 +139,7 @@ class Recorder:
             except Deleted:
                 return
             except StoreError as error:
-                if not self.failing:
-                    _log.warning("Memory cannot be written: %s", error)
-                self._failing.add(said.key)
+                self.arrears.refused(said.key, error, len(turns))
                 self._pulse.refused(error)
                 turns[0] = said = alone(said)
                 read = None

@@ -1,7 +1,7 @@
 """Which tools of ours a turn may call."""
 
 from filters.base import Fields
-from proxy.memory.archive.lexicon import Scope
+from proxy.memory.owner import Owner
 from proxy.pipeline import Pipeline
 from proxy.session import Identity
 from proxy.tools import Notebook, Tools, offered
@@ -15,7 +15,7 @@ def tools(fields: Fields, pipeline: Pipeline, who: Identity) -> Tools | None:
     offer = offered(fields, pipeline.tools)
     if offer is None:
         return None
-    person = Scope(who.tenant, who.user or "")
+    person = Owner(who.tenant, who.user or "")
     known, found = archiving.knowledge, archiving.finder
     notebook = Notebook(person, known, found, pipeline.zone, archiving.promises)
     return Tools(offer, notebook, pipeline.tool_rounds)

@@ -16,7 +16,7 @@ from limits.aio.strategies import FixedWindowRateLimiter
 from proxy.admission.counts import OwnCounts
 from proxy.edge.reply import Reply
 from proxy.errors import LimitExceeded
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
 from proxy.telemetry.usage import usage_of
 
 _REST = 1.0

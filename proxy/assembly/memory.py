@@ -88,7 +88,6 @@ def memory_of(
         summaries,
         People((*holdings, HeldSessions(store, file=_file(url)), KeptTurns(traces))),
         archiving,
-        archiving.knowledge.lines if archiving else None,
         pulse,
     )
     return memory, worker

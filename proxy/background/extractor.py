@@ -12,9 +12,8 @@ from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.facts.knowledge import Learnt
-from proxy.memory.facts.learning import Heard, Unfound
-from proxy.memory.unasked import Unasked
-from proxy.memory.unusable import Unusable
+from proxy.memory.facts.learning import Heard
+from proxy.memory.faults import Unasked, Unfound, Unusable
 
 _TASK: Final = (
     "You keep a file on one person, for an assistant that will speak with that person again. You are shown "

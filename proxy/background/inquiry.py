@@ -11,7 +11,7 @@ from filters.message import Message
 from proxy import kinds
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken
-from proxy.memory.unusable import Unusable
+from proxy.memory.faults import Unusable
 from proxy.pipeline import Target
 from proxy.upstream import read_all
 

@@ -3,9 +3,7 @@
 from typing import Final
 
 from proxy.errors import UpstreamError
-from proxy.memory.store import StoreError
-from proxy.memory.summaries.summaries import Unmade
-from proxy.memory.unusable import Unusable
+from proxy.memory.faults import StoreError, Unmade, Unusable
 
 _MANY: Final = 3
 _SHORTEST, _LONGEST = 1.0, 300.0

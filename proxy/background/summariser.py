@@ -9,9 +9,9 @@ from filters.message import Message
 from filters.tokens import in_text
 from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
+from proxy.memory.faults import Unmade, Unnamed, Unusable, Useless
 from proxy.memory.session.session import Entry
-from proxy.memory.summaries.summaries import Notes, Unmade, Unnamed, Useless
-from proxy.memory.unusable import Unusable
+from proxy.memory.summaries.summaries import Notes
 
 _TASK: Final = (
     "You keep the notes of a telephone conversation, so that somebody who reads them can go on with it. "

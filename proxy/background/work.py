@@ -11,11 +11,9 @@ from proxy.background.outage import Outage
 from proxy.background.setbacks import Setbacks
 from proxy.errors import UpstreamError
 from proxy.memory import lease
+from proxy.memory.faults import Contended, StoreError, Unasked, Unmade, Unusable
 from proxy.memory.session.session import UNREADABLE, Session, decode
-from proxy.memory.store import Key, Store, StoreError
-from proxy.memory.summaries.summaries import Contended, Unmade
-from proxy.memory.unasked import Unasked
-from proxy.memory.unusable import Unusable
+from proxy.memory.store import Key, Store
 
 EVERY: Final = 60.0
 """How often the store is looked through by a process that is told of each turn, in seconds."""

@@ -13,7 +13,7 @@ from proxy.commands.terminal import told
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.errors import TurnkeeperError
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
 from proxy.pipeline import Archiving, Memory
 
 T = TypeVar("T")

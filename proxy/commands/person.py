@@ -8,9 +8,9 @@ from proxy.commands.configured import USUAL, Where
 from proxy.commands.memory import Tenant, remembered
 from proxy.commands.terminal import write_json
 from proxy.errors import TurnkeeperError
-from proxy.memory.archive.lexicon import Scope
+from proxy.memory.faults import Unread
+from proxy.memory.owner import Owner
 from proxy.memory.people import People
-from proxy.memory.unread import Unread
 from proxy.pipeline import Memory
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
@@ -33,7 +33,7 @@ def export(user: User, *, config: Where = USUAL, tenant: Tenant = "") -> None:
     """Write all that is held of a person, as JSON: sessions, turns and facts."""
 
     async def work(memory: Memory, whose: str) -> dict[str, Any]:
-        return await memory.people.exported(Scope(whose, user))
+        return await memory.people.exported(Owner(whose, user))
 
     write_json(msgspec.json.encode(remembered(config, tenant, work)))
 
@@ -48,7 +48,7 @@ def forget(
     async def work(memory: Memory, whose: str) -> tuple[Mapping[str, int], bool]:
         people, is_heard = memory.people, memory.archiving is not None
         if user:
-            return await _forgotten(people, Scope(whose, user)), is_heard
+            return await _forgotten(people, Owner(whose, user)), is_heard
         return await people.forget_session(whose, session), is_heard
 
     count, is_heard = remembered(config, tenant, work)
@@ -64,7 +64,7 @@ def _counted(kind: str, many: int) -> str:
     return f"{many} {name if many > 1 else name.removesuffix('s')}"
 
 
-async def _forgotten(people: People, person: Scope) -> Mapping[str, int]:
+async def _forgotten(people: People, person: Owner) -> Mapping[str, int]:
     try:
         return await people.forget(person)
     except Unread as fault:

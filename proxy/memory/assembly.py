@@ -6,9 +6,9 @@ from filters.line import one_line
 from filters.message import Message
 from proxy.memory.session.guests import guests
 from proxy.memory.session.session import Session, message_of
+from proxy.memory.session.speaker import by
 
 _LONGEST = 1_000_000
-_LONGEST_NAME = 64
 
 
 def lines(session: Session, *, naming: bool = False) -> list[str]:
@@ -30,4 +30,4 @@ def _is_talk(message: Message) -> bool:
 
 
 def _by(message: Message, other: str | None) -> str:
-    return f"{message.role} {one_line(other, _LONGEST_NAME)}" if other else message.role
+    return by(message.role, other)

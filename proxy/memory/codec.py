@@ -2,7 +2,8 @@
 
 from typing import Final, Protocol
 
-from proxy.memory.store import Key, Unreadable
+from proxy.memory.faults import Unreadable
+from proxy.memory.store import Key
 
 # No msgpack value begins with C1, so that nothing which was written plainly is taken for marked.
 ENCRYPTED: Final = b"\xc1TK1"

@@ -12,7 +12,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.memory.codec import ENCRYPTED, Identity
-from proxy.memory.store import Key, Unreadable
+from proxy.memory.faults import Unreadable
+from proxy.memory.store import Key
 
 KEY_BYTES: Final = 32
 _NAME: Final = 4

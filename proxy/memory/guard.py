@@ -5,7 +5,8 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from proxy.memory.store import Held, Key, Listed, Store, StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.store import Held, Key, Listed, Store
 
 T = TypeVar("T")
 

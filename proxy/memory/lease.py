@@ -2,17 +2,18 @@
 
 import asyncio
 import hashlib
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from proxy.memory.store import Held, Key, Store, StoreError
+from proxy.memory import holder
+from proxy.memory.faults import StoreError
+from proxy.memory.store import Held, Key, Store
 
 # No key's name begins like this, so that no caller sees what stands here.
 _TENANT: Final = "~leases"
 TTL: Final = 10.0
-"""How long a process that was killed still holds a lease, in seconds."""
+"""How long a process that was killed still holds a lease, in seconds, where nobody sees that it has died."""
 
 
 @asynccontextmanager
@@ -20,8 +21,8 @@ async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> Async
     """Whether the work on a session is ours until we leave; False where another process has it."""
     name = hashlib.sha256("\n".join((work, *key)).encode()).hexdigest()
     own = Key(_TENANT, name)
-    mark = secrets.token_bytes(8)
-    if not await store.write(own, mark, version=0, ttl=ttl):
+    mark = holder.mark()
+    if not await _taken(store, own, mark, ttl):
         yield False
         return
     renewing = asyncio.create_task(_renewed(store, own, mark, ttl))
@@ -33,6 +34,16 @@ async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> Async
         with suppress(StoreError):
             if await _ours(store, own, mark):
                 await store.delete(own)
+
+
+async def _taken(store: Store, own: Key, mark: bytes, ttl: float) -> bool:
+    """Whether nobody had it, or one who has died."""
+    if await store.write(own, mark, version=0, ttl=ttl):
+        return True
+    held = await store.read(own)
+    if held is None or not holder.has_died(held.blob):
+        return False
+    return await store.write(own, mark, version=held.version, ttl=ttl)
 
 
 async def _renewed(store: Store, own: Key, mark: bytes, ttl: float) -> None:

@@ -10,14 +10,14 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from proxy.memory.archive.archive import Archive, Turn
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.contents import contents, summaries
+from proxy.memory.faults import StoreError, Unread
+from proxy.memory.owner import Owner
 from proxy.memory.replay import bygone
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.sql import wal
-from proxy.memory.store import UNRENEWED, Key, Store, StoreError
-from proxy.memory.unread import Unread
+from proxy.memory.store import UNRENEWED, Key, Store
 
 _AT_ONCE: Final = 100
 _ATTEMPTS: Final = 10
@@ -26,11 +26,11 @@ _ATTEMPTS: Final = 10
 class Holding(Protocol):
     """One place that holds words of persons. Every method may raise StoreError."""
 
-    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """All that it holds of a person, by what it is, ready for JSON."""
         ...
 
-    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:
+    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
         """Removes all of it; what arrived before ``at`` and comes later is refused.
 
         How much there was, by what it is.
@@ -52,7 +52,7 @@ class People:
     def __init__(self, holdings: Sequence[Holding]) -> None:
         self._holdings = holdings
 
-    async def exported(self, person: Scope) -> dict[str, Any]:
+    async def exported(self, person: Owner) -> dict[str, Any]:
         """All that is held of a person, by what it is; several places may hold some of the same kind."""
         found: dict[str, list[Any]] = {"sessions": [], "turns": [], "facts": []}
         for holding in self._holdings:
@@ -60,7 +60,7 @@ class People:
                 found.setdefault(kind, []).extend(held)
         return {"user": person.person, **found}
 
-    async def forget(self, person: Scope) -> Mapping[str, int]:
+    async def forget(self, person: Owner) -> Mapping[str, int]:
         """Removes all that is held of a person; how much there was, by what it is.
 
         Raises Unread, once all else is gone, for sessions that cannot be read.
@@ -109,7 +109,7 @@ class HeldSessions:
         self._store = store
         self._file = file
 
-    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """As the protocol has it; sessions that cannot be read are named."""
         told, unread = list[dict[str, Any]](), list[str]()
         async for key in self._keys(person.tenant):
@@ -119,7 +119,7 @@ class HeldSessions:
                 unread.append(key.session)
         return {"sessions": told} | ({"unreadable_sessions": unread} if unread else {})
 
-    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
+    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
         """As the protocol has it; a session that cannot be read or written holds up no other."""
         count, faults, unread = 0, list[StoreError](), list[str]()
         async for key in self._keys(person.tenant):
@@ -152,7 +152,7 @@ class HeldSessions:
                 await asyncio.sleep(0)  # a store in this process would hold up all calls
             after = page[-1].session
 
-    async def _told(self, key: Key, person: Scope) -> Sequence[dict[str, Any]]:
+    async def _told(self, key: Key, person: Owner) -> Sequence[dict[str, Any]]:
         """What is held of a person in a session, if anything."""
         held = await self._store.read(key)
         session = decode(held.blob) if held else Session()
@@ -161,7 +161,7 @@ class HeldSessions:
         said = [entry for entry in entries if is_theirs or entry.user == person.person]
         return [_shown(key, session, said, is_theirs=is_theirs)] if is_theirs or said else []
 
-    async def _forget(self, key: Key, person: Scope) -> bool:
+    async def _forget(self, key: Key, person: Owner) -> bool:
         """Whether a person had something in a session: their own goes, of another's what they said in it."""
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key)
@@ -216,7 +216,7 @@ class Archived:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
-    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """As the protocol has it; facts that have been replaced are among them."""
         turns: list[dict[str, Any]] = []
         after = 0
@@ -227,7 +227,7 @@ class Archived:
         facts = await self._archive.facts(person, now=0.0, superseded=True)
         return {"turns": turns, "facts": [fact.told() for fact in facts]}
 
-    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:
+    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
         """As the protocol has it."""
         return (await self._archive.forget(person, at=at))._asdict()
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from proxy.memory.store import Key, Store, StoreError, Unreadable
+from proxy.memory.faults import StoreError, Unreadable
+from proxy.memory.store import Key, Store
 
 LATE: Final = 0.2
 """Seconds by which a write may take longer than a call waits: stores gather what they write for a while."""

@@ -31,21 +31,6 @@ class Listed(NamedTuple):
     size: int
 
 
-class StoreError(Exception):
-    """The store cannot be reached, is too slow, is full, is read-only, is closed or is not one of ours.
-
-    After a write that was too slow nobody knows whether it happened: read again.
-    """
-
-
-class Deleted(StoreError):
-    """The session was deleted after that had arrived which was to be written."""
-
-
-class Unreadable(StoreError):
-    """The store answers, and what it holds there is of no use to whoever asks."""
-
-
 DELETION_KEPT: Final = 900.0
 """For how many seconds at least a deletion is remembered."""
 

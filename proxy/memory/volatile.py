@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Deleted, Held, Key, Listed, Store
+from proxy.memory.faults import Deleted
+from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Held, Key, Listed, Store
 
 _SWEEP_EVERY = 60.0
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
 from proxy.page.paper import took
 from proxy.page.plot import HEIGHT, WIDTH, Plot, bars, lines
 from proxy.page.room import Room

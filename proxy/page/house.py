@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.edge import body
 from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
 from proxy.page import archived, conversations, entrance, health, live, people, playground, turns
 from proxy.page.door import Server
 from proxy.page.paper import Paper

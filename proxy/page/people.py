@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from proxy.errors import NotFound
 from proxy.memory.archive.archive import Query
-from proxy.memory.archive.lexicon import Scope
+from proxy.memory.owner import Owner
 from proxy.memory.store import Key
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room, redirect
@@ -99,8 +99,8 @@ async def _episodes(room: Room) -> Response:
     return await room.page("agent.html", _HERE, id=agent, episodes=found)
 
 
-def _person(room: Room) -> Scope:
-    return Scope(room.tenant, _identifier(room))
+def _person(room: Room) -> Owner:
+    return Owner(room.tenant, _identifier(room))
 
 
 def _identifier(room: Room) -> str:

@@ -1,5 +1,6 @@
 """One turn: where its time went, what each filter did, what the model saw, and what it answered."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
 from proxy.kinds import Kind
 from proxy.page.difference import Filtered, Row, differences, filtered, plain
-from proxy.page.room import Room
+from proxy.page.room import Room, redirect
 from proxy.page.spending import Spending, spending
 from proxy.page.timeline import WIDTH, pictures
 from proxy.pipeline import Target
@@ -22,6 +23,11 @@ from proxy.trial import disclosure
 from proxy.trial.explain import explain, written
 from proxy.trial.explanation import Whose
 from proxy.trial.stripping import Stripped
+
+_KEPT: Final = "the newest are, as many as 'traces:' says"
+_ASKED: Final = "asked"
+# Browsers follow twenty redirections. Of four processes, one in two hundred turns is missed.
+_MOST_TRIES: Final = 18
 
 
 class Inside(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +50,7 @@ async def _shown(room: Room) -> Response:
     traces = room.server.traces
     trace = traces.find(room.tenant, room.params["id"])
     if trace is None:
-        raise NotFound("This turn is not kept any more; the newest are, as many as 'traces:' says.")
+        return _elsewhere(room)
     before, after = traces.beside(trace)
     inside = await room.turnstile.run(lambda: _inside(trace, before)) if trace.content else None
     return await room.page(
@@ -59,6 +65,25 @@ async def _shown(room: Room) -> Response:
         inside=inside,
         keeps=traces.keeping.content,
     )
+
+
+def _elsewhere(room: Room) -> Response:
+    """To another process of this port, as far as chance leads there; raises NotFound after some tries.
+
+    Which process a connection reaches is the kernel's to choose, so that each try wants a new one.
+    """
+    if not room.server.place:
+        raise NotFound(f"This turn is not kept any more; {_KEPT}.")
+    asked = room.query.get(_ASKED, "0")
+    tries = int(asked) if re.fullmatch(r"\d{1,2}", asked, re.ASCII) else _MOST_TRIES
+    if tries >= _MOST_TRIES:
+        raise NotFound(
+            f"None of the processes that answered keeps this turn; {_KEPT} of each process."
+            " If it is new, go back and choose it again: others may answer then."
+        )
+    onward = redirect("turns", room.params["id"], query=f"?{_ASKED}={tries + 1}")
+    onward.headers["connection"] = "close"
+    return onward
 
 
 def _inside(trace: Trace, before: Trace | None) -> Inside:

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from proxy.edge import body
 from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, NotFound, RequestError
+from proxy.memory.faults import StoreError
 from proxy.memory.people import People
-from proxy.memory.store import StoreError
 from proxy.pipeline import Archiving, Memory
 from proxy.place import identifier
 from proxy.rest.advice import refusal

@@ -14,11 +14,12 @@ from proxy.admission.webhook import Webhook
 from proxy.edge import body
 from proxy.era import Parts
 from proxy.errors import RequestError, Unauthorized
+from proxy.memory.faults import Deleted
 from proxy.memory.reconcile import lives
 from proxy.memory.reconcile.lives import Agent
 from proxy.memory.reconcile.utterance import plausible
 from proxy.memory.session.session import Session
-from proxy.memory.store import Deleted, Key
+from proxy.memory.store import Key
 from proxy.pipeline import Memory
 from proxy.place import identifier
 

@@ -11,8 +11,8 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.errors import NotFound, RequestError
 from proxy.memory.archive.archive import Category, Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.knowledge import Knowledge, Learnt
+from proxy.memory.owner import Owner
 
 _LONGEST: Final = 2000
 _PATH: Final = "/v1/memory/users/{id}/facts"
@@ -86,8 +86,8 @@ async def _removed(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def _person(request: Request) -> Scope:
-    return Scope(request.scope["tenant"], rest.path_id(request))
+def _person(request: Request) -> Owner:
+    return Owner(request.scope["tenant"], rest.path_id(request))
 
 
 def _knowledge(request: Request) -> Knowledge:

@@ -13,9 +13,9 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.errors import SessionsUnreadable
 from proxy.memory.archive.archive import Found, Query
-from proxy.memory.archive.lexicon import Scope
+from proxy.memory.faults import Unread
+from proxy.memory.owner import Owner
 from proxy.memory.people import People
-from proxy.memory.unread import Unread
 from proxy.place import identifier
 
 _LONGEST = 2000
@@ -49,7 +49,7 @@ def routes() -> list[Route]:
 async def _found(request: Request) -> Response:
     finder = rest.archiving_of(request).finder
     asked = rest.checked(Asked, await rest.content(request))
-    person = Scope(request.scope["tenant"], identifier(asked.user) or "")
+    person = Owner(request.scope["tenant"], identifier(asked.user) or "")
     query = Query(text=asked.query, now=time.time(), limit=asked.limit)
     return rest.answer({"results": [_told(one) for one in await finder.search(person, query)]})
 
@@ -71,7 +71,7 @@ async def _forgotten(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def forget(people: People, person: Scope) -> None:
+async def forget(people: People, person: Owner) -> None:
     """Removes all of a person; raises SessionsUnreadable, once all else is gone, and StoreError."""
     try:
         await people.forget(person)
@@ -79,5 +79,5 @@ async def forget(people: People, person: Scope) -> None:
         raise SessionsUnreadable(f"{_ALL_ELSE} {fault}. {_WAYS_OUT}", fault.sessions) from None
 
 
-def _person(request: Request) -> Scope:
-    return Scope(request.scope["tenant"], rest.path_id(request))
+def _person(request: Request) -> Owner:
+    return Owner(request.scope["tenant"], rest.path_id(request))

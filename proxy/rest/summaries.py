@@ -9,10 +9,10 @@ from starlette.routing import Route
 from proxy import rest, wire
 from proxy.errors import Conflict, NotFound, UpstreamBroken
 from proxy.memory.contents import summaries
+from proxy.memory.faults import Contended, Unmade
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.session import Session, decode
 from proxy.memory.store import Key
-from proxy.memory.summaries.summaries import Contended, Unmade
 from proxy.pipeline import Memory
 
 

@@ -11,11 +11,12 @@ from starlette.routing import Route
 from filters.fence import fenced
 from filters.line import one_line
 from proxy import rest
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.assembly import lines
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from proxy.memory.session.guests import supposed
 from proxy.memory.session.session import UNREADABLE, Session, decode, person_of
-from proxy.memory.store import Key, Listed, Store, StoreError
+from proxy.memory.store import Key, Listed, Store
 from proxy.pipeline import Memory
 
 _PAGE: Final = 1000
@@ -35,41 +36,42 @@ def routes() -> list[Route]:
 
 async def _system_messages(request: Request) -> Response:
     """A bare array, ready for ``llm.system_messages``; empty where nothing is known."""
-    memory, user = rest.memory_of(request), Key(request.scope["tenant"], rest.path_id(request))
+    memory, person = rest.memory_of(request), Owner(request.scope["tenant"], rest.path_id(request))
     known = [
-        fenced("facts", _FACTS, await _facts(memory, user)),
-        fenced("last_conversation", _TALK, await _last_talk(memory, user)),
+        fenced("facts", _FACTS, await _facts(memory, person)),
+        fenced("last_conversation", _TALK, await _last_talk(memory, person)),
     ]
     return rest.answer([_system(text) for text in known if text])
 
 
-async def _facts(memory: Memory, user: Key) -> list[str]:
-    return [] if memory.facts is None else list(await memory.facts(user))
+async def _facts(memory: Memory, person: Owner) -> list[str]:
+    if memory.archiving is None:
+        return []
+    return [fact.text for fact in await memory.archiving.knowledge.of(person)]
 
 
-async def _last_talk(memory: Memory, user: Key) -> list[str]:
+async def _last_talk(memory: Memory, person: Owner) -> list[str]:
     """The end of the last talk: of its session while that is held, else as it is archived."""
     if memory.archiving is None:
-        return await _sought(memory.store, user)
-    person = Scope(user.tenant, user.session)
+        return await _sought(memory.store, person)
     try:
         archived = await memory.archiving.archive.last_talk(person, limit=_MOST_READ)
     except StoreError:
-        if held := await _sought(memory.store, user):
+        if held := await _sought(memory.store, person):
             return held
         raise
     waiting = memory.archiving.archivist.waiting(person)
     session = waiting or (archived[-1].session if archived else None)
-    held = await _held(memory.store, user, session) if session else []
-    told = supposed(user.session, [turn.entry for turn in archived])
+    held = await _held(memory.store, person, session) if session else []
+    told = supposed(person.person, [turn.entry for turn in archived])
     return held or lines(told, naming=True)[-_MOST_LINES:]
 
 
-async def _held(store: Store, user: Key, session: str) -> list[str]:
-    """The newest summary and the last lines of a session that is held, where the user is its person."""
+async def _held(store: Store, person: Owner, session: str) -> list[str]:
+    """The newest summary and the last lines of a session that is held, where it is theirs."""
     with contextlib.suppress(*UNREADABLE):
-        held = await store.read(Key(user.tenant, session), leisure=True)
-        if held and person_of(held.blob) == user.session:
+        held = await store.read(Key(person.tenant, session), leisure=True)
+        if held and person_of(held.blob) == person.person:
             return _told(decode(held.blob))
     return []
 
@@ -80,11 +82,11 @@ def _told(session: Session) -> list[str]:
     return noted + said[-_MOST_LINES:] if said else []
 
 
-async def _sought(store: Store, user: Key) -> list[str]:
+async def _sought(store: Store, person: Owner) -> list[str]:
     """The same of the newest session that is theirs, where no archive knows which that is."""
-    newest = sorted(await _listed(store, user.tenant), key=lambda line: line.updated, reverse=True)
+    newest = sorted(await _listed(store, person.tenant), key=lambda line: line.updated, reverse=True)
     for line in newest[:_MOST_SOUGHT]:
-        if said := await _held(store, user, line.session):
+        if said := await _held(store, person, line.session):
             return said
         await asyncio.sleep(0)  # a store in this process would hold up all calls
     return []

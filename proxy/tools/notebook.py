@@ -14,10 +14,10 @@ from msgspec import Meta
 from filters.stated import plain
 from proxy.memory.archive.archive import Category, Found, Query
 from proxy.memory.archive.finder import Finder
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.knowledge import Knowledge, Learnt, id_of
 from proxy.memory.facts.promises import Promises, Work
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from proxy.tools.offer import FORGET, RECALL, STORE
 
 _MOST_FOUND: Final = 8
@@ -57,7 +57,7 @@ class Notebook:
 
     def __init__(
         self,
-        person: Scope,
+        person: Owner,
         knowledge: Knowledge,
         finder: Finder,
         zone: tzinfo = UTC,

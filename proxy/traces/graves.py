@@ -6,7 +6,8 @@ import time
 from typing import Final
 
 from proxy.memory.archive.archive import Archive
-from proxy.memory.store import APART, StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.store import APART
 from proxy.traces.traces import Traces
 
 _EVERY: Final = 5.0

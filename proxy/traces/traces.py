@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from proxy.memory.archive.archive import Buried
-from proxy.memory.archive.lexicon import Scope
+from proxy.memory.owner import Owner
 from proxy.memory.replay.bygone import bygone
 from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import speech
@@ -222,13 +222,13 @@ class KeptTurns:
     def __init__(self, traces: Traces) -> None:
         self._traces = traces
 
-    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """The turns of a person; of a turn of somebody else's, what the person said in it."""
         found = [t for t in self._traces.newest(person.tenant) if t.concerns(person.person)]
         told = [exported(t, person.person, self._traces.person(t) == person.person) for t in reversed(found)]
         return {"kept_turns": told}
 
-    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is no longer theirs
+    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is no longer theirs
         """Lets go of all turns in which a person spoke; how many there were."""
         before = sum(1 for _ in self._traces.newest(person.tenant))
         self._traces.forget(person.tenant, user=person.person)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive.lexicon import Scope
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
 from tests.waiting import awaited, until
@@ -139,7 +140,7 @@ def test_a_talk_that_is_not_archived_yet_is_the_last_one(archiving: ProxyServer)
     with pytest.MonkeyPatch.context() as held_up:
         held_up.setattr(archivist, "_quiet", 60)
         say(archiving, "I also have a wheelbarrow.", session="b")
-        awaited(lambda: archivist.waiting(Scope("default", "ann")) == "b")
+        awaited(lambda: archivist.waiting(Owner("default", "ann")) == "b")
         assert "wheelbarrow" in last_talk(archiving)
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from proxy.memory.faults import StoreError
 from proxy.memory.session.session import Entry
 from proxy.memory.sql import migrations
-from proxy.memory.store import StoreError
 from tests.fake_upstream import (
     DONE,
     HEAD,

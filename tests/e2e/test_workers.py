@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,12 +26,15 @@ from tests.fake_upstream import (
     FakeUpstream,
     Received,
     Step,
+    answer,
     by_default,
     chunk,
+    completion,
     delta,
 )
 from tests.memory.redis_server import RedisServer, single
 from tests.serving_process import ServingProcess, until
+from tests.waiting import awaited
 
 CONFIG = """
 listen: {port: "${PORT}", grace: 3s}
@@ -345,3 +349,62 @@ def test_a_store_of_one_process_is_not_taken_over(start: Start) -> None:
     assert until(lambda: "which each process would have for itself" in serving.log)
     assert "was read again" not in serving.log
     assert serving.chat().status_code == 200
+
+
+def test_a_turn_is_looked_at_whichever_process_keeps_it(start: Start) -> None:
+    serving = start()
+    for _ in CALLS:
+        serving.chat()
+    ids = awaited(lambda: turns_shown(serving, len(CALLS)))
+    looks = [httpx2.get(f"{serving.root}/turns/{one}", follow_redirects=True) for one in ids]
+    assert {got.status_code for got in looks} == {200}
+    assert any(got.history for got in looks), "some were asked for where they are not kept"
+
+
+def turns_shown(serving: ServingProcess, count: int) -> set[str]:
+    """The turns that a page names, once it names so many."""
+    ids = set(re.findall(r'data-turn="([^"]+)"', httpx2.get(f"{serving.root}/").text))
+    return ids if len(ids) == count else set()
+
+
+SUMMARISED = """
+listen: {port: "${PORT}", grace: 3s}
+memory:
+  sessions: "${MEMORY_URL}"
+  deadline: 1s
+  window: {max_messages: 10, keep_messages: 4}
+  summaries: {upstream: main, model: notes, timeout: 60s}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", model: one}}
+pipelines: {default: {upstreams: [main], request: [restore_history, inject_summaries]}}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody knows who has died")
+def test_what_a_process_was_at_when_it_was_killed_is_soon_done_by_another(
+    start: Start, upstream: FakeUpstream
+) -> None:
+    silent = True
+
+    def answering(request: Received) -> list[Step]:
+        if request.json["model"] != "notes":
+            return answer(completion("Yes."))
+        return [60.0] if silent else answer(completion("Notes."))
+
+    upstream.script = answering
+    serving = start(SUMMARISED)
+    for turn in range(7):
+        assert serving.chat(f"Turn {turn}", "long", turn_id=turn).status_code == 200
+        assert until(lambda: value(serving, "turnkeeper_memory_queue_turns") == 0)
+    assert until(lambda: any(request.json["model"] == "notes" for request in upstream.requests))
+    silent = False
+    for pid in serving.members:
+        os.kill(pid, signal.SIGKILL)
+    found = awaited(lambda: summaries(serving), 6)
+    assert [one["text"] for one in found] == ["Notes."]
+
+
+def summaries(serving: ServingProcess) -> list[dict[str, str]]:
+    with suppress(httpx2.TransportError):
+        got = httpx2.get(f"{serving.root}/v1/memory/sessions/long/summaries")
+        return list(got.json()["data"]) if got.status_code == 200 else []
+    return []

@@ -13,12 +13,12 @@ import pytest
 
 from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Gone, Meaning, Query
 from proxy.memory.archive.engine import Engine, Work
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, first
 from proxy.memory.codec import Codec, Identity
 from proxy.memory.encryption import Encryption
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 NOW = time.time()
 KEY = Key("acme", "call")
-ANN, BOB = Scope("acme", "ann"), Scope("acme", "bob")
+ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
 T = TypeVar("T")
 DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Awaitable[str]]] = {
     "sqlite": sqlite,
@@ -61,7 +61,7 @@ def session(*texts: str, user: str | None = "ann", created: float = NOW - 100, *
     return Session(entries=held, user=user, created=created, **more)
 
 
-async def asked(archive: Archive, text: str, person: Scope = ANN, limit: int = 10) -> list[str]:
+async def asked(archive: Archive, text: str, person: Owner = ANN, limit: int = 10) -> list[str]:
     found = await archive.search(person, Query(text=text, now=NOW, limit=limit))
     return [one.text for one in found]
 
@@ -195,14 +195,14 @@ async def test_a_mark_never_goes_back(archive: Archive):
 @pytest.mark.parametrize("text", ["", "\0", "a\ud800b", "'; DROP TABLE x; --", "{0} %s \\ ' \" | & ! :* <->"])
 async def test_any_text_and_any_id_is_kept_and_asked(archive: Archive, text: str):
     key = Key(text or "t", f"s{text}")
-    person = Scope(key.tenant, text or "u")
+    person = Owner(key.tenant, text or "u")
     said = f"{text.replace(chr(0xD800), '')} scarecrow"  # half a character is mended where it comes in
     await archive.keep(key, session(said, user=person.person), mark=NOW)
     assert await kept(archive, key) == [said]
     assert await asked(archive, f"{text} scarecrow", person) == [said]
 
 
-async def last(archive: Archive, person: Scope = ANN, limit: int = 10) -> list[str]:
+async def last(archive: Archive, person: Owner = ANN, limit: int = 10) -> list[str]:
     return [turn.entry.text for turn in await archive.last_talk(person, limit=limit)]
 
 
@@ -215,7 +215,7 @@ async def test_the_last_talk_is_the_one_that_was_spoken_in_last(archive: Archive
     assert await last(archive) == ["Hello.", "The newest."]
     assert await last(archive, limit=1) == ["The newest."]
     assert await last(archive, BOB) == ["Of Bob."]
-    assert await last(archive, Scope("acme", "")) == []
+    assert await last(archive, Owner("acme", "")) == []
     # Words that everybody says stand in no index.
     await archive.keep(Key("acme", "e"), session("And so?", created=NOW - 5), mark=NOW)
     assert await last(archive) == ["And so?"]
@@ -347,7 +347,7 @@ async def test_nobody_finds_what_is_anothers(archive: Archive):
     await archive.keep(Key("acme", "strangers"), session("My dog is Tim.", user=None), mark=NOW)
     assert await asked(archive, "dog") == ["My dog is Rex."]
     assert await asked(archive, "dog", BOB) == ["My dog is Max."]
-    for nobody in (Scope("acme", ""), Scope("other", "ann"), Scope("acme", "carl"), Scope("", "ann")):
+    for nobody in (Owner("acme", ""), Owner("other", "ann"), Owner("acme", "carl"), Owner("", "ann")):
         assert await asked(archive, "dog", nobody) == []
         assert await archive.turns(nobody) == []
 
@@ -500,7 +500,7 @@ async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archi
     assert (found.kind, found.text, found.source) == ("document", "We open at nine.", "faq.md")
     assert found.session_id is None
     assert await asked(archive, "parking", BOB) == ["Parking is free."]
-    assert await asked(archive, "parking", Scope("other", "ann")) == []
+    assert await asked(archive, "parking", Owner("other", "ann")) == []
     await archive.add_document("acme", "faq.md", chunks[:1], at=NOW)
     assert await archive.documents("acme") == ["faq.md"]
     assert await asked(archive, "parking") == []
@@ -578,10 +578,10 @@ async def test_a_forgetting_that_orders_nothing_hides_no_other(archive: Archive)
 async def test_who_was_forgotten_is_told(archive: Archive):
     await archive.forget(ANN, at=NOW)
     await archive.forget(BOB, at=NOW - 10)
-    await archive.forget(Scope("acme", "\udc00\0"), at=NOW + 1)
-    await archive.forget(Scope("acme", "late"), at=NOW + 10)
+    await archive.forget(Owner("acme", "\udc00\0"), at=NOW + 1)
+    await archive.forget(Owner("acme", "late"), at=NOW + 10)
     await archive.forget_session(KEY, at=NOW)
-    await archive.forget(Scope("other", "ann"), at=NOW)
+    await archive.forget(Owner("other", "ann"), at=NOW)
     told = await archive.buried("acme", since=NOW, until=NOW + 1)
     assert told == Buried(persons={"ann": NOW, "\udc00\0": NOW + 1}, sessions={KEY.session: NOW})
 
@@ -673,7 +673,7 @@ async def embed(archive: Archive, model: str = "m") -> list[str]:
     return sorted(made)
 
 
-async def alike(archive: Archive, text: str, person: Scope = ANN, model: str = "m") -> list[str]:
+async def alike(archive: Archive, text: str, person: Owner = ANN, model: str = "m") -> list[str]:
     query = Query(text=text, now=NOW, meaning=meant(text, model))
     return [one.text for one in await archive.search(person, query)]
 
@@ -731,7 +731,7 @@ async def test_nobody_finds_what_means_the_same_and_is_anothers(archive: Archive
     await embed(archive)
     assert len(await alike(archive, "hound")) == 3
     assert await alike(archive, "hound", BOB) == ["A puppy is welcome."]
-    for nobody in (Scope("acme"), Scope("other", "ann"), Scope("", "ann")):
+    for nobody in (Owner("acme"), Owner("other", "ann"), Owner("", "ann")):
         assert await alike(archive, "hound", nobody) == []
 
 

@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from proxy.memory.codec import ENCRYPTED, Identity
 from proxy.memory.encryption import Encryption
-from proxy.memory.store import Key, StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.store import Key
 
 OLD, NEW, OTHER = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))
 KEY = Key("acme", "call-1")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from proxy.memory import codec
 from proxy.memory.archive.archive import Archive, Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
+from proxy.memory.owner import Owner
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.sqlite import SqliteStore
 from proxy.memory.store import Key, Store
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 SETTLED = 0.08
 """Seconds after which a file's times would tell of another write."""
 KEYS = [Key("t", "one"), Key("t", "two")]
-ANN = Scope("t", "ann")
+ANN = Owner("t", "ann")
 
 
 @contextlib.asynccontextmanager
@@ -130,14 +130,14 @@ STEPS = st.tuples(
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=4, max_size=14))
 async def test_two_processes_on_one_file_always_see_what_the_other_wrote(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, Key | Scope, str, float]]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, Key | Owner, str, float]]
 ):
     path = tmp_path_factory.mktemp("two") / "memory.db"
-    held: dict[Key | Scope, object] = dict.fromkeys([*KEYS, ANN])
+    held: dict[Key | Owner, object] = dict.fromkeys([*KEYS, ANN])
     async with process(path) as first, process(path) as second:
         for number, (who, what, step, pause) in enumerate(steps):
             store, archive, _ = (first, second)[who]
-            if isinstance(what, Scope):
+            if isinstance(what, Owner):
                 held[what] = await known(archive, step, held[what], f"fact {number}")
             else:
                 held[what] = await kept(store, what, step, held[what], b"%d" % number)

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.codec import Identity
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
+from proxy.memory.faults import StoreError, Unread
 from proxy.memory.open import open_store
+from proxy.memory.owner import Owner
 from proxy.memory.people import HeldSessions, People
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key, Store, StoreError
-from proxy.memory.unread import Unread
+from proxy.memory.store import Key, Store
 from proxy.memory.volatile import VolatileStore
 
 pytestmark = pytest.mark.anyio
-BOB = Scope("acme", "bob")
+BOB = Owner("acme", "bob")
 
 
 class Contended:
@@ -53,10 +53,10 @@ class Place:
     def __init__(self, count: int, *, fails: bool = False) -> None:
         self.count, self.fails, self.scrubbed = count, fails, False
 
-    async def exported(self, _: Scope) -> Mapping[str, Sequence[Any]]:
+    async def exported(self, _: Owner) -> Mapping[str, Sequence[Any]]:
         return {}
 
-    async def forget(self, _: Scope, *, at: float) -> Mapping[str, int]:
+    async def forget(self, _: Owner, *, at: float) -> Mapping[str, int]:
         if self.fails:
             raise StoreError("away")
         count, self.count = self.count, 0

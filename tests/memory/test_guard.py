@@ -5,8 +5,9 @@ import time
 
 import pytest
 
+from proxy.memory.faults import StoreError
 from proxy.memory.guard import Guard
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 
 pytestmark = pytest.mark.anyio
 

@@ -1,6 +1,11 @@
 """Leases and summaries on every store that there is."""
 
 import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import pytest
@@ -14,6 +19,7 @@ from tests.memory.conftest import FORGETFUL, Open
 
 pytestmark = pytest.mark.anyio
 KEY = Key("default", "s1")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody knows who has died")
 
 
 async def test_a_lease_is_one_processes_and_is_given_back(reopen: Open, driver: str) -> None:
@@ -54,6 +60,58 @@ async def test_who_lost_a_lease_does_not_give_back_anothers(reopen: Open) -> Non
         await lost.__aexit__(None, None, None)
         async with lease(store, "work", KEY) as third:
             assert (theirs, third) == (True, False)
+
+
+@contextlib.contextmanager
+def held_by(
+    pid: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AbstractAsyncContextManager[bool]]:
+    """A lease as the process of that number holds it."""
+    with monkeypatch.context() as patch:
+        patch.setattr("proxy.memory.holder.os.getpid", lambda: pid)
+        yield lease(store, "work", KEY)
+
+
+async def taken_from(pid: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether we have at once what the process of that number had."""
+    with held_by(pid, store, monkeypatch) as held:
+        assert await held.__aenter__()
+    async with lease(store, "work", KEY) as ours:
+        await held.__aexit__(None, None, None)
+        async with lease(store, "work", KEY) as third:
+            assert not third
+        return ours
+
+
+@on_linux
+async def test_who_has_died_holds_nothing(reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    assert await taken_from(process.pid, reopen(), monkeypatch)
+
+
+async def test_who_lives_beside_us_holds_what_is_his(reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        store = reopen()
+        with held_by(process.pid, store, monkeypatch) as held:
+            assert await held.__aenter__()
+        async with lease(store, "work", KEY) as ours:
+            assert not ours
+        await held.__aexit__(None, None, None)
+
+
+async def test_nobody_knows_who_lives_on_another_machine(
+    reopen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    store = reopen()
+    with monkeypatch.context() as elsewhere, held_by(process.pid, store, monkeypatch) as held:
+        elsewhere.setattr("proxy.memory.holder.machine", lambda: "elsewhere")
+        assert await held.__aenter__()
+    async with lease(store, "work", KEY) as ours:
+        assert not ours
+    await held.__aexit__(None, None, None)
 
 
 async def test_turns_are_summarised_cleared_and_held_ready_again(store: Store) -> None:

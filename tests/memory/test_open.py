@@ -13,9 +13,10 @@ from proxy.memory import open as opening
 from proxy.memory.codec import ENCRYPTED, Identity
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
+from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.sql.sqlite import SqliteStore
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 from proxy.memory.volatile import VolatileStore
 
 KEY = Key("acme", "call-1")

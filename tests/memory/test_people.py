@@ -6,24 +6,25 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.codec import Identity
+from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
+from proxy.memory.owner import Owner
 from proxy.memory.people import HeldSessions, People
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 
 pytestmark = pytest.mark.anyio
-KEY, ANN = Key("acme", "call"), Scope("acme", "ann")
+KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
 
 
 class Unscrubbed:
     """A place that has removed what it held and cannot clean its files."""
 
-    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         return {}
 
-    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:
+    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
         return {"facts": 1}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
@@ -39,7 +40,7 @@ class Holder(Unscrubbed):
     def __init__(self, fact: str) -> None:
         self._fact = fact
 
-    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         return {"facts": [self._fact]}
 
 

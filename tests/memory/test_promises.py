@@ -6,7 +6,7 @@ import pytest
 
 from proxy.memory.facts import promises
 from proxy.memory.facts.promises import Promises
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,9 @@ import contextlib
 
 import pytest
 
+from proxy.memory.faults import StoreError, Unreadable
 from proxy.memory.pulse import Pulse
-from proxy.memory.store import Held, Key, StoreError, Unreadable
+from proxy.memory.store import Held, Key
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory import codec
+from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.recall import known, laid, recalled
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.store import Held, Key, Store, StoreError
+from proxy.memory.store import Held, Key, Store
 from tests.memory.call import asked, reconcile
 
 KEY = Key("default", "s1")

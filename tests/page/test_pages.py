@@ -18,7 +18,7 @@ from proxy import assembly
 from proxy.configuration import plugin
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
+from proxy.memory.owner import Owner
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import decode, encode
 from proxy.memory.store import Key
@@ -994,7 +994,7 @@ def test_a_name_that_browsers_take_for_a_way_up_is_no_link(archiving: ProxyServe
 
 
 def test_facts_are_shown_and_removed(archiving: ProxyServer):
-    person = Scope("default", "ann")
+    person = Owner("default", "ann")
     fact = Fact(id="f/1", text="Likes <b>jokes</b>", created=time.time(), evidence=("a", "b"))
     archiving.run(archive_of(archiving).add_fact(person, fact))
     visit = Visit(archiving)

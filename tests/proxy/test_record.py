@@ -9,12 +9,13 @@ import pytest
 
 from filters.message import Message
 from proxy.memory import codec
+from proxy.memory.faults import StoreError, Unreadable
 from proxy.memory.open import open_store
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import laid
 from proxy.memory.recent import Recent
 from proxy.memory.session.session import Session, decode
-from proxy.memory.store import Key, Store, StoreError, Unreadable
+from proxy.memory.store import Key, Store
 from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said
@@ -234,3 +235,102 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
     kept, written = asyncio.run(run())
     assert kept == [None, None, None]
     assert written == [f"{kind} {number}" for number in range(3) for kind in ("question", "answer")]
+
+
+class Away(Sick):
+    """A store that takes nothing until it is there; what is held of some sessions nobody can read."""
+
+    def __init__(self, store: Store, *, sealed: tuple[Key, ...] = ()) -> None:
+        super().__init__(store, failures=10**6)
+        self.sealed = sealed
+
+    async def read(self, key: Key) -> Any:
+        if key in self.sealed:
+            raise Unreadable("its key is lost")
+        return await super().read(key)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+async def refused(recorder: Recorder, *turns: Said) -> None:
+    """The turns wait, and the store has refused the first of each session."""
+    for each in turns:
+        recorder.put(each)
+    await asyncio.sleep(0.02)
+
+
+CANNOT = "Memory cannot be written: full"
+
+
+def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.record._MOST_WAITING", 3)
+
+    async def run() -> None:
+        store = Away(memory())
+        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
+        await refused(recorder, said(0), said(1))
+        await refused(recorder, said(2), said(3), said(4))
+        store.failures = 0
+        await recorder.drain()
+        await refused(recorder, said(5))
+
+    asyncio.run(run())
+    assert told(caplog) == [CANNOT, "Memory is written again (turns that waited: 3, lost: 2)"]
+
+
+def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        store = Away(memory())
+        recorder, heir = (Recorder(Recent(store), Window()) for _ in range(2))  # type: ignore[arg-type]
+        await refused(recorder, said(0), said(1))
+        recorder.hand_over(heir)
+        assert heir.lags(KEY), "its turns wait on"
+        await refused(recorder, said(2))
+        store.failures = 0
+        await heir.drain()
+
+    asyncio.run(run())
+    assert told(caplog) == [CANNOT, "Memory is written again (turns that waited: 3, lost: 0)"]
+
+
+def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    own, other = Key("default", "sealed"), Key("default", "sealed, too")
+
+    async def run() -> None:
+        store = Away(memory(), sealed=(own, other))
+        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
+        await refused(recorder, said(0, own), said(0, other), said(0))
+        store.failures = 0
+        await asyncio.sleep(0.3)
+        assert recorder.lags(own) and not recorder.lags(KEY)
+        store.sealed = ()
+        await recorder.drain()
+
+    asyncio.run(run())
+    assert told(caplog) == [
+        "A session cannot be written: its key is lost",
+        CANNOT,
+        "Memory is written again (turns that waited: 1, lost: 0)",
+    ]
+
+
+def test_a_session_that_turns_out_unreadable_ends_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        store = Away(memory())
+        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
+        await refused(recorder, said(0))
+        store.sealed = (KEY,)
+        await asyncio.sleep(0.3)
+        store.sealed, store.failures = (), 0
+        await recorder.drain()
+
+    asyncio.run(run())
+    assert told(caplog) == [
+        CANNOT,
+        "A session cannot be written: its key is lost",
+        "Memory is written again (turns that waited: 1, lost: 0)",
+    ]

@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.vector import Vector
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
 
@@ -87,7 +87,7 @@ class Unmeant(msgspec.Struct, frozen=True, kw_only=True):
     """A text that has no vector yet; ``None`` where it cannot be read. ``terms`` change with the text."""
 
     passage: int
-    owner: Scope
+    owner: Owner
     terms: str
     text: str | None
 
@@ -121,7 +121,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 class Archive(Protocol):
     """What was said, by whom, and what is known. Every method may raise StoreError.
 
-    A person is a Scope with a tenant and a name; one without a name owns nothing but documents. What belongs
+    A person is an Owner with a tenant and a name; one without a name owns nothing but documents. What belongs
     to another tenant or person is not there.
     """
 
@@ -147,7 +147,7 @@ class Archive(Protocol):
         """By session, the newest mark that it was kept with."""
         ...
 
-    async def search(self, person: Scope, query: Query) -> list[Found]:
+    async def search(self, person: Owner, query: Query) -> list[Found]:
         """The person's turns and facts, and the tenant's documents, best first."""
         ...
 
@@ -159,11 +159,11 @@ class Archive(Protocol):
         """Adds vectors of length 1 for texts that are still the same; ``None`` for one that has none."""
         ...
 
-    async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
+    async def turns(self, person: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
         """What was said by the person and in the person's talks; each with the number to go on ``after``."""
         ...
 
-    async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
+    async def last_talk(self, person: Owner, *, limit: int) -> list[Turn]:
         """The end, in order, of the talk in which the person spoke last; of another's, what that one said."""
         ...
 
@@ -171,7 +171,7 @@ class Archive(Protocol):
         """What is kept of a session, in order, from the turn at index ``start`` on."""
         ...
 
-    async def forget(self, person: Scope, *, at: float) -> Gone:
+    async def forget(self, person: Owner, *, at: float) -> Gone:
         """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on."""
         ...
 
@@ -194,19 +194,19 @@ class Archive(Protocol):
         """Who was forgotten between two times, and which sessions were, whoever did it."""
         ...
 
-    async def add_fact(self, person: Scope, fact: Fact) -> None:
+    async def add_fact(self, person: Owner, fact: Fact) -> None:
         """Adds a fact, or puts it in the place of the one with its id; the one it replaces is superseded."""
         ...
 
-    async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
+    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """What is known of a person and has not expired, the oldest first."""
         ...
 
-    def facts_at_once(self, person: Scope, *, now: float) -> list[Fact] | None:
+    def facts_at_once(self, person: Owner, *, now: float) -> list[Fact] | None:
         """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
         ...
 
-    async def remove_fact(self, person: Scope, fact: str) -> bool:
+    async def remove_fact(self, person: Owner, fact: str) -> bool:
         """Removes a fact; whether there was one."""
         ...
 

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from proxy.memory.archive.archive import Archive
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.moved import pages
+from proxy.memory.faults import StoreError, Unreadable
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import UNREADABLE, Session, anew, decode
-from proxy.memory.store import APART, Key, Store, StoreError, Unreadable
+from proxy.memory.store import APART, Key, Store
 
 _log = logging.getLogger("turnkeeper")
 _MOST_DUE: Final = 10_000
@@ -82,7 +83,7 @@ class Archivist:
         if not former:
             self._awake.set()
 
-    def waiting(self, person: Scope) -> str | None:
+    def waiting(self, person: Owner) -> str | None:
         """The newest session of a person that is still to be kept, or being kept, if there is any."""
         for key, due in (*reversed(self._due.items()), *self._taken.items()):
             if key.tenant == person.tenant and due.session.user == person.person:
@@ -119,7 +120,8 @@ class Archivist:
         while True:
             try:
                 await self._round()
-                self.failing, pause = False, _SHORTEST
+                self._kept_again()
+                pause = _SHORTEST
                 await self._wait()
             except StoreError as error:
                 if not self.failing:
@@ -127,6 +129,11 @@ class Archivist:
                 self.failing = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST)
+
+    def _kept_again(self) -> None:
+        if self.failing:
+            _log.warning("The archive is written again")
+        self.failing = False
 
     async def _round(self) -> None:
         await self._keep_due()
@@ -235,7 +242,7 @@ class Archivist:
             sweeps.append(partial(self._archive.sweep, before=now - self._keep_for))
         for sweep in (*sweeps, self._archive.reindex):
             while await sweep():
-                self.failing = False
+                self._kept_again()
                 await asyncio.sleep(_SHORTEST)
                 await self._keep_due()
         self._swept = time.monotonic() + _SWEEP_EVERY

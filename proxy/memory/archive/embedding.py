@@ -9,7 +9,8 @@ from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory import lease
 from proxy.memory.archive.archive import Archive, Unmeant
 from proxy.memory.archive.vector import Vector
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.store import Key, Store
 
 _log = logging.getLogger("turnkeeper")
 

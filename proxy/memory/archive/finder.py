@@ -10,8 +10,8 @@ import msgspec
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Archive, Found, Meaning, Query
 from proxy.memory.archive.embedding import Embedder
-from proxy.memory.archive.lexicon import Scope
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Finder:
         """Who says what texts mean, if anybody does."""
         return self._likeness.embedder if self._likeness else None
 
-    async def search(self, person: Scope, query: Query, *, within: float = WITHIN) -> list[Found]:
+    async def search(self, person: Owner, query: Query, *, within: float = WITHIN) -> list[Found]:
         """What answers a question, best first; the models have ``within`` seconds. Raises StoreError."""
         if not (self._likeness or self._order) or not person.person:
             return await self._archive.search(person, query)
@@ -77,7 +77,7 @@ class Finder:
         found = await self._found(person, msgspec.structs.replace(query, limit=max(query.limit, top)), due)
         return (await self._ranked(query.text, found, due))[: query.limit]
 
-    async def _found(self, person: Scope, query: Query, due: float) -> list[Found]:
+    async def _found(self, person: Owner, query: Query, due: float) -> list[Found]:
         by_words = asyncio.ensure_future(self._archive.search(person, query))
         by_words.add_done_callback(_seen)
         meaning = await self._meaning(query.text, due)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.memory.archive.archive import Chunk, Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.oblivion import buried_at, refuses
 from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.statements import (
@@ -24,11 +23,12 @@ from proxy.memory.archive.statements import (
     SUPERSEDE,
 )
 from proxy.memory.archive.steps import Steps, asked, first, owner_for, owner_of, who
+from proxy.memory.owner import Owner
 from proxy.memory.sql.statement import shown, stored
 from proxy.memory.store import Key
 
 
-def add_fact(shelf: Shelf, person: Scope, fact: Fact) -> Steps[None]:
+def add_fact(shelf: Shelf, person: Owner, fact: Fact) -> Steps[None]:
     """As the archive's ``add_fact``; what was known before its person was forgotten is refused."""
     forgotten = yield from buried_at(person.tenant, PERSON, person.person)
     if refuses(forgotten, said=fact.created, recorded=fact.created):
@@ -50,7 +50,7 @@ def _supersede(owner: int, fact: Fact) -> Steps[None]:
         yield from asked(NO_PASSAGE, {"kind": FACT, "item": item})
 
 
-def facts(shelf: Shelf, person: Scope, *, now: float, superseded: bool) -> Steps[list[Fact]]:
+def facts(shelf: Shelf, person: Owner, *, now: float, superseded: bool) -> Steps[list[Fact]]:
     """As the archive's ``facts``."""
     rows = yield from asked(FACTS_EVER if superseded else FACTS, who(person) | {"now": now})
     # When it was superseded is told by the row: nobody opens a sealed fact to put it there.
@@ -59,7 +59,7 @@ def facts(shelf: Shelf, person: Scope, *, now: float, superseded: bool) -> Steps
     ]
 
 
-def remove_fact(person: Scope, name: str) -> Steps[bool]:
+def remove_fact(person: Owner, name: str) -> Steps[bool]:
     """As the archive's ``remove_fact``."""
     owner = yield from owner_of(person)
     item = None
@@ -73,14 +73,14 @@ def remove_fact(person: Scope, name: str) -> Steps[bool]:
 def add_document(shelf: Shelf, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> Steps[None]:
     """As the archive's ``add_document``."""
     yield from remove_document(tenant, path)
-    scope = Scope(tenant)
-    owner = yield from owner_for(scope)
+    whose = Owner(tenant)
+    owner = yield from owner_for(whose)
     place = {"tenant": stored(tenant), "path": stored(path)}
     for number, chunk in enumerate(chunks):
         blob = shelf.sealed(Key(tenant, path), chunk)
         item = yield from first(PUT_CHUNK, {**place, "chunk": number, "at": at, "blob": blob})
         text = f"{chunk.title}\n{chunk.text}"
-        yield from shelf.indexed(scope, owner, text, Line(DOCUMENT, item, at))
+        yield from shelf.indexed(whose, owner, text, Line(DOCUMENT, item, at))
 
 
 def documents(tenant: str) -> Steps[list[str]]:
@@ -97,7 +97,7 @@ def remove_document(tenant: str, path: str) -> Steps[bool]:
     return bool(rows)
 
 
-def _row(shelf: Shelf, person: Scope, fact: Fact) -> dict[str, object]:
+def _row(shelf: Shelf, person: Owner, fact: Fact) -> dict[str, object]:
     return {
         "name": stored(fact.id),
         "category": fact.category,
@@ -109,5 +109,5 @@ def _row(shelf: Shelf, person: Scope, fact: Fact) -> dict[str, object]:
     }
 
 
-def _key(person: Scope) -> Key:
+def _key(person: Owner) -> Key:
     return Key(person.tenant, person.person)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
+from proxy.memory.owner import Owner
 from proxy.memory.sql.elsewhere import Elsewhere
 
 _MOST: Final = 32
@@ -26,9 +26,9 @@ class Latest:
 
     def __init__(self, elsewhere: Elsewhere | None = None) -> None:
         self._elsewhere = elsewhere
-        self._looked: dict[Scope, _Looked] = {}
+        self._looked: dict[Owner, _Looked] = {}
 
-    def of(self, person: Scope, look: Callable[[], list[Fact] | None], *, now: float) -> list[Fact] | None:
+    def of(self, person: Owner, look: Callable[[], list[Fact] | None], *, now: float) -> list[Fact] | None:
         """What a look at the file finds, or found when it said the same; ``None`` where it cannot be read."""
         count = self._elsewhere.unchanged() if self._elsewhere else None
         if count is None:
@@ -42,7 +42,7 @@ class Latest:
         """To be told when facts have been written."""
         self._looked.clear()
 
-    def _kept(self, person: Scope, facts: list[Fact] | None, count: int) -> list[Fact] | None:
+    def _kept(self, person: Owner, facts: list[Fact] | None, count: int) -> list[Fact] | None:
         self._looked.pop(person, None)
         if facts is not None:
             self._looked[person] = _Looked(facts, count, time.monotonic())

@@ -6,9 +6,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from proxy.memory.archive.stems import Stemmer
+from proxy.memory.owner import Owner
 
 # Chinese characters, kana, Hangul, Thai to Myanmar, Khmer: words are not told apart by spaces, or take many
 # endings, so that each two neighbours count as a word.
@@ -58,13 +59,6 @@ STOP_WORDS: Final = frozenset(
 """Words of English that tell one turn from another in hardly any talk."""
 
 
-class Scope(NamedTuple):
-    """Whose words: a person's, or where the person is empty, the tenant's own."""
-
-    tenant: str
-    person: str = ""
-
-
 class Lexicon:
     """Terms of the index: stems under a prefix that is their owner's alone.
 
@@ -85,21 +79,21 @@ class Lexicon:
         """The stems of a text in order, without stop words."""
         return self._stemmer.stems(word for word in words(text) if word not in STOP_WORDS)
 
-    def terms(self, scope: Scope, text: str) -> str:
+    def terms(self, whose: Owner, text: str) -> str:
         """What stands in the index for a text, by spaces."""
-        sealed = _sealer(scope, self._keys[0] if self._keys else None)
+        sealed = _sealer(whose, self._keys[0] if self._keys else None)
         return " ".join(map(sealed, self.stems(text)))
 
-    def asked(self, scope: Scope, stems: Iterable[str]) -> list[tuple[str, ...]]:
+    def asked(self, whose: Owner, stems: Iterable[str]) -> list[tuple[str, ...]]:
         """For each stem the terms that may stand for it: one for each key."""
-        sealers = [_sealer(scope, key) for key in self._keys or (None,)]
+        sealers = [_sealer(whose, key) for key in self._keys or (None,)]
         return [tuple(sealed(stem) for sealed in sealers) for stem in stems]
 
 
 class _sealer:  # noqa: N801 - a function with what it needs drawn once
-    def __init__(self, scope: Scope, key: bytes | None) -> None:
-        tenant = scope.tenant.encode("utf-8", "surrogatepass")
-        owner = len(tenant).to_bytes(8, "big") + tenant + scope.person.encode("utf-8", "surrogatepass")
+    def __init__(self, whose: Owner, key: bytes | None) -> None:
+        tenant = whose.tenant.encode("utf-8", "surrogatepass")
+        owner = len(tenant).to_bytes(8, "big") + tenant + whose.person.encode("utf-8", "surrogatepass")
         self._prefix = hashlib.blake2b(owner, digest_size=5).hexdigest()
         self._key = key and hmac.digest(key, b"owner\0" + owner, "sha256")
 

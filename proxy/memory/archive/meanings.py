@@ -8,7 +8,6 @@ import msgspec
 
 from proxy.memory.archive.archive import Chunk, Fact, Meaning, Unmeant
 from proxy.memory.archive.dialect import listed
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.statements import (
     DOCUMENT,
@@ -24,9 +23,11 @@ from proxy.memory.archive.statements import (
 )
 from proxy.memory.archive.steps import Rows, Steps, asked, first
 from proxy.memory.archive.vector import Vector, cosine, packed, sign
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry
 from proxy.memory.sql.statement import shown
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 
 _LOOKED_THROUGH: Final = 2000
 """Of one owner, the newest."""
@@ -61,12 +62,12 @@ def _read(shelf: Shelf, rows: Rows) -> Steps[list[Unmeant]]:
 
 
 def _unmeant(shelf: Shelf, row: Sequence[Any], item: Sequence[Any] | None) -> Unmeant:
-    owner = Scope(shown(row[4]), shown(row[5]))
+    owner = Owner(shown(row[4]), shown(row[5]))
     text = None if item is None else _text(shelf, owner, row[1], item)
     return Unmeant(passage=row[0], owner=owner, terms=row[3], text=text)
 
 
-def _text(shelf: Shelf, owner: Scope, kind: int, item: Sequence[Any]) -> str | None:
+def _text(shelf: Shelf, owner: Owner, kind: int, item: Sequence[Any]) -> str | None:
     """What the text says; a key that is lost may not hold up the others."""
     _, place, _, blob = item
     try:
@@ -99,30 +100,30 @@ def add_vectors(shelf: Shelf, model: str, vectors: Sequence[tuple[Unmeant, Vecto
 
 
 def alike(
-    shelf: Shelf, scope: Scope, owner: int, meaning: Meaning, others: Iterable[int]
+    shelf: Shelf, whose: Owner, owner: int, meaning: Meaning, others: Iterable[int]
 ) -> Steps[dict[int, float]]:
     """By passage, what its meaning is worth: of the most alike of one owner, and of ``others`` of theirs."""
-    whose = {"owner": owner, "model": meaning.model}
-    signs = yield from asked(SIGNS, {**whose, "limit": _LOOKED_THROUGH})
-    compared = {*_nearest(shelf, scope, meaning, signs), *others}
-    rows = yield from asked(shelf.dialect.vectors, {**whose, "ids": listed(compared)})
-    return dict(_worths(shelf, scope, meaning, rows))
+    owned = {"owner": owner, "model": meaning.model}
+    signs = yield from asked(SIGNS, {**owned, "limit": _LOOKED_THROUGH})
+    compared = {*_nearest(shelf, whose, meaning, signs), *others}
+    rows = yield from asked(shelf.dialect.vectors, {**owned, "ids": listed(compared)})
+    return dict(_worths(shelf, whose, meaning, rows))
 
 
-def _nearest(shelf: Shelf, scope: Scope, meaning: Meaning, signs: Rows) -> list[int]:
+def _nearest(shelf: Shelf, whose: Owner, meaning: Meaning, signs: Rows) -> list[int]:
     """The passages whose signs differ least from the question's."""
     own = sign(meaning.vector)
     bits = int.from_bytes(own, "big")
     distances = (
         ((bits ^ int.from_bytes(blob, "big")).bit_count(), -passage)
-        for passage, blob in ((passage, shelf.opened_bytes(scope, sealed)) for passage, sealed in signs)
+        for passage, blob in ((passage, shelf.opened_bytes(whose, sealed)) for passage, sealed in signs)
         if len(blob) == len(own)
     )
     return [-passage for _, passage in nsmallest(_COMPARED, distances)]
 
 
-def _worths(shelf: Shelf, scope: Scope, meaning: Meaning, rows: Rows) -> Iterator[tuple[int, float]]:
+def _worths(shelf: Shelf, whose: Owner, meaning: Meaning, rows: Rows) -> Iterator[tuple[int, float]]:
     for passage, blob in rows:
-        found = cosine(meaning.vector, shelf.opened_bytes(scope, blob))
+        found = cosine(meaning.vector, shelf.opened_bytes(whose, blob))
         if found > meaning.least:
             yield passage, meaning.weight * (found - meaning.least) / (1 - meaning.least)

@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
+from proxy.memory.faults import Unreadable
 from proxy.memory.session.session import UNREADABLE, Entry, Session, anew, decode
-from proxy.memory.store import Key, Store, Unreadable
+from proxy.memory.store import Key, Store
 
 _AT_ONCE: Final = 100
 _LOOKED_BACK: Final = 10

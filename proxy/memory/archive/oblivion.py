@@ -4,7 +4,6 @@ import time
 
 from proxy.memory.archive.archive import Buried, Gone
 from proxy.memory.archive.dialect import listed
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.statements import (
     BURIED,
@@ -29,11 +28,12 @@ from proxy.memory.archive.statements import (
     UNEARTH,
 )
 from proxy.memory.archive.steps import Steps, asked, first, owner_of
+from proxy.memory.owner import Owner
 from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, DELETION_KEPT, Key
 
 
-def forget(person: Scope, *, at: float) -> Steps[Gone]:
+def forget(person: Owner, *, at: float) -> Steps[Gone]:
     """As the archive's ``forget``."""
     tenant = {"tenant": stored(person.tenant)}
     yield from asked(ENTOMB, {**tenant, "kind": PERSON, "name": stored(person.person), "at": at})

@@ -6,8 +6,8 @@ from typing import Final, TypeVar
 
 from proxy.memory.archive.engine import Work
 from proxy.memory.archive.steps import Rows, Steps
+from proxy.memory.faults import StoreError
 from proxy.memory.sql.pool import Connection, Pool
-from proxy.memory.store import StoreError
 
 T = TypeVar("T")
 

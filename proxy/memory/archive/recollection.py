@@ -8,8 +8,8 @@ from typing import Final
 from filters.remembered import Remembered
 from proxy.memory.archive.archive import Found, Query
 from proxy.memory.archive.finder import Finder
-from proxy.memory.archive.lexicon import Scope
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 
 _SHUT: Final = 0.5
 _SLOW: Final = 3
@@ -30,7 +30,7 @@ class Recollection:
         self._slow = 0
 
     async def of(
-        self, person: Scope, text: str, *, now: float, limit: int, zone: tzinfo = UTC
+        self, person: Owner, text: str, *, now: float, limit: int, zone: tzinfo = UTC
     ) -> tuple[Remembered, ...]:
         """What answers a text, best first, with some to spare. Raises StoreError."""
         loop = asyncio.get_running_loop()

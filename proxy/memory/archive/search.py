@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from proxy.memory.archive.archive import Chunk, Fact, Found, Meaning, Query
 from proxy.memory.archive.dialect import listed
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.meanings import alike
 from proxy.memory.archive.moments import Span, spans
 from proxy.memory.archive.ranking import Passage, Question, Ranked, Worths, ranked, worths
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.statements import DOCUMENT, DURING, FACT, OWNED, TURN
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import UNREADABLE, Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key
@@ -26,7 +26,7 @@ _WITH_NEIGHBOURS: Final = 30
 _WORTH: Final = {TURN: 1.0, FACT: 1.15, DOCUMENT: 0.9}
 
 
-def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
+def search(shelf: Shelf, person: Owner, query: Query) -> Steps[list[Found]]:
     """As the archive's ``search``. A person without a name finds nothing."""
     if not person.person:
         return []
@@ -34,15 +34,15 @@ def search(shelf: Shelf, person: Scope, query: Query) -> Steps[list[Found]]:
     stems = list(dict.fromkeys(shelf.lexicon.stems(text)))[:_MOST_WORDS]
     times = spans(text, query.now, query.zone)
     found: list[Ranked] = []
-    for scope in (person, Scope(person.tenant)):
-        question = Question(shelf.lexicon.asked(scope, stems), times if scope.person else (), query.now)
-        found += yield from _owned(shelf, scope, question, query.meaning)
+    for whose in (person, Owner(person.tenant)):
+        question = Question(shelf.lexicon.asked(whose, stems), times if whose.person else (), query.now)
+        found += yield from _owned(shelf, whose, question, query.meaning)
     weighed = ((worth * _WORTH[one.kind], one) for worth, one in found if worth > 0)
     best = sorted(weighed, key=lambda pair: -pair[0])
     return (yield from _answers(shelf, person, best, query))
 
 
-def _answers(shelf: Shelf, person: Scope, best: list[Ranked], query: Query) -> Steps[list[Found]]:
+def _answers(shelf: Shelf, person: Owner, best: list[Ranked], query: Query) -> Steps[list[Found]]:
     """The first that are still there, read a few at a time: what is gone takes no other's place."""
     answers: list[Found] = []
     few = 2 * query.limit
@@ -53,26 +53,26 @@ def _answers(shelf: Shelf, person: Scope, best: list[Ranked], query: Query) -> S
     return answers[: query.limit]
 
 
-def _owned(shelf: Shelf, scope: Scope, question: Question, meaning: Meaning | None) -> Steps[list[Ranked]]:
-    owner = yield from owner_of(scope)
+def _owned(shelf: Shelf, whose: Owner, question: Question, meaning: Meaning | None) -> Steps[list[Ranked]]:
+    owner = yield from owner_of(whose)
     if owner is None or not (question.groups or question.spans or meaning):
         return []
     passages = yield from _candidates(shelf, owner, question)
     size = yield from first(OWNED, {"owner": owner})
     own = worths(question, passages.values(), size)
     if meaning:
-        passages |= yield from _meant(shelf, scope, owner, meaning, own)
-    if scope.person and passages:
+        passages |= yield from _meant(shelf, whose, owner, meaning, own)
+    if whose.person and passages:
         rows = yield from asked(shelf.dialect.near, {"owner": owner, "ids": listed(_best(own))})
         passages |= _by_id(rows)
     return ranked(question, passages.values(), own)
 
 
 def _meant(
-    shelf: Shelf, scope: Scope, owner: int, meaning: Meaning, own: Worths
+    shelf: Shelf, whose: Owner, owner: int, meaning: Meaning, own: Worths
 ) -> Steps[dict[int, Passage]]:
     """Passages that are alike in meaning, which adds to what they are worth by their own words."""
-    found = yield from alike(shelf, scope, owner, meaning, _best(own))
+    found = yield from alike(shelf, whose, owner, meaning, _best(own))
     for passage, worth in found.items():
         own[passage] = own.get(passage, 0.0) + worth
     rows = yield from asked(shelf.dialect.these, {"owner": owner, "ids": listed(found)})
@@ -103,7 +103,7 @@ def _by_id(rows: Rows) -> dict[int, Passage]:
     return {row[0]: Passage(*row) for row in rows}
 
 
-def _read(shelf: Shelf, person: Scope, best: list[Ranked], now: float) -> Steps[list[Found]]:
+def _read(shelf: Shelf, person: Owner, best: list[Ranked], now: float) -> Steps[list[Found]]:
     """What the passages stand for, in their order, less what has expired and what cannot be opened."""
     items: dict[tuple[int, int], Sequence[Any]] = {}
     for kind in sorted({one.kind for _, one in best}):
@@ -115,7 +115,7 @@ def _read(shelf: Shelf, person: Scope, best: list[Ranked], now: float) -> Steps[
 
 def _told(
     shelf: Shelf,
-    person: Scope,
+    person: Owner,
     best: Iterable[tuple[float, Passage]],
     items: dict[tuple[int, int], Sequence[Any]],
 ) -> list[Found]:
@@ -129,7 +129,7 @@ def _told(
     return told
 
 
-def _found(shelf: Shelf, person: Scope, kind: int, score: float, row: Sequence[Any]) -> Found:
+def _found(shelf: Shelf, person: Owner, kind: int, score: float, row: Sequence[Any]) -> Found:
     _, place, at, blob = row
     name = shown(place)
     if kind == FACT:

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from proxy.memory.archive.dialect import Dialect
-from proxy.memory.archive.lexicon import Lexicon, Scope
+from proxy.memory.archive.lexicon import Lexicon
 from proxy.memory.archive.statements import NO_PASSAGE, NO_VECTOR, PUT_PASSAGE
 from proxy.memory.archive.steps import Steps, asked, first
 from proxy.memory.codec import Codec
+from proxy.memory.owner import Owner
 from proxy.memory.store import Key
 
 V = TypeVar("V")
@@ -40,21 +41,21 @@ class Shelf(msgspec.Struct, frozen=True):
         """The value again. Raises StoreError for bytes that cannot be read."""
         return msgspec.msgpack.decode(self.codec.decode(key, bytes(blob)), type=kind)
 
-    def sealed_bytes(self, scope: Scope, value: bytes) -> bytes:
+    def sealed_bytes(self, whose: Owner, value: bytes) -> bytes:
         """Bytes about something of an owner's, of no use under another's name."""
-        return self.codec.encode(Key(scope.tenant, scope.person), value)
+        return self.codec.encode(Key(whose.tenant, whose.person), value)
 
-    def opened_bytes(self, scope: Scope, blob: bytes) -> bytes:
+    def opened_bytes(self, whose: Owner, blob: bytes) -> bytes:
         """The bytes again. Raises StoreError for what cannot be read."""
-        return self.codec.decode(Key(scope.tenant, scope.person), bytes(blob))
+        return self.codec.decode(Key(whose.tenant, whose.person), bytes(blob))
 
     def digest(self, *values: object) -> bytes:
         """A short mark that changes with the values; with a key it tells nothing of them."""
         return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12, key=self.lexicon.key).digest()
 
-    def indexed(self, scope: Scope, owner: int, text: str, line: Line) -> Steps[None]:
+    def indexed(self, whose: Owner, owner: int, text: str, line: Line) -> Steps[None]:
         """Puts the words of an item into the index; one without words has no place there."""
-        terms = self.lexicon.terms(scope, text)
+        terms = self.lexicon.terms(whose, text)
         words = {**line._asdict(), "owner": owner, "terms": terms}
         passage = yield from first(PUT_PASSAGE if terms else NO_PASSAGE, words)
         if passage is not None:

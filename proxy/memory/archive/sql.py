@@ -8,9 +8,9 @@ from proxy.memory.archive import knowledge, meanings, oblivion, search, turns, u
 from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Gone, Query, Turn, Unmeant
 from proxy.memory.archive.engine import Engine, Work
 from proxy.memory.archive.latest import Latest
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.vector import Vector
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
 
@@ -38,7 +38,7 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.marks, tenant))
 
-    async def search(self, person: Scope, query: Query) -> list[Found]:
+    async def search(self, person: Owner, query: Query) -> list[Found]:
         """As the protocol has it."""
         return await self._engine.read(partial(search.search, self._shelf, person, query))
 
@@ -50,11 +50,11 @@ class SqlArchive:
         """As the protocol has it."""
         await self._engine.write(partial(meanings.add_vectors, self._shelf, model, vectors))
 
-    async def turns(self, person: Scope, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
+    async def turns(self, person: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.turns, self._shelf, person, after, limit))
 
-    async def last_talk(self, person: Scope, *, limit: int) -> list[Turn]:
+    async def last_talk(self, person: Owner, *, limit: int) -> list[Turn]:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.last_talk, self._shelf, person, limit))
 
@@ -66,7 +66,7 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.read(partial(turns.talks, tenant, after, limit))
 
-    async def forget(self, person: Scope, *, at: float) -> Gone:
+    async def forget(self, person: Owner, *, at: float) -> Gone:
         """As the protocol has it."""
         return await self._rewritten(partial(oblivion.forget, person, at=at))
 
@@ -82,21 +82,21 @@ class SqlArchive:
         """As the protocol has it."""
         return await self._engine.read(partial(oblivion.buried, tenant, since=since, until=until))
 
-    async def add_fact(self, person: Scope, fact: Fact) -> None:
+    async def add_fact(self, person: Owner, fact: Fact) -> None:
         """As the protocol has it."""
         await self._rewritten(partial(knowledge.add_fact, self._shelf, person, fact))
 
-    async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
+    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """As the protocol has it."""
         work = partial(knowledge.facts, self._shelf, person, now=now, superseded=superseded)
         return await self._engine.glance(work)
 
-    def facts_at_once(self, person: Scope, *, now: float) -> list[Fact] | None:
+    def facts_at_once(self, person: Owner, *, now: float) -> list[Fact] | None:
         """As the protocol has it."""
         work = partial(knowledge.facts, self._shelf, person, now=now, superseded=False)
         return self._latest.of(person, lambda: self._engine.at_once(work), now=now)
 
-    async def remove_fact(self, person: Scope, fact: str) -> bool:
+    async def remove_fact(self, person: Owner, fact: str) -> bool:
         """As the protocol has it."""
         return await self._rewritten(partial(knowledge.remove_fact, person, fact))
 

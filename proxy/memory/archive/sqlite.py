@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 
 from proxy.memory.archive.engine import Work
 from proxy.memory.archive.steps import Rows, Steps
+from proxy.memory.faults import StoreError
 from proxy.memory.sql import wal
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File
 from proxy.memory.sql.writer import Writer
-from proxy.memory.store import StoreError
 
 T = TypeVar("T")
 

@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.statements import NEW_PERSON, PERSON_ID
+from proxy.memory.owner import Owner
 from proxy.memory.sql.statement import Arguments, Statement, stored
 
 T = TypeVar("T")
@@ -33,20 +33,20 @@ def first(statement: Statement, arguments: Arguments) -> Steps[Any]:
     return rows[0][0] if rows else None
 
 
-def who(scope: Scope) -> dict[str, object]:
+def who(whose: Owner) -> dict[str, object]:
     """The arguments that say which person is meant."""
-    return {"tenant": stored(scope.tenant), "person": stored(scope.person)}
+    return {"tenant": stored(whose.tenant), "person": stored(whose.person)}
 
 
-def owner_of(scope: Scope) -> Steps[int | None]:
+def owner_of(whose: Owner) -> Steps[int | None]:
     """The number of a person; ``None`` for one of whom nothing was ever kept."""
-    found: int | None = yield from first(PERSON_ID, who(scope))
+    found: int | None = yield from first(PERSON_ID, who(whose))
     return found
 
 
-def owner_for(scope: Scope) -> Steps[int]:
+def owner_for(whose: Owner) -> Steps[int]:
     """The number of a person, who is there from now on."""
-    found = yield from owner_of(scope)
+    found = yield from owner_of(whose)
     if found is None:
-        found = yield from first(NEW_PERSON, who(scope))
+        found = yield from first(NEW_PERSON, who(whose))
     return int(found)

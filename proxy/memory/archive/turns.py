@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from proxy.memory.archive.archive import Turn
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.statements import (
     END,
@@ -26,6 +25,7 @@ from proxy.memory.archive.statements import (
 )
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.welcome import Part, welcome
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, Key
@@ -96,7 +96,7 @@ def talks(tenant: str, after: str, limit: int) -> Steps[dict[str, float]]:
     return {shown(session): mark for session, mark in rows}
 
 
-def turns(shelf: Shelf, person: Scope, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
+def turns(shelf: Shelf, person: Owner, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
     """As the archive's ``turns``."""
     owner = yield from owner_of(person)
     if owner is None:
@@ -105,7 +105,7 @@ def turns(shelf: Shelf, person: Scope, after: int, limit: int) -> Steps[list[tup
     return [(row[0], _turn(shelf, person.tenant, row)) for row in rows]
 
 
-def last_talk(shelf: Shelf, person: Scope, limit: int) -> Steps[list[Turn]]:
+def last_talk(shelf: Shelf, person: Owner, limit: int) -> Steps[list[Turn]]:
     """As the archive's ``last_talk``."""
     owner = yield from owner_of(person)
     talk = None if owner is None else (yield from first(LAST_TALK, {"owner": owner}))
@@ -136,7 +136,7 @@ def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
         return None
     owner = None
     if session.user:
-        owner = yield from owner_for(Scope(key.tenant, session.user))
+        owner = yield from owner_for(Owner(key.tenant, session.user))
     return _Talk(id_, key, session.user, owner, {})
 
 
@@ -178,7 +178,7 @@ def _others(talk: _Talk, parts: Sequence[Part | None]) -> Steps[dict[str, int]]:
     names = {name for part in parts if part for name in (talk.named(part.entry), part.guest) if name}
     numbers = {}
     for name in sorted(names):
-        numbers[name] = yield from owner_for(Scope(talk.key.tenant, name))
+        numbers[name] = yield from owner_for(Owner(talk.key.tenant, name))
     return numbers
 
 
@@ -214,11 +214,11 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
     }
     item = yield from first(PUT_TURN, row)
     if talk.owner is not None:
-        person = Scope(talk.key.tenant, (talk.user if guest is None else guest) or "")
+        person = Owner(talk.key.tenant, (talk.user if guest is None else guest) or "")
         yield from indexed(shelf, person, owner, entry, Line(TURN, item, entry.at, talk.id, ordinal))
 
 
-def indexed(shelf: Shelf, person: Scope, owner: int | None, entry: Entry, line: Line) -> Steps[None]:
+def indexed(shelf: Shelf, person: Owner, owner: int | None, entry: Entry, line: Line) -> Steps[None]:
     """Puts what was spoken into the index of its person; what is nobody's is in none."""
     if owner is None:
         yield from asked(NO_PASSAGE, {"kind": line.kind, "item": line.item})

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.statements import NO_UNPLACED, OF_TALK, TURN, UNPLACED
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for
 from proxy.memory.archive.turns import indexed
+from proxy.memory.owner import Owner
 from proxy.memory.session.guests import guests, supposed
 from proxy.memory.session.session import UNREADABLE, Entry
 from proxy.memory.sql.statement import shown
@@ -44,7 +44,7 @@ def _read(shelf: Shelf, rows: Rows) -> Iterator[Read]:
 
 def _placed(shelf: Shelf, talk: int, row: Sequence[Any], entry: Entry, guest: str | None) -> Steps[None]:
     tenant, _, person, owner, item, ordinal, at, _ = row
-    scope = Scope(shown(tenant), shown(person) if guest is None else guest)
+    whose = Owner(shown(tenant), shown(person) if guest is None else guest)
     if guest is not None:
-        owner = (yield from owner_for(scope)) if guest else None
-    yield from indexed(shelf, scope, owner, entry, Line(TURN, item, at, talk, ordinal))
+        owner = (yield from owner_for(whose)) if guest else None
+    yield from indexed(shelf, whose, owner, entry, Line(TURN, item, at, talk, ordinal))

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.store import Key, Store
 
 MOST: Final = 1000
 """How many episodes of one agent are kept; the oldest go first."""

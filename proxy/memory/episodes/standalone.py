@@ -16,11 +16,12 @@ from proxy.memory.episodes.on_store import StoredEpisodes
 from proxy.memory.episodes.shelf import Shelf
 from proxy.memory.episodes.short_term import ShortTermMemory
 from proxy.memory.episodes.source import REDIS, agent_of
+from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.redis.address import Address
 from proxy.memory.redis.client import MOST_CONNECTIONS, Made, clients
 from proxy.memory.redis.fault import said
-from proxy.memory.store import Store, StoreError
+from proxy.memory.store import Store
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.knowledge import Knowledge
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 
 _SHUT: Final = 1.0
 
@@ -23,14 +23,14 @@ class Acquaintance:
         self._deadline = deadline
         self._shut_until = 0.0
 
-    def at_once(self, person: Scope) -> Sequence[Fact] | None:
+    def at_once(self, person: Owner) -> Sequence[Fact] | None:
         """What is known where nobody has to wait for it: in an embedded file; else ``None``."""
         try:
             return self._knowledge.at_once(person)
         except Exception:  # noqa: BLE001 - whoever asks again, and waits, hears what ails it
             return None
 
-    async def of(self, person: Scope) -> Sequence[Fact]:
+    async def of(self, person: Owner) -> Sequence[Fact]:
         """What is known of a person, the oldest first. Raises StoreError."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._shut_until:

@@ -11,8 +11,7 @@ import msgspec
 
 from filters.stated import plain
 from proxy.memory.archive.archive import Category, Fact
-from proxy.memory.archive.lexicon import Scope
-from proxy.memory.store import Key
+from proxy.memory.owner import Owner
 
 DAY: Final = 86400.0
 MOST: Final = 100
@@ -32,19 +31,19 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
 class Shelf(Protocol):
     """Where facts are kept, the archive or another place; every method may raise StoreError."""
 
-    async def add_fact(self, person: Scope, fact: Fact) -> None:
+    async def add_fact(self, person: Owner, fact: Fact) -> None:
         """Adds a fact, or puts it in the place of the one with its id; the one it replaces is superseded."""
         ...
 
-    async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
+    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """What is known of a person and has not expired, the oldest first."""
         ...
 
-    def facts_at_once(self, person: Scope, *, now: float) -> list[Fact] | None:
+    def facts_at_once(self, person: Owner, *, now: float) -> list[Fact] | None:
         """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
         ...
 
-    async def remove_fact(self, person: Scope, fact: str) -> bool:
+    async def remove_fact(self, person: Owner, fact: str) -> bool:
         """Removes a fact; whether there was one."""
         ...
 
@@ -61,24 +60,20 @@ class Knowledge:
         self._most = most
         self._lasting = {"core": math.inf, "daily": daily, "conversation": talk}
 
-    async def of(self, person: Scope) -> list[Fact]:
+    async def of(self, person: Owner) -> list[Fact]:
         """What is known now, the oldest first. Raises StoreError, as all methods do."""
         return await self._shelf.facts(person, now=time.time())
 
-    def at_once(self, person: Scope) -> list[Fact] | None:
+    def at_once(self, person: Owner) -> list[Fact] | None:
         """The same, where nobody has to wait for it; else ``None``."""
         return self._shelf.facts_at_once(person, now=time.time())
 
-    async def lines(self, user: Key) -> Sequence[str]:
-        """The same as text, a line each."""
-        return [fact.text for fact in await self.of(Scope(user.tenant, user.session))]
-
-    async def find(self, person: Scope, fact: str) -> Fact | None:
+    async def find(self, person: Owner, fact: str) -> Fact | None:
         """A fact that is known, by its id."""
         return next((one for one in await self.of(person) if one.id == fact), None)
 
     async def learn(
-        self, person: Scope, learnt: Learnt, *, key: str | None = None, at: float | None = None
+        self, person: Owner, learnt: Learnt, *, key: str | None = None, at: float | None = None
     ) -> Fact:
         """Adds a fact; what is known in the same words is that fact already, which is renewed.
 
@@ -106,7 +101,7 @@ class Knowledge:
         await self._let_go(person, left, len(left) + 1 - self._most)
         return fact
 
-    async def correct(self, person: Scope, former: Fact, fact: Fact) -> Fact:
+    async def correct(self, person: Owner, former: Fact, fact: Fact) -> Fact:
         """Puts a fact in the place of what it was; of another category, it lasts as that does from now on.
 
         Whatever else is known in the words that it has now, it replaces; by that it loses nothing.
@@ -134,12 +129,12 @@ class Knowledge:
             replaces=same.id,
         )
 
-    async def drop(self, person: Scope, fact: str) -> bool:
+    async def drop(self, person: Owner, fact: str) -> bool:
         """Removes a fact; whether there was one."""
         return await self._shelf.remove_fact(person, fact)
 
     async def _renew(
-        self, person: Scope, same: Fact, learnt: Learnt, replaced: Fact | None, now: float
+        self, person: Owner, same: Fact, learnt: Learnt, replaced: Fact | None, now: float
     ) -> Fact:
         """Puts a fact in its own place, as what was learnt makes it; by that it loses nothing."""
         category = max(same.category, learnt.category, key=self._lasting.__getitem__)
@@ -164,13 +159,13 @@ class Knowledge:
         lasting = self._lasting[category]
         return None if lasting == math.inf else since + lasting
 
-    async def _let_go(self, person: Scope, known: Sequence[Fact], count: int) -> None:
+    async def _let_go(self, person: Owner, known: Sequence[Fact], count: int) -> None:
         if count > 0:
             for fact in sorted(known, key=lambda one: (one.importance, one.created))[:count]:
                 await self._shelf.remove_fact(person, fact.id)
 
 
-def id_of(person: Scope, key: str | None, text: str) -> str:
+def id_of(person: Owner, key: str | None, text: str) -> str:
     """The id under which a new fact becomes known; without a ``key`` it is another each time."""
     if key is None:
         return f"fact_{secrets.token_hex(8)}"

@@ -10,13 +10,14 @@ import msgspec
 
 from filters.tokens import in_text
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.knowledge import Knowledge, Learnt
+from proxy.memory.faults import Unfound
+from proxy.memory.owner import Owner
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Entry, Session, anew, decode, encode
+from proxy.memory.session.speaker import speaker
 from proxy.memory.store import UNRENEWED, Key, Store
-from proxy.memory.unusable import Unusable
 
 MANY: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""
@@ -34,10 +35,6 @@ class Heard(msgspec.Struct, frozen=True):
     place: str
     text: str
     at: float
-
-
-class Unfound(Unusable):
-    """A model's answer is no list of facts."""
 
 
 class Finder(Protocol):
@@ -117,7 +114,7 @@ class Learning:
         """``at`` is when the words were read: a person who is forgotten later stays forgotten."""
         for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
             said = [heard(key, entry) for entry in batch if speaker(session, entry) == name]
-            person = Scope(key.tenant, name)
+            person = Owner(key.tenant, name)
             try:
                 found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
             except Unfound:
@@ -178,13 +175,6 @@ def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
         and entry.text.strip()
         and speaker(session, entry)
     ]
-
-
-def speaker(session: Session, entry: Entry) -> str | None:
-    """Who said it: whom the message names, else the session's person; nobody, where that may be another."""
-    if entry.user not in {None, session.alias}:
-        return entry.user
-    return None if session.shared else session.user
 
 
 def heard(key: Key, entry: Entry) -> Heard:

@@ -11,8 +11,9 @@ from urllib.parse import quote
 import msgspec
 
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
-from proxy.memory.store import Key, StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
+from proxy.memory.store import Key
 
 T = TypeVar("T")
 
@@ -31,14 +32,14 @@ class Mem0:
     def __init__(self, memory: Any) -> None:
         self._memory = memory
         self._thread = ThreadPoolExecutor(1, "mem0")
-        self._forgotten: dict[Scope, float] = {}
+        self._forgotten: dict[Owner, float] = {}
 
-    async def add_fact(self, person: Scope, fact: Fact) -> None:
+    async def add_fact(self, person: Owner, fact: Fact) -> None:
         """As the archive's ``add_fact``; what came before its person was forgotten here is refused."""
         if fact.created > self._forgotten.get(person, 0.0):
             await self._called(lambda: self._add(person, fact))
 
-    async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
+    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """As the archive's ``facts``."""
         if not person.person:
             return []
@@ -46,18 +47,18 @@ class Mem0:
         known = [one for one in found if one.expires is None or one.expires > now]
         return [one for one in sorted(known, key=_age) if superseded or one.superseded is None]
 
-    def facts_at_once(self, person: Scope, *, now: float) -> None:
+    def facts_at_once(self, person: Owner, *, now: float) -> None:
         """As the archive's ``facts_at_once``: its library is always waited for."""
 
-    async def remove_fact(self, person: Scope, fact: str) -> bool:
+    async def remove_fact(self, person: Owner, fact: str) -> bool:
         """As the archive's ``remove_fact``."""
         return bool(await self._called(lambda: self._remove(person, fact)))
 
-    async def exported(self, person: Scope) -> Mapping[str, Sequence[Any]]:
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """All that is known of a person, what has been replaced too."""
         return {"facts": [fact.told() for fact in await self.facts(person, now=0.0, superseded=True)]}
 
-    async def forget(self, person: Scope, *, at: float) -> Mapping[str, int]:
+    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
         """Removes all of it; what was read before ``at`` is refused by this process. How much there was."""
         self._forgotten[person] = at
         return {"facts": await self._called(lambda: self._forget(person))}
@@ -87,7 +88,7 @@ class Mem0:
             client.close()
         self._memory.close()
 
-    def _add(self, person: Scope, fact: Fact) -> None:
+    def _add(self, person: Owner, fact: Fact) -> None:
         rows = self._rows(person)
         self._put(person, fact)
         for row, other in rows:
@@ -97,22 +98,22 @@ class Mem0:
             if out_of_date or other.id == fact.id:
                 self._memory.delete(row)
 
-    def _put(self, person: Scope, fact: Fact) -> None:
+    def _put(self, person: Owner, fact: Fact) -> None:
         told = [{"role": "user", "content": fact.text}]
         metadata = {_OURS: msgspec.json.encode(fact).decode()}
         self._memory.add(told, user_id=_named(person), metadata=metadata, infer=False)
 
-    def _rows(self, person: Scope) -> list[tuple[str, Fact]]:
+    def _rows(self, person: Owner) -> list[tuple[str, Fact]]:
         found = self._memory.get_all(filters={"user_id": _named(person)}, top_k=_ALL)["results"]
         return [(row["id"], _fact(row)) for row in found]
 
-    def _remove(self, person: Scope, fact: str) -> int:
+    def _remove(self, person: Owner, fact: str) -> int:
         rows = [row for row, one in self._rows(person) if one.id == fact]
         for row in rows:
             self._memory.delete(row)
         return len(rows)
 
-    def _forget(self, person: Scope) -> int:
+    def _forget(self, person: Owner) -> int:
         count = len(self._rows(person))
         self._memory.delete_all(user_id=_named(person))
         self._memory.db = type(self._memory.db)(":memory:")  # its history remembers what was deleted
@@ -133,7 +134,7 @@ def open_mem0(options: Mapping[str, Any]) -> Mem0:
         raise ValueError(f"Mem0 cannot be opened with these options: {type(error).__name__}") from None
 
 
-def _named(person: Scope) -> str:
+def _named(person: Owner) -> str:
     return "/".join(quote(name, safe="", errors="surrogatepass") for name in person)
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
 
 Work = Callable[[], Awaitable[object]]
 

@@ -1,6 +1,7 @@
 """An answer as it left, put to the words that it answers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -104,11 +105,16 @@ def _put(held: Session, said: Entry, question: int) -> Session:
     """The answer behind all that follows its question; it takes the place of an earlier one."""
     follows = _follows(held.entries, question)
     waiting = [held.entries[i] for i in follows if held.entries[i].pending]
-    if any(entry.recorded > said.recorded for entry in waiting):
+    if any(entry.recorded > said.recorded for entry in _last_pending(held.entries, follows)):
         return held
     kept = [held.entries[i] for i in follows if not held.entries[i].pending]
     after = held.entries[follows.stop :]
     return _with(held, (*held.entries[: question + 1], *kept, said, *after), waiting, now=said.recorded)
+
+
+def _last_pending(entries: Sequence[Entry], follows: range) -> Iterator[Entry]:
+    """The answers behind all that was heard: one that stands before that is of an earlier request."""
+    return takewhile(lambda entry: entry.pending, (entries[i] for i in reversed(follows)))
 
 
 def _overtaken(held: Session, said: Entry, question: int) -> Session:

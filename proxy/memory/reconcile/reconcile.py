@@ -66,7 +66,9 @@ def _reconciled(held: Session, request: _Request, replay: Replay | None = None) 
     if not replay.spoken:
         return _bidden(held, request.sealed, now)
     session = woven(held, replay, gone(replay), now=now, seal=request.sealed)
-    newest = session.newest and msgspec.structs.replace(session.newest, request=attempt.request)
+    newest = session.newest and msgspec.structs.replace(
+        session.newest, request=attempt.request, wordless=request.said.wordless
+    )
     return msgspec.structs.replace(
         session,
         newest=newest,

@@ -4,12 +4,12 @@ import time
 
 from limits.aio.storage import Storage
 
+from proxy.memory.faults import StoreError
 from proxy.memory.redis.address import Address
 from proxy.memory.redis.client import clients
 from proxy.memory.redis.link import Link
 from proxy.memory.redis.names import Names, Pair
 from proxy.memory.redis.scripts import COUNT
-from proxy.memory.store import StoreError
 
 
 class Counts(Storage):

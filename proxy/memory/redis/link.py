@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
+from proxy.memory.faults import StoreError
 from proxy.memory.redis.client import MOST_CONNECTIONS, Made
 from proxy.memory.redis.fault import said
 from proxy.memory.redis.line import Direct
 from proxy.memory.redis.scripts import Argument, Client
-from proxy.memory.store import StoreError
 
 T = TypeVar("T")
 Asked = TypeVar("Asked", bound="asyncio.Future[Any]")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisClusterException, RedisError
 
+from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.redis.link import Link
 from proxy.memory.redis.listing import page
 from proxy.memory.redis.names import Names, member
@@ -25,7 +26,7 @@ from proxy.memory.redis.scripts import (
     Client,
     in_a_row,
 )
-from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Deleted, Held, Key, Listed, StoreError
+from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Held, Key, Listed
 
 _LONGEST = 100 * 365 * 86400.0
 _TRIAL = 1000

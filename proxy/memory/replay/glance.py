@@ -79,8 +79,14 @@ def _answers_as(message: Message, entry: Entry) -> bool:
 
 
 def shows_again(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
-    """Whether a window ends with the newest words that are held, and what stands before them."""
+    """Whether a window ends with the newest words that are held, and what stands before them.
+
+    Answers that are yet to be confirmed it may leave out.
+    """
     last = newest_user(entries)
-    end = 0 if last is None else last + 1
-    before = entries[max(0, end - len(spoken)) : end]
-    return len(before) == len(spoken) and runs(before, spoken)
+    before = entries[: 0 if last is None else last + 1]
+    confirmed = [entry for entry in before if not entry.pending]
+    return any(
+        len(shown) == len(spoken) and runs(shown, spoken)
+        for shown in (before[-len(spoken) :], confirmed[-len(spoken) :])
+    )

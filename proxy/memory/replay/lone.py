@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from filters.message import Message
 from filters.role import newest_user
 from proxy.memory.replay.line import NEW, Line, number_of
-from proxy.memory.session.newest import Newest, seal
+from proxy.memory.session.newest import Newest, seals
 from proxy.memory.session.retry import Asking
 from proxy.memory.session.session import Entry
 from proxy.memory.speech.speech import Speech
@@ -63,10 +63,13 @@ def slides(newest: Newest, asking: Asking) -> bool:
 
 
 def again(newest: Newest, said: Speech, asking: Asking) -> bool:
-    """Whether a window is the newest one once more, as far as anybody can tell."""
+    """Whether a window is the newest one once more, as far as anybody can tell.
+
+    An answer without words is no line: engines may show it, as unheard, or leave it out.
+    """
     if newest.lines != len(said.lines) or slides(newest, asking):
         return False
-    return newest.seal == seal(said, asking.attempt)
+    return newest.seal in seals(said, asking.attempt)
 
 
 def follows(newest: Newest | None, at: float) -> bool:

@@ -203,13 +203,15 @@ def _slid(
 ) -> Replay | None:
     """A window that shows the end of what is held and new words, unless it may be the newest one ``again``.
 
-    It tells what the assistant said where the one before did and was no longer.
+    It tells what the assistant said where the one before did, in words, and was no longer: answers without
+    words are no lines.
     """
     places = slid([*map(Line, entries)], [*map(Line, spoken)])
     if places is None or (again and shows_again(entries, spoken)):
         return None
+    told = newest is not None and newest.answering and not newest.wordless
     whole = newest is not None and not newest.whole and newest.lines <= len(spoken)
-    answering = answering or (newest is not None and newest.answering and whole)
+    answering = answering or (told and whole)
     return Replay(entries, spoken, places, len(entries), anew=False, answering=answering)
 
 

@@ -6,10 +6,12 @@ mistaken a new turn for an old one.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from proxy.memory.replay.alignment import repeated
 from proxy.memory.replay.line import CUT, KIN, NEW, Line, kinship
+from proxy.memory.speech.wording import goes_on
 
 # So many lines may be of turns that failed: of them nothing is held.
 _FAILED: Final = 6
@@ -32,7 +34,7 @@ def likelier(held: Sequence[Line], window: Sequence[Line], places: list[int], *,
 
     ``since`` is where in ``held`` the newest window begins.
     """
-    if not window or window[-1].lane != "user" or not _doubtful(held, places, since):
+    if not window or window[-1].lane != "user" or not _doubtful(held, window, places, since):
         return places
     return _after_failures(held, window, least=1) or [NEW] * len(window)
 
@@ -76,7 +78,7 @@ def _heard(held: Sequence[Line], *, confirmed: bool) -> Iterator[Sequence[int]]:
         yield from ([*before, *range(end, len(held))], before)
 
 
-def _doubtful(held: Sequence[Line], places: Sequence[int], since: int) -> bool:
+def _doubtful(held: Sequence[Line], window: Sequence[Line], places: Sequence[int], since: int) -> bool:
     """Whether places take back more turns than they find lines, or as many in a window that begins elsewhere.
 
     So do those by which the newest words are older than others, though something before them is new.
@@ -86,10 +88,20 @@ def _doubtful(held: Sequence[Line], places: Sequence[int], since: int) -> bool:
         return False
     users = [h for h, line in enumerate(held) if line.lane == "user"]
     first = min(matched.intersection(users), default=max(matched))
-    taken = sum(h > first and h not in matched for h in users)
+    known = matched.union(_grown(held, window, places))
+    taken = sum(h > first and h not in known for h in users)
     new = places.count(NEW)
     return (
         taken > len(matched)
         or (taken == len(matched) and new > 1 and places[0] != since)
         or (new > 0 and 0 <= places[-1] < users[-1])
     )
+
+
+def _grown(held: Sequence[Line], window: Sequence[Line], places: Sequence[int]) -> Iterator[int]:
+    """Where words are held that the window shows in the same place, and more: those are not taken back."""
+    for (_, before), (line, place) in pairwise(zip(window, places, strict=True)):
+        if before >= 0 and place == NEW and line.lane == "user":
+            after = next((h for h in range(before + 1, len(held)) if held[h].lane == "user"), None)
+            if after is not None and goes_on(line.text, held[after].text):
+                yield after

@@ -38,10 +38,10 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     ``at`` is when it arrived, in seconds since 1970, and ``seal`` what tells its window from others, of
     ``lines`` lines. ``since`` is where the window begins, counted from the session's first entry, moved ones
     too; ``whole`` is whether its life does not begin before. ``answering`` is whether it tells what the
-    assistant said. ``asked`` are the words to be answered. ``overtaken`` are requests that arrived before it
-    and were recorded after it: their seals, and what they asked. ``request`` stands for its name, where the
-    client gave it one. ``ended`` is when its answer ended, 0 where that is not known, and ``finished``
-    whether that was its end.
+    assistant said, and ``wordless`` whether that is nothing but that it was not heard. ``asked`` are the
+    words to be answered. ``overtaken`` are requests that arrived before it and were recorded after it: their
+    seals, and what they asked. ``request`` stands for its name, where the client gave it one. ``ended`` is
+    when its answer ended, 0 where that is not known, and ``finished`` whether that was its end.
     """
 
     at: float
@@ -50,6 +50,7 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     since: int
     answering: bool
     whole: bool
+    wordless: bool = False
     asked: Turn | None = None
     overtaken: tuple[tuple[bytes, Turn | None], ...] = ()
     request: bytes = b""
@@ -75,10 +76,23 @@ def seal(speech: Speech, attempt: Attempt = UNTOLD) -> bytes:
 
     Where that is a line alone, a request's name counts as well.
     """
+    return _sealed(_said(speech, attempt), answering=speech.answering)
+
+
+def seals(speech: Speech, attempt: Attempt = UNTOLD) -> tuple[bytes, bytes]:
+    """The seals of the same lines, where they tell what the assistant said and where they do not."""
+    said = _said(speech, attempt)
+    return _sealed(said, answering=True), _sealed(said, answering=False)
+
+
+def _sealed(said: bytes, *, answering: bool) -> bytes:
+    return blake2b(said, digest_size=_BYTES, key=_KEYS[answering]).digest()
+
+
+def _said(speech: Speech, attempt: Attempt) -> bytes:
     said = speech.lines or speech.bidden
     lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in said]
-    name = attempt.request if len(speech.lines) == 1 else b""
-    return blake2b(_written(lines) + name, digest_size=_BYTES, key=_KEYS[speech.answering]).digest()
+    return _written(lines) + (attempt.request if len(speech.lines) == 1 else b"")
 
 
 def _written(lines: Sequence[Message]) -> bytes:

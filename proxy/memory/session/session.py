@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from filters.message import Content, Message, epoch_seconds
+from proxy.memory.faults import Unreadable
 from proxy.memory.session.agents import Agents
 from proxy.memory.session.forgotten import Forgotten
 from proxy.memory.session.newest import Newest
@@ -15,7 +16,6 @@ from proxy.memory.session.segment import START, Reach, Segment
 from proxy.memory.session.told import Told
 from proxy.memory.speech.functions import former
 from proxy.memory.speech.wording import imprint
-from proxy.memory.store import Unreadable
 
 T = TypeVar("T")
 

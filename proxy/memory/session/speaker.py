@@ -1,12 +1,16 @@
-"""Whose session it is, and whether others speak in it, too."""
+"""Whose session it is, whether others speak in it, too, and who said what."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
+from filters.line import one_line
 from filters.message import Message
-from proxy.memory.session.session import Session
+from proxy.memory.session.session import Entry, Session
 from proxy.memory.session.told import Told
+
+_LONGEST_NAME: Final = 64
 
 
 def knowing(
@@ -32,6 +36,47 @@ def knowing(
     if told is None or (session.told and told.at <= session.told.at):
         return session
     return msgspec.structs.replace(session, told=told)
+
+
+def speaker(session: Session, entry: Entry) -> str | None:
+    """Who said it: whom the message names, else the session's person; nobody, where that may be another."""
+    if entry.user not in {None, session.alias}:
+        return entry.user
+    return None if session.shared else session.user
+
+
+def voices(session: Session, told: Sequence[Entry]) -> list[str | None]:
+    """For each entry who said it, as far as that is known, where several speak; else nobody's name.
+
+    Some engines tell speakers apart by their messages' names alone. A name here and there is nobody else.
+    """
+    said = [entry for entry in (*told, *session.entries) if entry.role == "user" and not entry.put_in]
+    persons = {speaker(session, entry) for entry in said if not _is_by_name(entry)} - {None}
+    names = {entry.name for entry in said if _is_by_name(entry)}
+    several = len(persons) > 1 or len(names) > 1
+    return [_voice(session, entry) if several else None for entry in told]
+
+
+def named(session: Session, told: Sequence[Entry]) -> list[Entry]:
+    """The entries, each under the name of who said it, where several speak; else as they are."""
+    pairs = zip(told, voices(session, told), strict=True)
+    return [msgspec.structs.replace(entry, user=name) if name else entry for entry, name in pairs]
+
+
+def by(role: str, name: str | None) -> str:
+    """A role with a name behind it, on one line and without what would end it: ``user eve``."""
+    shown = one_line((name or "").replace(":", " "), _LONGEST_NAME)
+    return f"{role} {shown}" if shown else role
+
+
+def _voice(session: Session, entry: Entry) -> str | None:
+    if entry.role != "user" or entry.put_in:
+        return None
+    return entry.name if _is_by_name(entry) else speaker(session, entry)
+
+
+def _is_by_name(entry: Entry) -> bool:
+    return entry.user is None and bool(entry.name)
 
 
 def _first(window: Sequence[Message]) -> str | None:

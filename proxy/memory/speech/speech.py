@@ -34,6 +34,11 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     bidden: Sequence[Message] = ()
     left: bool = False
 
+    @property
+    def wordless(self) -> bool:
+        """Whether it tells of the assistant that it was not heard, and no more."""
+        return self.answering and all(line.role != "assistant" for line in self.lines)
+
 
 def spoken(window: Sequence[Message]) -> Speech:
     """The speech of a window."""

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from proxy.memory.faults import Deleted
 from proxy.memory.sql.statement import (
     APPEND,
     BURY,
@@ -20,7 +21,6 @@ from proxy.memory.sql.statement import (
     Arguments,
     due,
 )
-from proxy.memory.store import Deleted
 
 Outcome = bool | Deleted
 """Whether anything was changed. A refusal is given back, not raised: the rest of the batch stands."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from proxy.memory.faults import StoreError
 from proxy.memory.sql.migrations import LEDGER, LEDGER_TABLE, TAKEN, Types, ahead
 from proxy.memory.sql.statement import Arguments, Statement
-from proxy.memory.store import StoreError
 
 # Terms have no spaces and stand in lower case; all beyond ASCII is part of one.
 _FORGET_TERMS: Final = (

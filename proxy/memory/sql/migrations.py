@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
 
 
 class Types(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from proxy.memory.faults import StoreError
 from proxy.memory.sql import address
 from proxy.memory.sql.migrations import LEDGER_TABLE, TAKEN, Types, ahead
-from proxy.memory.store import StoreError
 
 T = TypeVar("T")
 Connection = Any  # asyncpg says nothing of its types

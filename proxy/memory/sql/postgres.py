@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
+from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.sql.pool import Connection, Pool
 from proxy.memory.sql.statement import (
     BURY,
@@ -30,7 +31,7 @@ from proxy.memory.sql.statement import (
     stored,
     whose,
 )
-from proxy.memory.store import LEISURE, Deleted, Held, Key, Listed, Store, StoreError
+from proxy.memory.store import LEISURE, Held, Key, Listed, Store
 
 Rows = list[Any]
 

@@ -3,9 +3,9 @@
 import asyncio
 import sqlite3
 
+from proxy.memory.faults import StoreError
 from proxy.memory.sql.file import File, is_locked
 from proxy.memory.sql.statement import Arguments, Statement
-from proxy.memory.store import StoreError
 
 Row = tuple[object, ...]
 _PAUSE = 0.002

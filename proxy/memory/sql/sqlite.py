@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
+from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.sql import change
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File
@@ -26,7 +27,7 @@ from proxy.memory.sql.statement import (
     whose,
 )
 from proxy.memory.sql.writer import PATIENCE, Work, Writer
-from proxy.memory.store import APART, LEISURE, UNRENEWED, Deleted, Held, Key, Listed, Store, StoreError
+from proxy.memory.store import APART, LEISURE, UNRENEWED, Held, Key, Listed, Store
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]

@@ -5,8 +5,8 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
+from proxy.memory.faults import StoreError
 from proxy.memory.sql.file import File
-from proxy.memory.store import StoreError
 
 _WAIT: Final = 1.0
 _ATTEMPTS: Final = 20

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from proxy.memory.faults import StoreError
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File, is_locked
-from proxy.memory.store import StoreError
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]

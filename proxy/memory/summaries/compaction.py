@@ -7,6 +7,7 @@ import msgspec
 from proxy.memory.session.fingerprint import essence, fingerprint
 from proxy.memory.session.segment import START, Reach, Segment
 from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.speaker import by, voices
 from proxy.memory.summaries.cap import begins, cap, moved_out
 from proxy.memory.summaries.digest import digest, noted, shortened
 from proxy.memory.summaries.plan import Plan, Window, beyond, covered
@@ -37,11 +38,21 @@ def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float)
 
     A former one says it where the turns have no words, unless it is stale, and may tell what was taken back.
     """
-    said = [("notes" if entry.put_in else entry.role, entry.text) for entry in told if entry.role != "tool"]
+    pairs = zip(told, voices(session, told), strict=True)
+    said = [(_by(entry, name), entry.text) for entry, name in pairs if entry.role != "tool"]
     former = session.summaries[plan.first : plan.last]
     if plan.merge or not any([*(text.strip() for _, text in said), *(s.stale for s in former)]):
-        said = [noted(line) for s in former for line in s.text.split("\n")]
+        said = [noted(line, naming=_is_our_own(s)) for s in former for line in s.text.split("\n")]
     return segment(session, plan, told, digest(said) or "(nothing was said)", now=now, is_digest=True)
+
+
+def _by(entry: Entry, name: str | None) -> str:
+    return "notes" if entry.put_in else by(entry.role, name)
+
+
+def _is_our_own(former: Segment) -> bool:
+    """Whether no model has written any of it."""
+    return former.digest and former.model is None
 
 
 def segment(  # noqa: PLR0913 - all that is known of it

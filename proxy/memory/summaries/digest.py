@@ -25,6 +25,7 @@ _REQUEST = re.compile(
     re.IGNORECASE,
 )
 _SPEAKERS: Final = ("user", "assistant", "notes")
+_NAMED: Final = "user "
 _LONGEST: Final = 240
 _FEW: Final = 3
 
@@ -56,10 +57,14 @@ def shortened(text: str) -> str:
     return text if in_text(text) <= _MOST else digest(map(noted, text.split("\n")), _MOST)
 
 
-def noted(line: str) -> tuple[str, str]:
-    """A line of a former digest, or of notes that somebody made: who said it, and what."""
+def noted(line: str, *, naming: bool = False) -> tuple[str, str]:
+    """A line of a former digest, or of notes that somebody made: who said it, and what.
+
+    ``naming`` is whether it may be a user's with his name, which a line of notes may only seem to be.
+    """
     speaker, colon, text = line.partition(": ")
-    return (speaker, text) if colon and speaker in _SPEAKERS else ("notes", line)
+    is_known = speaker in _SPEAKERS or (naming and speaker.startswith(_NAMED))
+    return (speaker, text) if colon and is_known else ("notes", line)
 
 
 def _sentences(said: Iterable[tuple[str, str]]) -> Iterable[Sentence]:

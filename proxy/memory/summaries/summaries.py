@@ -8,15 +8,15 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.contents import imported
+from proxy.memory.faults import Contended, Unnamed
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.fingerprint import fingerprint
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session, anew, decode, encode
+from proxy.memory.session.speaker import named
 from proxy.memory.store import UNRENEWED, Key, Store
 from proxy.memory.summaries.compaction import digested, put, segment, settled
 from proxy.memory.summaries.plan import Plan, Window, due, forced
-from proxy.memory.unasked import Unasked
-from proxy.memory.unusable import Unusable
 
 _ATTEMPTS: Final = 10
 
@@ -26,22 +26,6 @@ class Notes(NamedTuple):
 
     text: str
     model: str
-
-
-class Unmade(Exception):
-    """No model made a summary that can be used."""
-
-
-class Unnamed(Unmade, Unasked):
-    """There is no model that could make one."""
-
-
-class Useless(Unmade, Unusable):
-    """A model answered, and what it wrote is no summary."""
-
-
-class Contended(Exception):
-    """Others write the session all the time."""
 
 
 class Writer(Protocol):
@@ -186,7 +170,7 @@ class Summaries:
         if not told:
             return segment(session, plan, told, "(All of it was taken back.)", now=now)
         earlier = [one.text for one in session.summaries[: plan.first]]
-        notes = await self._writer.notes(told, earlier, last=session.model, fallback=fallback)
+        notes = await self._writer.notes(named(session, told), earlier, last=session.model, fallback=fallback)
         return segment(session, plan, told, notes.text, now=now, model=notes.model)
 
     async def _save(self, key: Key, plan: Plan, made: Segment, former: Session) -> bool:
@@ -210,8 +194,7 @@ class Summaries:
     ) -> bool:
         """Appends what stands for messages that are no turns of the session; ``None`` is none as yet."""
         now = time.time()
-        told = imported(messages, now=now).entries
-        session = former or Session(created=now, updated=now)
+        told, session = imported(messages, now=now).entries, former or Session(created=now, updated=now)
         plan = Plan(len(session.summaries), len(session.summaries), session.reach, session.reach)
         if not told:
             return False

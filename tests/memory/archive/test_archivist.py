@@ -10,7 +10,6 @@ import pytest
 from proxy.memory.archive.archive import Archive, Fact, Query
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.archive.sql import SqlArchive
@@ -18,13 +17,15 @@ from proxy.memory.archive.steps import first
 from proxy.memory.codec import Identity
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
+from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
+from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.sql.statement import Statement
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store
 
 pytestmark = pytest.mark.anyio
-KEY, ANN = Key("acme", "call"), Scope("acme", "ann")
+KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
 
 
 class Broken:
@@ -42,7 +43,7 @@ class Broken:
             raise StoreError("away")
         return await self.archive.keep(key, session, mark=mark)
 
-    async def search(self, person: Scope, query: Query):
+    async def search(self, person: Owner, query: Query):
         self.tries += 1
         await asyncio.sleep(self.wait)
         return await self.archive.search(person, query)
@@ -370,7 +371,7 @@ async def test_a_session_waits_until_it_is_kept(store: Store, archive: Archive):
     archivist.told(KEY, session("a"))
     assert archivist.waiting(ANN) == "call"
     await slow.keeping.wait()
-    assert archivist.waiting(ANN) == "call" and archivist.waiting(Scope("acme", "bob")) is None
+    assert archivist.waiting(ANN) == "call" and archivist.waiting(Owner("acme", "bob")) is None
     slow.may.set()
     async with asyncio.timeout(3):
         while archivist.waiting(ANN):  # noqa: ASYNC110 - it works when it likes

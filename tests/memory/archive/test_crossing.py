@@ -10,16 +10,16 @@ import pytest
 
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.engine import Engine, Work
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, asked
 from proxy.memory.codec import Identity
+from proxy.memory.owner import Owner
 from proxy.memory.sql.statement import Statement
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
-ANN, NOW = Scope("acme", "ann"), 1_000_000_000.0
+ANN, NOW = Owner("acme", "ann"), 1_000_000_000.0
 LATER = Fact(id="f3", text="Likes cats.", created=NOW + 1, replaces="f1")
 T = TypeVar("T")
 Deed = Callable[[SqlArchive], Awaitable[object]]

@@ -9,13 +9,13 @@ import pytest
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Found, Query
 from proxy.memory.archive.finder import Finder, Likeness, Order
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.vector import Vector
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from tests.meanings import vector
 
 pytestmark = pytest.mark.anyio
-ANN = Scope("acme", "ann")
+ANN = Owner("acme", "ann")
 TEXTS = ["one", "three", "seventeen", "five"]
 
 
@@ -26,7 +26,7 @@ class Archive:
         self.wait, self.fails = wait, fails
         self.queries: list[Query] = []
 
-    async def search(self, person: Scope, query: Query) -> list[Found]:
+    async def search(self, person: Owner, query: Query) -> list[Found]:
         self.queries.append(query)
         await asyncio.sleep(self.wait if query.meaning else 0)
         if self.fails:
@@ -69,7 +69,7 @@ def finder(
     )
 
 
-async def found(finder: Finder, limit: int = 10, within: float = 5.0, person: Scope = ANN) -> list[str]:
+async def found(finder: Finder, limit: int = 10, within: float = 5.0, person: Owner = ANN) -> list[str]:
     query = Query(text="Which?", now=0, limit=limit)
     return [one.text for one in await finder.search(person, query, within=within)]
 
@@ -119,7 +119,7 @@ async def test_a_model_that_fails_three_times_is_left_alone():
 
 async def test_nobody_is_told_nothing_and_no_model_is_asked():
     model = Model()
-    await found(finder(Archive(), model, model), person=Scope("acme"))
+    await found(finder(Archive(), model, model), person=Owner("acme"))
     assert model.asked == 0
 
 

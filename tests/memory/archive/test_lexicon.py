@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.lexicon import Lexicon, Scope, words
+from proxy.memory.archive.lexicon import Lexicon, words
+from proxy.memory.owner import Owner
 
-ANN, BOB = Scope("acme", "ann"), Scope("acme", "bob")
+ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
 PLAIN, SEALED = Lexicon(), Lexicon([b"new" * 8, b"old" * 8])
 
 
@@ -55,9 +56,9 @@ def test_terms_hold_nothing_that_an_index_takes_for_syntax(text: str):
 
 @pytest.mark.parametrize("lexicon", [PLAIN, SEALED])
 def test_no_two_owners_share_a_term(lexicon: Lexicon):
-    scopes = [ANN, BOB, Scope("acme"), Scope("acmea", "nn"), Scope("other", "ann")]
-    terms = [set(lexicon.terms(scope, "dog cat").split()) for scope in scopes]
-    assert len(set.union(*terms)) == 2 * len(scopes)
+    owners = [ANN, BOB, Owner("acme"), Owner("acmea", "nn"), Owner("other", "ann")]
+    terms = [set(lexicon.terms(owner, "dog cat").split()) for owner in owners]
+    assert len(set.union(*terms)) == 2 * len(owners)
 
 
 def test_sealed_terms_tell_no_word_and_an_older_key_still_finds():

@@ -11,9 +11,10 @@ from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, first
 from proxy.memory.codec import Identity
 from proxy.memory.encryption import Encryption
+from proxy.memory.faults import StoreError
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.sql.statement import Statement
-from proxy.memory.store import Key, StoreError
+from proxy.memory.store import Key
 
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call")

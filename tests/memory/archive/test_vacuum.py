@@ -6,10 +6,10 @@ import asyncpg
 import pytest
 
 from proxy.memory.archive.archive import Archive
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def test_a_vacuum_is_waited_for_longer_than_any_other_command_and_keeps_no
             scrubbing = [asyncio.create_task(archive.scrub()) for _ in range(6)]
             done, _ = await asyncio.wait(scrubbing, timeout=3 * TIMEOUT)
             assert not done
-            assert await archive.turns(Scope("acme", "ann")) == []
+            assert await archive.turns(Owner("acme", "ann")) == []
         await asyncio.gather(*scrubbing)
     finally:
         await other.close()

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import Knowledge
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from tests.hurried_loop import run
 
-ANN = Scope("acme", "ann")
+ANN = Owner("acme", "ann")
 FACT = Fact(id="f1", text="Has a dog.", created=1.0)
 
 
@@ -22,7 +22,7 @@ class Slow:
         self.takes = takes
         self.asked = 0
 
-    async def facts(self, person: Scope, *, now: float, superseded: bool = False) -> list[Fact]:
+    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         self.asked += 1
         await asyncio.sleep(self.takes)
         return [FACT]

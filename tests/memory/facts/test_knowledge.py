@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive, Query
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
 from proxy.memory.facts.knowledge import DAY, Knowledge, Learnt
+from proxy.memory.owner import Owner
 
 pytestmark = pytest.mark.anyio
-ANN = Scope("acme", "ann")
+ANN = Owner("acme", "ann")
 
 
 @pytest.fixture

@@ -10,19 +10,20 @@ import pytest
 
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
 from proxy.memory.facts.knowledge import Knowledge, Learnt
-from proxy.memory.facts.learning import MANY, Heard, Learning, Unfound, heard
+from proxy.memory.facts.learning import MANY, Heard, Learning, heard
+from proxy.memory.faults import Unfound
 from proxy.memory.open import open_store
+from proxy.memory.owner import Owner
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Entry, Session, decode, encode
 from proxy.memory.store import Key
 from proxy.page.hearing import lines
 
 pytestmark = pytest.mark.anyio
-KEY, ANN, BOB = Key("acme", "s1"), Scope("acme", "ann"), Scope("acme", "bob")
+KEY, ANN, BOB = Key("acme", "s1"), Owner("acme", "ann"), Owner("acme", "bob")
 
 
 class Finding:
@@ -65,7 +66,7 @@ class Bench:
         assert held
         return decode(held.blob)
 
-    async def known(self, person: Scope = ANN) -> list[str]:
+    async def known(self, person: Owner = ANN) -> list[str]:
         return [fact.text for fact in await self.knowledge.of(person)]
 
     async def aclose(self) -> None:
@@ -148,7 +149,7 @@ async def test_each_speaker_is_a_person_and_the_engines_name_is_the_persons(benc
     assert bench.finding.asked == [(["A", "C", "D"], []), (["B"], [])]
     assert await bench.known(ANN) == ["A", "C", "D"]
     assert await bench.known(BOB) == ["B"]
-    assert await bench.known(Scope("acme", "1001")) == []
+    assert await bench.known(Owner("acme", "1001")) == []
 
 
 async def test_a_kill_between_the_facts_and_the_watermark_doubles_nothing(bench: Bench) -> None:

@@ -7,21 +7,21 @@ import pytest
 
 from proxy.configuration.load import faults
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.facts.mem0 import Mem0
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from tests.memory.mem0_library import Library
 
 pytestmark = pytest.mark.anyio
-ANN = Scope("acme", "ann")
+ANN = Owner("acme", "ann")
 
 
 def fact(name: str, text: str, **more: Any) -> Fact:
     return Fact(**{"id": name, "text": text, "created": 10.0, **more})
 
 
-async def texts(facts: Mem0, person: Scope = ANN, now: float = 20.0, **more: Any) -> list[str]:
+async def texts(facts: Mem0, person: Owner = ANN, now: float = 20.0, **more: Any) -> list[str]:
     return [one.text for one in await facts.facts(person, now=now, **more)]
 
 
@@ -60,9 +60,9 @@ async def test_a_fact_that_is_learnt_again_replaces_what_it_is_said_to() -> None
 
 
 @pytest.mark.parametrize(
-    "other", [Scope("acme", "bob"), Scope("other", "ann"), Scope("acme"), Scope("ac", "me/ann")]
+    "other", [Owner("acme", "bob"), Owner("other", "ann"), Owner("acme"), Owner("ac", "me/ann")]
 )
-async def test_nobody_knows_of_another(other: Scope) -> None:
+async def test_nobody_knows_of_another(other: Owner) -> None:
     library = Library()
     facts = Mem0(library)
     await facts.add_fact(ANN, fact("a", "Lives in Paris."))

@@ -178,3 +178,14 @@ def test_short_words_in_a_window_that_slides_are_the_newest():
         call.ask(*history[-4:], answer=f"Answer {number}")
         history += messages(f"a:Answer {number}")
     assert [line.replace("?", "") for line in call.memory] == [f"{m.role[0]}:{m.text}" for m in history]
+
+
+def test_a_window_of_equal_words_without_any_answer_is_asked_again_as_it_was():
+    call = Call()
+    for count in (1, 2, 3):
+        window = ["u:Okay."] * count
+        call.ask(*window, answer=f"Answer {count}")
+        held = call.memory
+        assert missing(call.held, messages(*window)) == ()
+        call.ask(*window, answer=f"Answer {count}")
+        assert call.memory == held

@@ -111,3 +111,20 @@ def test_neighbours_that_change_places_change_nothing(examples: int):
         assert [told(e)[:2] for e in found.entries] == [told(e)[:2] for e in expected.entries]
 
     check()
+
+
+HEARD = "a:Well0, the0 red0 house0"
+HISTORY = [HEARD, "u:Question 2 of the caller", "a:As you like.", "u:Question 3 of the caller"]
+
+
+@pytest.mark.parametrize("early", ["Question 2 of the", "Question 2 of the call"])
+@pytest.mark.parametrize("more", [[], ["u:Question 4 of the caller"]])
+def test_an_answer_is_known_again_before_words_that_are_held_in_an_early_form(early, more):
+    opening = ["a:Hello!", "u:Question 1 of the caller"]
+    first = Asked(1.0, [*map(message, opening)], ANSWER.format(0), finished=False)
+    second = Asked(2.0, [*map(message, [*opening, HEARD, f"u:{early}"])], ANSWER.format(1), finished=True)
+    ahead = Asked(5.0, [*map(message, [*HISTORY, *more])], ANSWER.format(4), finished=True)
+    session = after([first, second, ahead])
+    assert [(e.role, e.text) for e in session.entries[:3]] == [(m.role, m.text) for m in second.window[:3]]
+    assert spanned(session)[0] == ("assistant", bare(HEARD[2:]), first.text, False)
+    assert words(session) == [opening[1][2:], *(line[2:] for line in [*HISTORY[1::2], *more])]

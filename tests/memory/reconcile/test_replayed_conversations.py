@@ -7,7 +7,7 @@ from filters.letters import bare
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.reconcile import marked, missing
 from proxy.memory.session.session import Session
-from tests.memory.call import asked, reconcile
+from tests.memory.call import Call, asked, messages, reconcile
 from tests.memory.conversation_faults import talks
 from tests.memory.truth import Request, held
 
@@ -106,3 +106,25 @@ def test_what_is_missing_and_the_window_cover_every_turn_once(examples: int):
                 assert told.count(line) == request.heard.count(line)
 
     every_call(check, examples)
+
+
+@pytest.mark.parametrize("first", [["u:Okay.", "u:Okay."], ["u:Okay.", "a:", "u:Okay."]])
+@pytest.mark.parametrize("then", [["u:Okay.", "u:Okay."], ["u:Okay.", "a:", "u:Okay."]])
+def test_the_same_words_are_asked_again_whether_or_not_an_unheard_answer_is_shown_without_words(first, then):
+    call = Call()
+    call.ask("u:Okay.", answer="Not heard.")
+    call.ask("u:Okay.", "a:", "u:Well")
+    call.ask(*first, answer="Fine.")
+    assert missing(call.held, messages(*then)) == ()
+    call.ask(*then, answer="Fine.")
+    assert [line for line in call.memory if line[0] == "u"] == ["u:Okay.", "u:Okay."]
+    assert call.memory[-1] == "a?:Fine."
+
+
+def test_an_answer_may_have_been_heard_where_windows_showed_none_but_without_words_and_then_none_at_all():
+    call = Call()
+    call.ask("u:One.", answer="First.", finished=False)
+    call.ask("u:One.", "a:", "u:Two.", answer="Second.")
+    call.ask("a:", "u:Two.", "a:", "u:Three.", answer="Third.")
+    call.ask("u:Three.", "u:Four.", answer="Fourth.")
+    assert call.memory == ["u:One.", "u:Two.", "u:Three.", "a?:Third.", "u:Four.", "a?:Fourth."]

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis.asyncio
 
+from proxy.memory.faults import StoreError
 from proxy.memory.redis import open as open_store
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store
 from tests.memory.redis_server import RedisServer, single
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from proxy.memory.faults import StoreError
 from proxy.memory.redis import open as open_store
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store
 from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, single, stopped, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]

@@ -8,10 +8,11 @@ import pytest
 
 from proxy.memory import codec
 from proxy.memory.coded import CodedStore
+from proxy.memory.faults import StoreError
 from proxy.memory.guard import Guard
 from proxy.memory.metered import Metered
 from proxy.memory.redis import open as open_store
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store
 from tests.memory.redis_server import LOOPBACK, RedisServer, single
 
 pytestmark = pytest.mark.anyio

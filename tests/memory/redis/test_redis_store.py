@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from proxy.memory.faults import StoreError
 from proxy.memory.redis import open as open_store
 from proxy.memory.redis.names import Names
-from proxy.memory.store import Key, Store, StoreError
+from proxy.memory.store import Key, Store
 from tests.memory.redis_server import RedisServer, single
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
+from proxy.memory.faults import StoreError
 from proxy.memory.sql import migrations
 from proxy.memory.sql.postgres import PostgresStore
 from proxy.memory.sql.statement import READ, whose
-from proxy.memory.store import Held, Key, StoreError
+from proxy.memory.store import Held, Key
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio

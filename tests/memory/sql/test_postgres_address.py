@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from proxy.configuration.load import faults
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Identity
+from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.sql.address import read
 from proxy.memory.sql.pool import Pool
-from proxy.memory.store import StoreError
 
 GOOD = [
     "postgresql://",

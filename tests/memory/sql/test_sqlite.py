@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from proxy.memory.faults import StoreError
 from proxy.memory.sql import migrations, statement
 from proxy.memory.sql.sqlite import SqliteStore
 from proxy.memory.sql.statement import READ, whose
 from proxy.memory.sql.writer import GATHERING
-from proxy.memory.store import Held, Key, StoreError
+from proxy.memory.store import Held, Key
 
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call-1")
@@ -160,7 +161,8 @@ async def test_a_folder_is_no_file(tmp_path: Path):
 def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     prologue = f"""
         import asyncio, concurrent.futures.thread, os, pathlib
-        from proxy.memory.store import Key, StoreError
+        from proxy.memory.faults import StoreError
+        from proxy.memory.store import Key
         from proxy.memory.sql.sqlite import SqliteStore
         KEY = Key("acme", "call-1")
         path = pathlib.Path({str(path)!r})
@@ -566,7 +568,8 @@ store = SqliteStore(pathlib.Path({str(path)!r}), deadline={DEADLINE})
 async def test_two_processes_that_start_together_share_a_new_file(path: Path):
     program = f"""
 import asyncio, pathlib, sys
-from proxy.memory.store import Key, StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.store import Key
 from proxy.memory.sql.sqlite import SqliteStore
 store, key = SqliteStore(pathlib.Path({str(path)!r}), deadline=0.5), Key("acme", "shared")
 async def patiently(ask):  # a busy machine may let one wait longer than a call does

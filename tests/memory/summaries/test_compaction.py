@@ -2,11 +2,13 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Entry, Session, decode, encode
 from proxy.memory.summaries.compaction import corrected, digested, fitted, put, segment, settled
-from proxy.memory.summaries.plan import Window, due, forced, uncovered
+from proxy.memory.summaries.plan import Plan, Window, due, forced, uncovered
 
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
 
@@ -197,3 +199,73 @@ def test_an_open_tool_group_is_never_covered():
 def test_a_session_comes_back_from_bytes_as_it_was():
     session = msgspec.structs.replace(compacted(4), turns=4, model="m", trimmed=True)
     assert decode(encode(session)) == session
+
+
+# --- who said what
+
+
+def said_by(*names, start=0, **fields):
+    return tuple(
+        entry(n, text=f"I am {name} and my number is {4700 + n}.", user=name, **fields)
+        for n, name in enumerate(names, start)
+    )
+
+
+def in_digests(session, *, each):
+    """The session with a digest for as many turns each, as they come about where no model writes."""
+    for last in range(each - 1, len(session.entries), each):
+        first = len(session.summaries)
+        plan = Plan(first, first, session.reach, Reach(0, last))
+        told = [e for e in session.entries if plan.covers(e)]
+        session = put(session, plan, digested(session, plan, told, now=1.0))
+    return session
+
+
+def merged(session):
+    plan = Plan(0, len(session.summaries), Reach(0, -1), session.reach, merge=True)
+    return digested(session, plan, [], now=2.0).text.split("\n")
+
+
+def test_a_merge_of_digests_keeps_who_said_what():
+    talks = Session(entries=said_by("bob", "eve", "bob", "eve"), user="bob")
+    session = in_digests(talks, each=2)
+    lines = [f"user {e.user}: {e.text}" for e in talks.entries]
+    assert [one.text.split("\n") for one in session.summaries] == [lines[:2], lines[2:]]
+    moved = msgspec.structs.replace(session, entries=())  # by now they may all lie in the cold part
+    assert set(merged(moved)) <= set(lines) and len(merged(moved)) > 1
+
+
+def test_a_line_of_a_models_notes_is_no_speakers():
+    plan = Plan(0, 0, Reach(0, -1), Reach(0, 1))
+    talks = Session(entries=said_by("bob", "bob"), user="bob")
+    session = put(talks, plan, segment(talks, plan, talks.entries, "user data: 4711", now=1.0, model="notes"))
+    assert merged(session) == ["notes: user data: 4711"]
+
+
+@given(
+    st.lists(st.sampled_from(["user", "assistant", "tool"]), max_size=12), st.text(min_size=1, max_size=20)
+)
+def test_one_speaker_is_told_as_if_nobody_were_named(roles, name):
+    def session(**fields):
+        return Session(entries=tuple(entry(n, role, **fields) for n, role in enumerate(roles)))
+
+    plan = Plan(0, 0, Reach(0, -1), Reach(0, 99))
+    unnamed, by_mark, by_name = session(), session(user=name), session(name=name)
+    expected = digested(unnamed, plan, unnamed.entries, now=1.0)
+    for told in (by_mark, by_name, msgspec.structs.replace(by_mark, user=name)):
+        assert digested(told, plan, told.entries, now=1.0) == expected
+
+
+def test_where_nobody_knows_who_spoke_nobody_is_named():
+    """Requests of several persons have come, whose messages name nobody."""
+    talks = Session(entries=(*said_by(None), *said_by("eve", "bob", start=1)), user="ann", shared=True)
+    plan = Plan(0, 0, Reach(0, -1), Reach(0, 2))
+    lines = digested(talks, plan, talks.entries, now=1.0).text.split("\n")
+    assert [line.partition(":")[0] for line in lines] == ["user", "user eve", "user bob"]
+
+
+def test_what_a_program_put_in_is_nobodys():
+    talks = Session(entries=(*said_by("bob"), *said_by("eve", start=1, source="command")), user="bob")
+    plan = Plan(0, 0, Reach(0, -1), Reach(0, 1))
+    lines = digested(talks, plan, talks.entries, now=1.0).text.split("\n")
+    assert [line.partition(":")[0] for line in lines] == ["user", "notes"]

@@ -10,13 +10,14 @@ import pytest
 from filters.covered import Covered
 from filters.message import Message
 from proxy.memory import codec
+from proxy.memory.faults import Unmade, Unnamed
 from proxy.memory.open import open_store
 from proxy.memory.recall import Wanted, known, laid
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Store
 from proxy.memory.summaries.plan import Window
-from proxy.memory.summaries.summaries import Notes, Summaries, Unmade, Unnamed
+from proxy.memory.summaries.summaries import Notes, Summaries
 
 KEY = Key("default", "s1")
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)

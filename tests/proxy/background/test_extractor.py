@@ -12,8 +12,8 @@ from proxy.background.extractor import FORM, Extractor
 from proxy.background.inquiry import Silence
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
-from proxy.memory.facts.learning import Heard, Unfound
-from proxy.memory.unasked import Unasked
+from proxy.memory.facts.learning import Heard
+from proxy.memory.faults import Unasked, Unfound
 from tests.scripted_model import fact
 
 SAID = [Heard("s1/0/1", "I moved to Berlin.", 1678890180.0), Heard("s1/0/4", "My dog is Rex.", 1678890190.0)]

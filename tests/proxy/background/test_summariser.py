@@ -12,8 +12,8 @@ from filters.tokens import in_text
 from proxy.background.inquiry import Silence
 from proxy.background.summariser import Summariser
 from proxy.errors import UpstreamBroken
+from proxy.memory.faults import Unmade, Useless
 from proxy.memory.session.session import Entry
-from proxy.memory.summaries.summaries import Unmade, Useless
 
 
 class Model:

@@ -13,13 +13,10 @@ from proxy.errors import UpstreamBroken
 from proxy.memory import codec, lease
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
-from proxy.memory.facts.learning import Unfound
+from proxy.memory.faults import Contended, StoreError, Unasked, Unfound, Unusable, Useless
 from proxy.memory.open import open_store
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.store import Key, Listed, Store, StoreError
-from proxy.memory.summaries.summaries import Contended, Useless
-from proxy.memory.unasked import Unasked
-from proxy.memory.unusable import Unusable
+from proxy.memory.store import Key, Listed, Store
 from proxy.memory.volatile import VolatileStore
 from tests import hurried_loop
 

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from proxy.memory.archive.finder import Finder, Likeness
-from proxy.memory.archive.lexicon import Scope
 from proxy.memory.facts.knowledge import Knowledge
-from proxy.memory.store import StoreError
+from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
 from tests.hurried_loop import run
 
 pytestmark = pytest.mark.anyio
-ANN = Scope("default", "ann")
+ANN = Owner("default", "ann")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_what_is_stored_can_be_forgotten_and_of_nobody_nothing_is_kept():
     forget = json.dumps({"id": stored["id"]})
     assert await told("memory_forget", forget, shelf) == {"forgotten": True}
     assert await told("memory_forget", forget, shelf) == {"forgotten": False}
-    nobody = await told("memory_store", '{"text": "Ann is tall."}', shelf, Scope("default"))
+    nobody = await told("memory_store", '{"text": "Ann is tall."}', shelf, Owner("default"))
     assert "error" in nobody
     assert shelf.kept == []
 

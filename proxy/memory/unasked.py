@@ -1,5 +1,0 @@
-"""A question that nobody could be asked."""
-
-
-class Unasked(Exception):
-    """No model is named that could be asked."""

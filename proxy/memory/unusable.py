@@ -1,5 +1,0 @@
-"""An answer of no use."""
-
-
-class Unusable(Exception):
-    """A model answered, and nothing can be made of it."""
