@@ -15,6 +15,7 @@ from proxy.memory.faults import StoreError, Unread
 from proxy.memory.owner import Owner
 from proxy.memory.replay import bygone
 from proxy.memory.session.cold import all_of
+from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.sql import wal
 from proxy.memory.store import UNRENEWED, Key, Store
@@ -206,8 +207,13 @@ def _told(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     # Each by itself: they are of many sessions, whose engines write times in units of their own.
     return [
         {"session_id": turn.session, "timestamp": turn.at, "message": contents([turn.entry])[0]}
-        for turn in turns
+        for turn in sorted(turns, key=_order)
     ]
+
+
+def _order(turn: Turn) -> tuple[float, str, Reach]:
+    """Talk by talk, and each as it went: the archive has first what a session holds ready."""
+    return turn.began, turn.session, turn.entry.place
 
 
 class Archived:
@@ -218,14 +224,14 @@ class Archived:
 
     async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """As the protocol has it; facts that have been replaced are among them."""
-        turns: list[dict[str, Any]] = []
+        turns: list[Turn] = []
         after = 0
         while page := await self._archive.turns(person, after=after):
-            # In a thread: there may be many, and callers wait on the loop.
-            turns += await asyncio.to_thread(_told, [turn for _, turn in page])
+            turns += [turn for _, turn in page]
             after = page[-1][0]
         facts = await self._archive.facts(person, now=0.0, superseded=True)
-        return {"turns": turns, "facts": [fact.told() for fact in facts]}
+        # In a thread: there may be many, and callers wait on the loop.
+        return {"turns": await asyncio.to_thread(_told, turns), "facts": [fact.told() for fact in facts]}
 
     async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
         """As the protocol has it."""

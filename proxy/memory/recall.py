@@ -14,8 +14,8 @@ from proxy.memory.replay.onesided import Onesided, onesided, rest
 from proxy.memory.replay.parting import parted, without
 from proxy.memory.replay.replay import Replay, beside
 from proxy.memory.session.retry import UNTOLD, Asking, Attempt
-from proxy.memory.session.segment import START
-from proxy.memory.session.session import Session
+from proxy.memory.session.segment import START, Reach
+from proxy.memory.session.session import Session, message_of
 from proxy.memory.speech.speech import Speech, spoken
 from proxy.memory.store import Held, Key
 
@@ -84,13 +84,22 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
         replay = beside(session, spoken(window))
     silent = onesided(replay, window) if wanted.restoring else Onesided()
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
-    dropped = (*missing(session, window, replay, behind=behind, also=also), *results.new)
+    former = _former(session, replay, behind) if wanted.injecting else ()
+    dropped = (*former, *missing(session, window, replay, behind=behind, also=also), *results.new)
     snapshot = _snapshot(session, replay, dropped, summaries)
     if silent.lines:
         window, replay = without(window, silent.lines), rest(replay, silent.lines)
     heard = marked(session, window, replay)
     seen = shown(session, replay, window, heard) if summaries else heard
     return Known(snapshot, seen, epoch(session, session.life + replay.anew, injecting=wanted.injecting))
+
+
+def _former(session: Session, replay: Replay, behind: Reach) -> tuple[Message, ...]:
+    """What was said in lives that are over and no summary tells yet: who calls again at once speaks of it."""
+    life = session.life + replay.anew
+    if not session.entries or session.entries[0].life == life:
+        return ()
+    return tuple(message_of(e) for e in session.entries if e.life < life and e.place > behind)
 
 
 def _snapshot(

@@ -149,3 +149,15 @@ def test_a_turn_that_is_kept_tells_what_its_person_said_in_anothers_talk_alone(
     assert not any(turn["answer"] for turn in kept)
     first = exported(proxy, "ann")["kept_turns"][0]
     assert (first["messages"][0]["content"], first["answer"]) == ("My secret is KIWI.", "Hello there.")
+
+
+def test_what_was_said_is_exported_in_order_whatever_was_archived_first(serve: Serve, url: str) -> None:
+    """Of a long talk that comes at once, what is held ready is archived before what was said long ago."""
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    said = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i in range(150)]
+    body = {"user": "ann", "contents": said}
+    assert proxy.client.put("/v1/memory/sessions/long", json=body).status_code in {200, 201}
+    exported = awaited(
+        lambda: len(turns := proxy.client.get(f"{ANN}/export").json()["turns"]) == 150 and turns
+    )
+    assert [turn["message"]["content"] for turn in exported] == [one["content"] for one in said]

@@ -10,7 +10,7 @@ from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, answer, completion
-from tests.long_call import LongCall, config, model, noted, settle, settled, share, tokens
+from tests.long_call import LongCall, config, marks, model, noted, settle, settled, share, tokens
 from tests.proxy_server import ProxyServer
 
 Serve = Callable[..., ProxyServer]
@@ -161,3 +161,22 @@ def test_the_same_call_joined_again_is_told_of_the_former_one(serve: Serve, upst
     assert [one.reach for one in segments(proxy)] == [(0, 2)]
     prompt = again.turn()
     assert "u0-2 a0-2" in str(prompt)
+
+
+@pytest.mark.parametrize("sick", [False, True], ids=["well", "busy"])
+def test_until_a_former_call_is_summarised_its_turns_are_told_word_for_word(
+    serve: Serve, upstream: FakeUpstream, url: str, sick: bool
+) -> None:
+    upstream.script = model(lambda request: BUSY if sick else noted(request))
+    proxy = serve(config(20, 8), MEMORY_URL=url)
+    call = LongCall(proxy, upstream)
+    for _ in range(4):
+        call.check(call.turn())
+        settle(proxy)
+    call.start, call.first, call.number = 1_700_009_000, 4, 0  # the engine counts anew, and has no history
+    former, call.lines = call.lines, []
+    for last in range(4, 7):
+        told = marks(call.turn())
+        assert max(told.values()) == 1
+        later = {("user", last), *((kind, n) for kind in ("user", "answer") for n in range(4, last))}
+        assert set(told) == {*marks(former), *later}

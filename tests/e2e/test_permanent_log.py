@@ -1,10 +1,15 @@
 """The permanent log: what was said can be read once its session has expired, by its own tenant alone."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fake_upstream import FakeUpstream
+from tests.long_call import LongCall, model, settle
+from tests.long_call import config as long_call
 from tests.page_visit import Visit, words
 from tests.proxy_server import ProxyServer
 from tests.remembering import Serve
@@ -120,3 +125,25 @@ def test_without_an_archive_it_is_said_what_to_set(serve: Serve, url: str) -> No
 def test_a_bad_place_in_the_log_is_refused(proxy: ProxyServer) -> None:
     for query in ("after=-1", "after=x", "limit=0", "before=3"):
         assert proxy.client.get(f"{SESSIONS}/s1/turns?{query}").status_code == 400
+
+
+def test_what_was_heard_is_in_the_log_though_it_was_locked_meanwhile(
+    serve: Serve, upstream: FakeUpstream, url: str, tmp_path: Path
+) -> None:
+    upstream.script = model()
+    archive = tmp_path / "archive.db"
+    text = long_call(12, 4).replace("  deadline", f"  archive: {{url: 'sqlite:{archive}'}}\n  deadline")
+    proxy = serve(text, MEMORY_URL=url)
+    call = LongCall(proxy, upstream)
+    call.turn()
+    awaited(lambda: len(log(proxy, call.session)) == 2)
+    whole = call.lines[-1]["content"]
+    call.lines[-1]["content"] = heard = " ".join(whole.split()[:3])  # the caller interrupted it
+    with closing(sqlite3.connect(archive, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(12):
+            call.turn()
+            settle(proxy)
+        other.execute("ROLLBACK")
+    awaited(lambda: len(log(proxy, call.session)) == len(call.lines))
+    assert log(proxy, call.session)[1]["message"]["content"] == heard

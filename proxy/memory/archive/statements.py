@@ -51,9 +51,11 @@ TALKS: Final = Statement(
     "SELECT session, MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant AND session > :after"
     " GROUP BY session ORDER BY session LIMIT :limit"
 )
-KEPT: Final = Statement(
+_KEPT: Final = (
     f"SELECT id, life, turn, role, position, digest FROM turnkeeper_turns WHERE talk = :talk AND {_HOT}"
 )
+KEPT: Final = Statement(_KEPT)
+KEPT_BETWEEN: Final = Statement(f"{_KEPT} AND (life < :until OR (life = :until AND turn < :before))")
 REACH: Final = Statement(f"SELECT MAX(place) FROM turnkeeper_turns WHERE talk = :talk AND NOT {_HOT}")
 PUT_TURN: Final = Statement(
     "INSERT INTO turnkeeper_turns"

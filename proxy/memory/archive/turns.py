@@ -10,6 +10,7 @@ from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.statements import (
     END,
     KEPT,
+    KEPT_BETWEEN,
     LAST_TALK,
     MARKS,
     NO_PASSAGE,
@@ -64,11 +65,8 @@ def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]
     if talk is None:
         return session.moved
     hot = {"talk": talk.id, **_hot(session)}
-    rows: Rows = yield from asked(KEPT, hot)
-    kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
-    put = yield from _put(shelf, talk, parts, session.moved, {name: one[1] for name, one in kept.items()})
-    for place in kept.keys() - put:
-        yield from _remove(kept[place][0])
+    rows = yield from asked(KEPT, hot)
+    yield from _renew(shelf, talk, parts, session.moved, rows)
     reach = yield from first(REACH, hot)
     return 0 if reach is None else min(int(reach) + 1, session.moved)
 
@@ -81,7 +79,9 @@ def keep_moved(
     if any(parts):
         talk = yield from _talk(key, session, session.updated)
         if talk is not None:
-            yield from _put(shelf, talk, parts, start, {})
+            between = _between(session, moved, last=start + len(moved) == session.moved)
+            rows = yield from asked(KEPT_BETWEEN, {"talk": talk.id, **between})
+            yield from _renew(shelf, talk, parts, start, rows)
 
 
 def marks(tenant: str) -> Steps[dict[str, float]]:
@@ -145,6 +145,22 @@ def _hot(session: Session) -> dict[str, object]:
     if session.entries and session.moved:
         return {"life": session.entries[0].life, "turn": session.entries[0].turn}
     return {"life": -1, "turn": 0} if not session.moved else {"life": session.life + 1, "turn": 0}
+
+
+def _between(session: Session, moved: Sequence[Entry], *, last: bool) -> dict[str, object]:
+    """From which turn on, and before which, all that is kept is these; the ``last`` end at the hot part."""
+    begin, end = moved[0].place, _hot(session)
+    if not last:
+        end = {"life": moved[-1].life, "turn": moved[-1].turn}
+    return {"life": begin.life, "turn": begin.turn, "until": end["life"], "before": end["turn"]}
+
+
+def _renew(shelf: Shelf, talk: _Talk, parts: Sequence[Part | None], start: int, rows: Rows) -> Steps[None]:
+    """Puts entries in the place of those rows; what is no longer among them goes."""
+    kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
+    put = yield from _put(shelf, talk, parts, start, {name: one[1] for name, one in kept.items()})
+    for place in kept.keys() - put:
+        yield from _remove(kept[place][0])
 
 
 def _put(

@@ -271,6 +271,24 @@ async def test_a_turn_that_was_kept_in_part_before_it_moved_is_kept_whole(store:
     assert await kept(archive) == [entry.text for entry in (*looked_up, *hot)]
 
 
+async def test_what_was_put_right_before_it_moved_out_is_put_right(store: Store, archive: Archive):
+    """An archive that was away knew turns as they were before the engine showed what was heard of them."""
+    said = [entry for number in range(6) for entry in turn(number, "user", "assistant")]
+    archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    archivist.told(KEY, msgspec.structs.replace(session(), entries=tuple(said[:8]), updated=8.0))
+    await archivist.idle()
+    cut = msgspec.structs.replace(said[3], content="cut", original=said[3].content)
+    moved = [*said[:3], cut, *said[6:10]]  # turn 2 was taken back
+    await moved_out(store, moved, said[10:])
+    archivist.told(
+        KEY, msgspec.structs.replace(session(), entries=tuple(said[10:]), moved=len(moved), updated=9.0)
+    )
+    await archivist.idle()
+    await archivist.aclose()
+    assert await kept(archive) == [entry.text for entry in (*moved, *said[10:])]
+
+
 def under(store: Store, key: int) -> Store:
     """The same store, whose bytes are encrypted with one of several keys."""
     return CodedStore(store, Encryption([bytes([key]) * 32]))
