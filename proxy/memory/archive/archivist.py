@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from proxy.memory.archive.archive import Archive
-from proxy.memory.archive.moved import pages
+from proxy.memory.archive.moved import Settled, pages
 from proxy.memory.faults import StoreError, Unreadable
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import UNREADABLE, Session, anew, decode
@@ -70,7 +70,7 @@ class Archivist:
         self._hurried = False
         self._due: dict[Key, _Due] = {}
         self._taken: dict[Key, _Due] = {}
-        self._settled: dict[Key, int] = {}
+        self._settled = Settled()
         self._missed = True
         self._swept = 0.0
         self._later = time.monotonic() + _LATER
@@ -192,11 +192,8 @@ class Archivist:
     async def _keep(self, key: Key, session: Session, mark: float) -> None:
         try:
             reach = await self._archive.keep(key, session, mark=mark)
-            # What was hot when it was kept last may have been put right before it moved out.
-            reach = min(reach, self._settled.get(key, reach))
-            async for start, moved in pages(self._store, key, session, reach):
-                await self._archive.keep_moved(key, session, moved, start=start)
-            self._settle(key, session.moved)
+            await self._keep_moved(key, session, reach)
+            self._settled.add(key, session.moved)
         except Unreadable as error:
             _log.warning("What moved out of a session cannot be read for the archive: %s", error)
         except StoreError:
@@ -204,12 +201,15 @@ class Archivist:
         except Exception as error:  # noqa: BLE001 - one session that cannot be kept must not hold up the rest
             _log.error("A session cannot be archived: %s", type(error).__name__)
 
-    def _settle(self, key: Key, moved: int) -> None:
-        """Takes note of how much of a session is kept as it will stay."""
-        self._settled.pop(key, None)
-        self._settled[key] = moved
-        if len(self._settled) > _MOST_DUE:
-            del self._settled[next(iter(self._settled))]
+    async def _keep_moved(self, key: Key, session: Session, reach: int) -> None:
+        try:
+            await self._keep_pages(key, session, self._settled.within(key, reach))
+        except Unreadable:  # of what is kept already, perhaps
+            await self._keep_pages(key, session, reach)
+
+    async def _keep_pages(self, key: Key, session: Session, reach: int) -> None:
+        async for start, moved in pages(self._store, key, session, reach):
+            await self._archive.keep_moved(key, session, moved, start=start)
 
     async def _newest(self, key: Key, told: Session) -> Session:
         """What is held of a session now, if it is one that goes on from what was told."""

@@ -13,6 +13,30 @@ from proxy.memory.store import Key, Store
 
 _AT_ONCE: Final = 100
 _LOOKED_BACK: Final = 10
+_MOST: Final = 10_000
+# More than a session holds ready, unless its settings are far from what is shipped.
+_UNSURE: Final = 200
+
+
+class Settled:
+    """How many moved entries of a session are kept as they will stay.
+
+    What was hot when it was kept last, by whichever process, may have been put right before it moved out.
+    """
+
+    def __init__(self) -> None:
+        self._moved: dict[Key, int] = {}
+
+    def within(self, key: Key, reach: int) -> int:
+        """How many of those that are kept, ``reach`` of them, are settled."""
+        return min(reach, self._moved.get(key, max(0, reach - _UNSURE)))
+
+    def add(self, key: Key, moved: int) -> None:
+        """To be told when all that had moved was kept."""
+        self._moved.pop(key, None)
+        self._moved[key] = moved
+        if len(self._moved) > _MOST:
+            del self._moved[next(iter(self._moved))]
 
 
 async def pages(

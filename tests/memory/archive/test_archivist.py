@@ -271,7 +271,10 @@ async def test_a_turn_that_was_kept_in_part_before_it_moved_is_kept_whole(store:
     assert await kept(archive) == [entry.text for entry in (*looked_up, *hot)]
 
 
-async def test_what_was_put_right_before_it_moved_out_is_put_right(store: Store, archive: Archive):
+@pytest.mark.parametrize("ended", [False, True], ids=["the same process", "another process"])
+async def test_what_was_put_right_before_it_moved_out_is_put_right(
+    store: Store, archive: Archive, ended: bool
+):
     """An archive that was away knew turns as they were before the engine showed what was heard of them."""
     said = [entry for number in range(6) for entry in turn(number, "user", "assistant")]
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
@@ -280,6 +283,11 @@ async def test_what_was_put_right_before_it_moved_out_is_put_right(store: Store,
     await archivist.idle()
     cut = msgspec.structs.replace(said[3], content="cut", original=said[3].content)
     moved = [*said[:3], cut, *said[6:10]]  # turn 2 was taken back
+    if ended:
+        await archivist.aclose()
+        archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
+        archivist.start()
+        await archivist.idle()
     await moved_out(store, moved, said[10:])
     archivist.told(
         KEY, msgspec.structs.replace(session(), entries=tuple(said[10:]), moved=len(moved), updated=9.0)
