@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from proxy.memory.archive.archive import Archive
-from proxy.memory.archive.moved import Settled, pages
-from proxy.memory.faults import StoreError, Unreadable
+from proxy.memory.archive.keeping import Keeping
+from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import UNREADABLE, Session, anew, decode
 from proxy.memory.store import APART, Key, Store
@@ -64,13 +64,13 @@ class Archivist:
         self.failing = False
         self._store = store
         self._archive = archive
+        self._keeping = Keeping(store, archive)
         self._tenants = tenants
         self._keep_for = keep
         self._quiet = quiet
         self._hurried = False
         self._due: dict[Key, _Due] = {}
         self._taken: dict[Key, _Due] = {}
-        self._settled = Settled()
         self._missed = True
         self._swept = 0.0
         self._later = time.monotonic() + _LATER
@@ -179,7 +179,7 @@ class Archivist:
         try:
             # Others may have kept what came since, and a correction bears the time of what it corrects.
             session = await self._newest(key, due.session) if due.refused else due.session
-            await self._keep(key, session, due.mark)
+            await self._keeping.keep(key, session, mark=due.mark)
         except StoreError:
             self._due.setdefault(key, due._replace(refused=True))
             raise
@@ -188,28 +188,6 @@ class Archivist:
             raise
         finally:
             del self._taken[key]
-
-    async def _keep(self, key: Key, session: Session, mark: float) -> None:
-        try:
-            reach = await self._archive.keep(key, session, mark=mark)
-            await self._keep_moved(key, session, reach)
-            self._settled.add(key, session.moved)
-        except Unreadable as error:
-            _log.warning("What moved out of a session cannot be read for the archive: %s", error)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - one session that cannot be kept must not hold up the rest
-            _log.error("A session cannot be archived: %s", type(error).__name__)
-
-    async def _keep_moved(self, key: Key, session: Session, reach: int) -> None:
-        try:
-            await self._keep_pages(key, session, self._settled.within(key, reach))
-        except Unreadable:  # of what is kept already, perhaps
-            await self._keep_pages(key, session, reach)
-
-    async def _keep_pages(self, key: Key, session: Session, reach: int) -> None:
-        async for start, moved in pages(self._store, key, session, reach):
-            await self._archive.keep_moved(key, session, moved, start=start)
 
     async def _newest(self, key: Key, told: Session) -> Session:
         """What is held of a session now, if it is one that goes on from what was told."""
@@ -242,7 +220,7 @@ class Archivist:
             _log.warning("A session cannot be read for the archive: %s", error)
             return
         if session is not None and key not in self._due:
-            await self._keep(key, session, mark)
+            await self._keeping.keep(key, session, mark=mark)
 
     async def _sweep(self) -> None:
         """What has expired or is too old goes, a few at a time; in between, what is due is kept.
