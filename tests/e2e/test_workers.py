@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -351,14 +351,35 @@ def test_a_store_of_one_process_is_not_taken_over(start: Start) -> None:
     assert serving.chat().status_code == 200
 
 
-def test_a_turn_is_looked_at_whichever_process_keeps_it(start: Start) -> None:
+def test_a_turn_is_looked_at_whichever_process_is_asked_for_it_first(start: Start) -> None:
     serving = start()
-    for _ in CALLS:
-        serving.chat()
-    ids = awaited(lambda: turns_shown(serving, len(CALLS)))
-    looks = [httpx2.get(f"{serving.root}/turns/{one}", follow_redirects=True) for one in ids]
-    assert {got.status_code for got in looks} == {200}
-    assert any(got.history for got in looks), "some were asked for where they are not kept"
+    one, other = serving.members
+    with stopped(one):
+        ask(serving)
+        (turn,) = awaited(lambda: turns_shown(serving, 1))
+    with stopped(other):
+        onward = httpx2.get(f"{serving.root}/turns/{turn}")
+        assert (onward.status_code, onward.headers["connection"]) == (303, "close")
+        nobodys = httpx2.get(f"{serving.root}/turns/{turn}", follow_redirects=True)
+        assert nobodys.status_code == 404
+        assert "None of the processes that answered keeps this turn" in nobodys.text
+    with stopped(one):
+        assert httpx2.get(f"{serving.root}{onward.headers['location']}").status_code == 200
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Meanwhile whoever comes is answered by the other process."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def ask(serving: ServingProcess) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    assert httpx2.post(f"{serving.root}/v1/chat/completions", json=body).status_code == 200
 
 
 def turns_shown(serving: ServingProcess, count: int) -> set[str]:
