@@ -53,13 +53,12 @@ def open_store(url: str, *, deadline: float, codec: Codec, elsewhere: "Elsewhere
     address that names no store, without the address: it may hold a password.
     """
     scheme, colon, _ = url.partition(":")
-    drivers = _drivers()
-    if not colon or scheme not in drivers:
-        raise ValueError(
-            f"no store is addressed like this; write one of {', '.join(f'{s}:' for s in drivers)}"
-        )
+    driver = _driver(scheme) if colon else None
+    if driver is None:
+        known = ", ".join(f"{name}:" for name in _others() | _DRIVERS)
+        raise ValueError(f"no store is addressed like this; write one of {known}")
     more = {} if elsewhere is None else {"elsewhere": elsewhere}
-    return CodedStore(_loaded(drivers[scheme])(url, deadline=deadline, **more), codec)
+    return CodedStore(_loaded(driver)(url, deadline=deadline, **more), codec)
 
 
 def open_counts(url: str, *, deadline: float) -> "Storage | None":
@@ -71,10 +70,14 @@ def open_counts(url: str, *, deadline: float) -> "Storage | None":
     return counts(url, deadline=deadline)
 
 
-def _drivers() -> dict[str, EntryPoint]:
-    """By scheme; nobody takes the place of a driver of our own."""
-    others = {driver.name: driver for driver in entry_points(group=GROUP)}
-    return others | {name: EntryPoint(name, value, GROUP) for name, value in _DRIVERS.items()}
+def _driver(scheme: str) -> EntryPoint | None:
+    """Nobody takes the place of a driver of our own, so that packages are looked through for others alone."""
+    own = _DRIVERS.get(scheme)
+    return EntryPoint(scheme, own, GROUP) if own else _others().get(scheme)
+
+
+def _others() -> dict[str, EntryPoint]:
+    return {driver.name: driver for driver in entry_points(group=GROUP)}
 
 
 def _loaded(driver: EntryPoint) -> Driver:
