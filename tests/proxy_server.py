@@ -1,6 +1,8 @@
 """The proxy as users run it: a real server on loopback, in a thread of its own."""
 
 import asyncio
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Coroutine, Mapping
@@ -25,12 +27,47 @@ pipelines:
 """
 
 
+class _PromptServer(uvicorn.Server):
+    """Ends as soon as it is told to. uvicorn looks ten times a second, and then waits for another tenth."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told = asyncio.Event()
+
+    def end(self) -> None:
+        """On its own loop."""
+        self.should_exit = True
+        self._told.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), 1)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, where anybody is left to wait for."""
+        if await self._is_left():
+            for listening in self.servers:
+                listening.close()
+            await self.lifespan.shutdown()
+        else:
+            await super().shutdown(sockets)
+
+    async def _is_left(self) -> bool:
+        state = self.server_state
+        for _ in range(10):
+            if not state.connections and not state.tasks:
+                return True
+            await asyncio.sleep(0.001)
+        return False
+
+
 class ProxyServer:
     """Serves one configuration until it is left."""
 
     def __init__(self, config: Path, environ: Mapping[str, str]) -> None:
         self.app = assembly.app(load(config, environ))
-        self._server = uvicorn.Server(server.uvicorn_config(self.app, host="127.0.0.1", port=0))
+        self._server = _PromptServer(server.uvicorn_config(self.app, host="127.0.0.1", port=0))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
@@ -39,7 +76,7 @@ class ProxyServer:
         while not self._server.started and self._thread.is_alive() and time.monotonic() < end:
             time.sleep(0.005)
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.client = httpx2.Client(base_url=self.root, timeout=10)
+        self.client = httpx2.Client(base_url=self.root, timeout=10, verify=False)
         return self
 
     def _run(self) -> None:
@@ -61,12 +98,16 @@ class ProxyServer:
     def end_within(self, seconds: float) -> None:
         """The server ends, and lets calls last for so long."""
         self._server.config.timeout_graceful_shutdown = seconds
-        self._server.should_exit = True
+        self._end()
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
-        self._server.should_exit = True
+        self._end()
         self._thread.join(10)
+
+    def _end(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it has ended, and its loop is closed
+            self._loop.call_soon_threadsafe(self._server.end)
 
     @property
     def root(self) -> str:

@@ -31,7 +31,7 @@ class Killable:
         self.config = folder / "killed.yaml"
         self.config.write_text(f"listen: {{port: {self.port}}}\n{config(10, 4)}")
         self.environ = {**os.environ, **environ}
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10, verify=False)
         self.start("serve")
 
     def start(self, *command: str) -> None:

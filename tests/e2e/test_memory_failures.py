@@ -461,7 +461,7 @@ class Process:
         environ = {**os.environ, "MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
         command = [sys.executable, "-m", "proxy", "serve", str(config)]
         self.process = subprocess.Popen(command, env=environ, **options)
-        self.client = httpx2.Client(base_url=f"http://{LOOPBACK}:{self.port}", timeout=10)
+        self.client = httpx2.Client(base_url=f"http://{LOOPBACK}:{self.port}", timeout=10, verify=False)
         until(self._answers, within=30)
 
     def _answers(self) -> bool:
