@@ -1,11 +1,12 @@
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.fake_upstream import FakeUpstream
+from tests.postgres_server import PostgresServer
 from tests.proxy_server import CONFIG, ProxyServer
 from tests.tried import Tried, noting, table
 
@@ -24,6 +25,13 @@ settings.register_profile("repeatable", derandomize=True)
 # A test's memory is its own, and gone with it.
 OWN = {"MEMORY_URL": "memory:"}
 AGORA = Path(__file__).parent.parent / "config" / "agora.yaml"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One for all tests of a process, each in a schema of its own."""
+    with closing(PostgresServer()) as server:
+        yield server
 
 
 @pytest.fixture

@@ -38,6 +38,15 @@ def call(proxy: ProxyServer, *messages: dict[str, Any], session: str = "s1", **f
     return proxy.chat(list(messages), headers={"X-Session-Id": session}, **fields)
 
 
+def settle(proxy: ProxyServer) -> None:
+    """All that was said is written, and archived where there is an archive."""
+    memory = proxy.app.memory
+    assert memory
+    assert until(lambda: proxy.run(_is_written(proxy)))
+    if memory.archiving:
+        proxy.run(memory.archiving.archivist.idle(), within=60)
+
+
 def held(proxy: ProxyServer, session: str = "s1", tenant: str = "default") -> list[Entry]:
     """What memory holds once all that was said is written."""
     memory = proxy.app.memory

@@ -20,6 +20,7 @@ from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, 
 from tests.fake_upstream import FakeUpstream
 from tests.fake_upstream import answer as status
 from tests.proxy_server import ProxyServer
+from tests.remembering import settle
 
 LANGUAGES = {"sh", "python", "yaml", "json", "toml", "text", "diff"}
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -83,17 +84,6 @@ def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> tuple[Place, Pro
         AGORA_WEBHOOK_SECRET=SECRET,
     )
     return Place(folder, server.root, {"AGORA_WEBHOOK_SECRET": SECRET}), server
-
-
-def settle(server: ProxyServer) -> None:
-    """What was said is written, and kept."""
-    memory = server.app.memory
-    assert memory and memory.archiving
-    time.sleep(0.1)  # the last byte of an answer overtakes what is written down of it
-    end = time.monotonic() + 5
-    while memory.recorder.waiting and time.monotonic() < end:
-        time.sleep(0.01)
-    server.run(memory.archiving.archivist.idle())
 
 
 RUN = [

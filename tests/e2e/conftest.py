@@ -13,12 +13,6 @@ from tests.postgres_server import PostgresServer
 Address = Callable[[str], str]
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with closing(PostgresServer()) as server:
-        yield server
-
-
 @pytest.fixture
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]:
     """Gives the address of an empty store of a kind; what has to be started for it ends with the test."""

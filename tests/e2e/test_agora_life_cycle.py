@@ -16,6 +16,7 @@ from proxy.errors import ConfigError
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, sse, stream_of
 from tests.proxy_server import ProxyServer
+from tests.remembering import settle
 
 SECRET = "s3cret"
 CONFIG = """
@@ -86,15 +87,6 @@ def call(proxy: ProxyServer, upstream: FakeUpstream, *messages: Any, answer: str
     upstream.says(*sse(stream_of(answer)))
     assert proxy.chat(list(messages), channel="room-1", stream=True).status_code == 200
     settle(proxy)
-
-
-def settle(proxy: ProxyServer) -> None:
-    memory = proxy.app.memory
-    assert memory
-    end = time.monotonic() + 5
-    time.sleep(0.05)
-    while memory.recorder.waiting and time.monotonic() < end:
-        time.sleep(0.01)
 
 
 def held(proxy: ProxyServer, session: str = "room-1", **call: Any) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.store import Key
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
+from tests.remembering import settle
 from tests.waiting import awaited, until
 
 CONFIG = """
@@ -57,21 +58,6 @@ def say(proxy: ProxyServer, *texts: str, session: str = "s1", user: str = "ann",
     messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
     headers = {"X-Session-Id": session, **({"X-User-Id": user} if user else {}), **more.pop("headers", {})}
     return proxy.chat(messages, headers=headers, **more)
-
-
-def settle(proxy: ProxyServer) -> None:
-    """All that was said is written and archived."""
-    time.sleep(0.1)
-    memory = proxy.app.memory
-    assert memory is not None
-
-    async def idle() -> None:
-        await memory.recorder.drain()
-        if memory.archiving:
-            await memory.archiving.archivist.idle()
-
-    proxy.run(idle(), within=60)
-    time.sleep(0.1)
 
 
 def search(proxy: ProxyServer, query: str = "scarecrow", **body: Any) -> list[dict[str, Any]]:
@@ -383,8 +369,7 @@ def test_what_a_kill_left_unarchived_is_found_at_the_next_start(serve: Serve, ur
     off = serve(CONFIG, MEMORY_URL=url, KEEP="off")
     for end in range(1, 90, 2):  # past the 60 messages that a session holds
         say(off, *(f"{WORDS} {i}" for i in range(end)))
-    time.sleep(0.5)
-    off.run(off.app.memory.recorder.drain())
+    settle(off)
     again = serve(CONFIG, MEMORY_URL=url)
     settle(again)
     turns = again.client.get("/v1/memory/users/ann/export").json()["turns"]
@@ -395,13 +380,13 @@ def test_what_a_kill_left_unarchived_is_found_at_the_next_start(serve: Serve, ur
 def test_a_session_that_cannot_be_read_holds_up_no_other(serve: Serve, url: str, tmp_path: Path):
     off = serve(CONFIG, MEMORY_URL=url, KEEP="off")
     say(off, WORDS)
-    time.sleep(0.5)
-    off.run(off.app.memory.recorder.drain())
+    settle(off)
     with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
         connection.execute("UPDATE turnkeeper_sessions SET blob = X'C1'")
     again = serve(CONFIG, MEMORY_URL=url)
     assert say(again, WORDS, session="s2").status_code == 200
-    assert until(lambda: search(again))
+    settle(again)
+    assert search(again)
 
 
 def test_a_slow_archive_costs_a_call_its_deadline_and_no_more(serve: Serve, upstream: FakeUpstream):

@@ -12,6 +12,7 @@ from proxy.memory.archive.archive import Chunk
 from proxy.memory.store import Key
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
+from tests.remembering import settle
 from tests.scripted_model import says
 
 CONFIG = """
@@ -34,11 +35,7 @@ def proxy(serve: Callable[..., ProxyServer], upstream: FakeUpstream, tmp_path: P
 def say(proxy: ProxyServer, text: str, session: str = "s1") -> Any:
     headers = {"X-Session-Id": session, "X-User-Id": "ann"}
     got = proxy.chat([{"role": "user", "content": text}], headers=headers)
-    time.sleep(0.1)
-    memory = proxy.app.memory
-    assert memory and memory.archiving
-    proxy.run(memory.recorder.drain())
-    proxy.run(memory.archiving.archivist.idle())
+    settle(proxy)
     return got
 
 

@@ -1,7 +1,6 @@
 """What an agent did in a conversation it knows in the next turn, the next run, and no other conversation."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream, answer, sse, stream_of
 from tests.proxy_server import ProxyServer
+from tests.remembering import settle
 from tests.scripted_model import calls, says
 
 CONFIG = """
@@ -49,15 +49,6 @@ def say(proxy: ProxyServer, *messages: Any, session: str | None = "s1", **more: 
     got = proxy.chat([SYSTEM, *told], headers=headers, stream=True, **more)
     settle(proxy)
     return got
-
-
-def settle(proxy: ProxyServer) -> None:
-    memory = proxy.app.memory
-    assert memory
-    end = time.monotonic() + 5
-    time.sleep(0.05)
-    while memory.recorder.waiting and time.monotonic() < end:
-        time.sleep(0.01)
 
 
 def held(proxy: ProxyServer, session: str = "s1") -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
-from tests.waiting import awaited, until
+from tests.remembering import settle
+from tests.waiting import awaited
 
 Serve = Callable[..., ProxyServer]
 CONFIG = """
@@ -81,8 +82,7 @@ def proxy(serve: Serve, url: str) -> ProxyServer:
     told = {"interaction_type": "call", "content": "Sold a scarecrow."}
     proxy.client.post("/v1/memory/agents/bot/episodes", json=told)
     proxy.chat([user("My scarecrow is called Ferdinand.")], headers=who("s0"))
-    search = {"user": "ann", "query": "scarecrow"}
-    assert until(lambda: proxy.client.post("/v1/memory/search", json=search).json()["results"])
+    settle(proxy)
     return proxy
 
 

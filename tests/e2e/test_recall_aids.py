@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.vector import packed
+from tests import remembering
 from tests.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
 from tests.meanings import asked, knowing, vector
 from tests.proxy_server import ProxyServer
@@ -59,19 +60,12 @@ def say(proxy: ProxyServer, text: str, session: str = "s1", user: str = "ann") -
 
 def settle(proxy: ProxyServer, *, embedded: bool = True) -> None:
     """All that was said is archived, and has its vector."""
-    time.sleep(0.1)
+    remembering.settle(proxy)
     memory = proxy.app.memory
     assert memory is not None and memory.archiving is not None
-    archive, finder, archivist = (
-        memory.archiving.archive,
-        memory.archiving.finder,
-        memory.archiving.archivist,
-    )
+    archive, finder = memory.archiving.archive, memory.archiving.finder
 
     async def idle() -> None:
-        await memory.recorder.drain()
-        await archivist.idle()
-        await asyncio.sleep(0.1)
         async with asyncio.timeout(8):
             while embedded and await archive.unmeant(finder.embedder.model, limit=1):  # noqa: ASYNC110 - it works when it likes
                 await asyncio.sleep(0.02)

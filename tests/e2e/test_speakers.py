@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
 from tests.proxy_server import ProxyServer
+from tests.remembering import settle
 from tests.waiting import awaited
 
 CONFIG = """
@@ -51,21 +51,6 @@ def answer(turn: int) -> dict[str, Any]:
 
 
 WINDOW = [user(BOBS, 1, "bob"), answer(1), user(EVES, 2, "eve")]
-
-
-def settle(proxy: ProxyServer) -> None:
-    """All that was said is written and archived."""
-    time.sleep(0.1)
-    memory = proxy.app.memory
-    assert memory is not None
-
-    async def idle() -> None:
-        await memory.recorder.drain()
-        assert memory.archiving is not None
-        await memory.archiving.archivist.idle()
-
-    proxy.run(idle(), within=60)
-    time.sleep(0.1)
 
 
 def talked(proxy: ProxyServer, window: list[dict[str, Any]] = WINDOW) -> None:

@@ -78,13 +78,6 @@ async def in_bounds(request: pytest.FixtureRequest, anyio_backend: object) -> As
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
 def redis_single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with redis_server.single(tmp_path_factory.mktemp("redis")) as server:
         yield server

@@ -115,9 +115,9 @@ class Archivist:
             _log.warning("%d sessions are yet to be archived", len(self._due))
 
     async def idle(self) -> None:
-        """Returns once nothing is due any more; until then nobody's quiet is waited for."""
+        """Returns once all is kept; until then nobody's quiet is waited for."""
         self._hurried = True
-        while self._due or self._missed:
+        while self._due or self._taken or self._missed:
             self._awake.set()
             await asyncio.sleep(_SHORTEST / 10)
         self._hurried = False
