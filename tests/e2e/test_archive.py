@@ -18,6 +18,7 @@ from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.store import Key
+from proxy.traces.graves import Graves
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
 from tests.remembering import settle
@@ -510,8 +511,10 @@ def told_of(proxy: ProxyServer) -> list[str | None]:
 
 
 def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
-    archiving: ProxyServer, turnkeeper: Callable[..., Any]
+    serve: Serve, url: str, turnkeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setitem(Graves.__init__.__kwdefaults__, "every", 0.1)
+    archiving = serve(CONFIG, MEMORY_URL=url)
     for session in ("s1", "s2", "s3"):
         say(archiving, WORDS, session=session)
     say(archiving, WORDS, session="b1", user="bob")

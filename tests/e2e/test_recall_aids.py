@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from proxy.memory.archive import embedding
 from proxy.memory.archive.vector import packed
 from tests import remembering
 from tests.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
@@ -36,6 +37,11 @@ KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 LOOKING_UP = CONFIG.replace("request: [restore_history, recall]", "tools: [memory_recall]")
 RANKING = CONFIG.replace("\nupstreams:", "\n    rerank: {upstream: aids, model: order}\nupstreams:")
 Serve = Callable[..., ProxyServer]
+
+
+@pytest.fixture(autouse=True)
+def vectors_are_made_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_EVERY", 0.05)
 
 
 @pytest.fixture
