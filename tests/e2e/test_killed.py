@@ -53,7 +53,6 @@ class Killable:
         headers = call.pop("headers")
         body = {"model": "fake", "messages": messages, **call}
         got = self.client.post("/v1/chat/completions", json=body, headers=headers)
-        time.sleep(0.15)  # people speak no faster
         until(lambda: at_rest(self.client))  # what has left the queue is durable
         return got
 
