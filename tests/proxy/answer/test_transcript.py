@@ -151,8 +151,9 @@ _CHUNKS = st.fixed_dictionaries({}, optional={"choices": st.none() | st.lists(_C
 
 
 _EVENTS = (_CHUNKS | st.integers()).map(lambda chunk: b"data: %b\n\n" % json.dumps(chunk).encode())
+_TORN = b'data: {"choices": [{"delta": {"content": "no"}}]\n}\n\n'
 _ODD = st.sampled_from(
-    [b": hi\n\n", b"\n", b"data:1\n\n", b"data: [DONE]\n\n", b"event: x\ndata: {}\n\n", b"data: "]
+    [b": hi\n\n", _TORN, b"\n", b"data:1\n\n", b"data: [DONE]\n\n", b"event: x\ndata: {}\n\n", b"data: "]
 )
 
 
