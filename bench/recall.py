@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from proxy.memory.archive.archive import Archive, Found, Query
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
@@ -121,7 +121,7 @@ def _named(found: Sequence[Found], names: Mapping[tuple[str, int], str]) -> Iter
 
 async def measure(samples: Sequence[Mapping[str, Any]], url: str) -> list[Answered]:
     """What comes of all samples, in one archive."""
-    archive = open_archive(url, codec=Identity())
+    archive = open_archive(url, codec=Plain())
     try:
         answers = [await ask(archive, sample, f"person-{i}") for i, sample in enumerate(samples)]
     finally:

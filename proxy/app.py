@@ -188,14 +188,14 @@ class App:
             if parts.tracing:
                 _continue(headers, reply.watch)
         content = await body.read(receive, headers, parts.max_body)
-        request = turn.Request(headers=headers, query=query, body=content, tenant=tenant)
+        request = turn.Posted(headers=headers, query=query, body=content, tenant=tenant)
         if chat:
             await until_gone(receive, self._turn(request, pipeline, reply, parts.quota), reply.outlet)
         else:
             await until_gone(receive, _explain(request, pipeline, reply), reply.outlet)
 
     async def _turn(
-        self, request: turn.Request, pipeline: Pipeline, reply: Reply, quota: "Quota | None"
+        self, request: turn.Posted, pipeline: Pipeline, reply: Reply, quota: "Quota | None"
     ) -> None:
         admitted = quota.turn(request.tenant, len(request.body), reply) if quota else nullcontext()
         self._turns += 1
@@ -228,7 +228,7 @@ def _continue(headers: dict[str, str], watch: Watch) -> None:
     headers[TRACEPARENT] = watch.lineage.onward
 
 
-async def _explain(request: turn.Request, pipeline: Pipeline, reply: Reply) -> None:
+async def _explain(request: turn.Posted, pipeline: Pipeline, reply: Reply) -> None:
     told = await explain.remembering(request, pipeline, time.time())
     for name in told.degraded:
         reply.degraded(name)

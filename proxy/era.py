@@ -17,7 +17,7 @@ from proxy.memory.people import People
 from proxy.pipeline import Memory, Pipeline
 from proxy.telemetry.tracing import Tracing
 from proxy.traces.graves import Graves
-from proxy.traces.traces import Keeping
+from proxy.traces.traces import Retention
 from proxy.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     log_content: bool = False
     quota: "Quota | None" = None
     tracing: Tracing | None = None
-    keeping: Keeping = Keeping()
+    keeping: Retention = Retention()
     exact: Exact | None = None
     worker: Worker | None = None
     works: bool = True

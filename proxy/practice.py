@@ -25,12 +25,20 @@ class Practice:
     def __init__(self, *, pause: float = 0.02) -> None:
         self._pause = pause
 
-    async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> "Answer":  # noqa: ARG002
+    async def open(
+        self,
+        method: str,
+        path: str,
+        headers: Headers,  # noqa: ARG002 - whoever calls is answered
+        body: bytes,
+        *,
+        due: float,
+    ) -> "PracticeAnswer":
         """The answer to one request; ``due`` is a time of the running loop's clock, as in ``Answer.due``."""
         try:
             return self._answer(method, path.partition("?")[0].rstrip("/"), body, due)
         except RequestError as error:
-            return Answer.whole(error.body(), due, error.status)
+            return PracticeAnswer.whole(error.body(), due, error.status)
 
     async def keep_warm(self) -> None:
         """Needs no connection."""
@@ -38,10 +46,10 @@ class Practice:
     async def aclose(self) -> None:
         """Nothing stays open."""
 
-    def _answer(self, method: str, path: str, body: bytes, due: float) -> "Answer":
+    def _answer(self, method: str, path: str, body: bytes, due: float) -> "PracticeAnswer":
         if path.endswith("/models"):
             _expect(method, "GET")
-            return Answer.whole(msgspec.json.encode({"object": "list", "data": [_LISTED]}), due)
+            return PracticeAnswer.whole(msgspec.json.encode({"object": "list", "data": [_LISTED]}), due)
         if not path.endswith("/chat/completions"):
             raise NotFound(
                 f"The practice model knows no path {path!r}; it has /chat/completions and /models."
@@ -49,11 +57,13 @@ class Practice:
         _expect(method, "POST")
         completion = Completion.asked(body)
         if not completion.stream:
-            return Answer.whole(msgspec.json.encode(completion.whole()), due)
-        return Answer(200, "text/event-stream; charset=utf-8", completion.events(), due, pause=self._pause)
+            return PracticeAnswer.whole(msgspec.json.encode(completion.whole()), due)
+        return PracticeAnswer(
+            200, "text/event-stream; charset=utf-8", completion.events(), due, pause=self._pause
+        )
 
 
-class Answer:
+class PracticeAnswer:
     """An answer that arrives piece by piece; each piece of a stream is whole events."""
 
     def __init__(

@@ -47,7 +47,7 @@ async def _stream(
     opened, refused = up_to_error(begun.data)
     await reply.write(answer.first() + await _beside(answer.feed, opened))
     reply.watch.answered()
-    passage = Passage(begun, opened, framing, answer, reply)
+    passage = RelayedStream(begun, opened, framing, answer, reply)
     response.offer(passage.take)
     rest = b""
     try:
@@ -67,7 +67,7 @@ async def _stream(
     await reply.end(rest + answer.close())
 
 
-class Passage:
+class RelayedStream:
     """A stream on its way to the client.
 
     ``opened`` is what has gone out of it. What arrives while nobody holds anything back goes on at once,

@@ -25,7 +25,7 @@ TURNS: Final = "/v1/turns"
 _UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 
 
-class Health(Protocol):
+class SiteServer(Protocol):
     """What the site needs to know of the server around it."""
 
     phase: str
@@ -52,7 +52,7 @@ class Site:
     Raises NotFound and MethodNotAllowed for what is not there.
     """
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: SiteServer) -> None:
         self._health = health
         self._router = Router(
             [

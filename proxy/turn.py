@@ -31,7 +31,7 @@ from proxy.wire import Call
 _log = logging.getLogger("turnkeeper")
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Posted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the client posted. Header names are in lower case."""
 
     headers: Mapping[str, str]
@@ -40,7 +40,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str
 
 
-async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: InFlight) -> None:
+async def take(request: Posted, pipeline: Pipeline, reply: Reply, in_flight: InFlight) -> None:
     """Takes one turn: reads it, filters it, asks the model and passes the answer on.
 
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.

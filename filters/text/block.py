@@ -18,7 +18,7 @@ _DASHES = re.compile("-{0,60}")
 _CELL = re.compile(r"[^|\n]{0,60}")
 
 
-class Opening(msgspec.Struct, frozen=True):
+class BlockOpening(msgspec.Struct, frozen=True):
     """A mark at the beginning of a line, and where it is over.
 
     ``mark`` is what closes a fence, or the characters that a rule may hold.
@@ -29,7 +29,7 @@ class Opening(msgspec.Struct, frozen=True):
     mark: str = ""
 
 
-def opening(arriving: Arriving, i: int, *, within: bool) -> Opening | None:
+def opening(arriving: Arriving, i: int, *, within: bool) -> BlockOpening | None:
     """The mark at ``i``, if any; ``within`` tells that another stands before it. Raises Undecided."""
     first = arriving.at(i)
     if first == "[":
@@ -38,45 +38,45 @@ def opening(arriving: Arriving, i: int, *, within: bool) -> Opening | None:
     return find(arriving, i) if find else None
 
 
-def _box(arriving: Arriving, i: int) -> Opening | None:
+def _box(arriving: Arriving, i: int) -> BlockOpening | None:
     is_box = arriving.at(i + 1) in {" ", "x", "X"} and arriving.at(i + 2) == "]"
-    return Opening(i + 3) if is_box and arriving.at(i + 3) in _ENDS else None
+    return BlockOpening(i + 3) if is_box and arriving.at(i + 3) in _ENDS else None
 
 
-def _heading(arriving: Arriving, i: int) -> Opening | None:
+def _heading(arriving: Arriving, i: int) -> BlockOpening | None:
     end = arriving.past(_HASHES, i)
-    return Opening(end, "heading") if end - i < 7 and arriving.at(end) in _ENDS else None  # noqa: PLR2004
+    return BlockOpening(end, "heading") if end - i < 7 and arriving.at(end) in _ENDS else None  # noqa: PLR2004
 
 
-def _quotation(arriving: Arriving, i: int) -> Opening | None:
+def _quotation(arriving: Arriving, i: int) -> BlockOpening | None:
     after = arriving.at(i + 1)
-    return None if after == "=" or after.isdigit() else Opening(i + 1)
+    return None if after == "=" or after.isdigit() else BlockOpening(i + 1)
 
 
-def _item(arriving: Arriving, i: int) -> Opening | None:
-    return Opening(i + 1) if arriving.at(i + 1) in _ENDS else None
+def _item(arriving: Arriving, i: int) -> BlockOpening | None:
+    return BlockOpening(i + 1) if arriving.at(i + 1) in _ENDS else None
 
 
-def _dashes(arriving: Arriving, i: int) -> Opening | None:
-    return _item(arriving, i) or (Opening(i + 3, "rule", "-|:+ \t") if _is_triple(arriving, i) else None)
+def _dashes(arriving: Arriving, i: int) -> BlockOpening | None:
+    return _item(arriving, i) or (BlockOpening(i + 3, "rule", "-|:+ \t") if _is_triple(arriving, i) else None)
 
 
-def _equals(arriving: Arriving, i: int) -> Opening | None:
-    return Opening(i + 3, "rule", "= \t") if _is_triple(arriving, i) else None
+def _equals(arriving: Arriving, i: int) -> BlockOpening | None:
+    return BlockOpening(i + 3, "rule", "= \t") if _is_triple(arriving, i) else None
 
 
-def _stars(arriving: Arriving, i: int) -> Opening | None:
+def _stars(arriving: Arriving, i: int) -> BlockOpening | None:
     return _item(arriving, i) or _underscores(arriving, i)
 
 
-def _underscores(arriving: Arriving, i: int) -> Opening | None:
+def _underscores(arriving: Arriving, i: int) -> BlockOpening | None:
     mark = arriving.at(i)
     if _is_triple(arriving, i) and arriving.at(i + 3) in _ENDS | {mark}:
-        return Opening(i + 3, "rule", f"{mark} \t")
+        return BlockOpening(i + 3, "rule", f"{mark} \t")
     return None
 
 
-def _fence(arriving: Arriving, i: int) -> Opening | None:
+def _fence(arriving: Arriving, i: int) -> BlockOpening | None:
     if not _is_triple(arriving, i):
         return None
     mark = arriving.at(i)
@@ -84,17 +84,17 @@ def _fence(arriving: Arriving, i: int) -> Opening | None:
     end = arriving.past(_LANGUAGE, named)
     after = arriving.at(end)
     is_last = not after and len(arriving.text[named:end].split()) < 2  # noqa: PLR2004
-    return Opening(end + len(after), "fence", mark) if after == "\n" or is_last else None
+    return BlockOpening(end + len(after), "fence", mark) if after == "\n" or is_last else None
 
 
-def _row(arriving: Arriving, i: int) -> Opening | None:
+def _row(arriving: Arriving, i: int) -> BlockOpening | None:
     if _is_delimiter(arriving, i + 1):
-        return Opening(i + 1, "rule", "|-:+ \t")
+        return BlockOpening(i + 1, "rule", "|-:+ \t")
     if arriving.at(i + 1) in {" ", "\t"}:
-        return Opening(arriving.past(BLANKS, i + 1), "row")
+        return BlockOpening(arriving.past(BLANKS, i + 1), "row")
     end = arriving.past(_CELL, i + 1)
     is_row = end > i + 1 and arriving.at(end) == "|" and arriving.at(end + 1) not in _ENDS
-    return Opening(i + 1, "row") if is_row else None
+    return BlockOpening(i + 1, "row") if is_row else None
 
 
 def _is_delimiter(arriving: Arriving, i: int) -> bool:
@@ -109,7 +109,7 @@ def _is_triple(arriving: Arriving, i: int) -> bool:
     return arriving.at(i + 1) == arriving.at(i) and arriving.at(i + 2) == arriving.at(i)
 
 
-_OPENINGS: dict[str, Callable[[Arriving, int], Opening | None]] = {
+_OPENINGS: dict[str, Callable[[Arriving, int], BlockOpening | None]] = {
     "#": _heading,
     ">": _quotation,
     "-": _dashes,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from filters.text.block import BLANKS, Opening, opening
+from filters.text.block import BLANKS, BlockOpening, opening
 from filters.text.emphasis import Emphasis, inside_word
 from filters.text.rewriter import Arriving, Rewriter
 from filters.text.tag import tag_at
@@ -55,7 +55,7 @@ class Markdown(Rewriter):
         self._open(found)
         return found.end, ""
 
-    def _open(self, found: Opening) -> None:
+    def _open(self, found: BlockOpening) -> None:
         self._within, self._mark = True, found.mark
         self._heading, self._row = found.kind == "heading", found.kind == "row"
         mode = {"row": Markdown._inline, "rule": Markdown._rule_off, "fence": Markdown._fence_line}

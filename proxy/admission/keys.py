@@ -16,7 +16,7 @@ _EXPECTED = "name:secret or name:secret:chat"
 _SCOPES: dict[str, Scope] = {"": "all", "all": "all", "chat": "chat"}
 
 
-class Key(msgspec.Struct, frozen=True):
+class Access(msgspec.Struct, frozen=True):
     """What a secret opens: a tenant's calls alone, or its memory too. The secret itself is not kept."""
 
     tenant: str
@@ -30,7 +30,7 @@ class Key(msgspec.Struct, frozen=True):
 class Keys(msgspec.Struct, frozen=True):
     """All keys that are known; none means that nobody needs one."""
 
-    entries: tuple[Key, ...] = ()
+    entries: tuple[Access, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -50,7 +50,7 @@ class Keys(msgspec.Struct, frozen=True):
         _check_distinct(entries)
         return cls(entries)
 
-    def find(self, bearer: str) -> Key | None:
+    def find(self, bearer: str) -> Access | None:
         """The key of a secret; the time it takes tells nothing about which entry it was, or how near."""
         digest = _digest(bearer)
         found = None
@@ -59,13 +59,13 @@ class Keys(msgspec.Struct, frozen=True):
                 found = key
         return found
 
-    def holder(self, headers: Mapping[str, str]) -> Key | None:
+    def holder(self, headers: Mapping[str, str]) -> Access | None:
         """The key that a request shows: ``Authorization: Bearer <secret>``, or ``api-key: <secret>``."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         return self.find(secret.strip() if scheme.lower() == "bearer" else headers.get("api-key", ""))
 
 
-def _entry(number: int, written: str) -> Key:
+def _entry(number: int, written: str) -> Access:
     name, _, rest = written.partition(":")
     secret, _, scope = rest.partition(":")
     if not _NAME.fullmatch(name) or not secret:
@@ -75,10 +75,10 @@ def _entry(number: int, written: str) -> Key:
         raise ValueError(f"key {number}: a secret has no spaces, and no characters beyond ASCII")
     if scope not in _SCOPES:
         raise ValueError(f"key {number}: after a second ':' write 'chat'; a secret has no ':' and no ','")
-    return Key(name, _digest(secret), _SCOPES[scope])
+    return Access(name, _digest(secret), _SCOPES[scope])
 
 
-def _check_distinct(entries: tuple[Key, ...]) -> None:
+def _check_distinct(entries: tuple[Access, ...]) -> None:
     first: dict[bytes, int] = {}
     for number, key in enumerate(entries, 1):
         if key.digest in first:

@@ -24,7 +24,7 @@ _BYTES_OF_A_TOKEN = 4
 _log = logging.getLogger("turnkeeper")
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Allowance(msgspec.Struct, frozen=True):
     """What one key may have; 0 is no limit."""
 
     requests_per_minute: int = 0
@@ -50,7 +50,7 @@ class Quota:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: Allowance,
         storage: Storage | None = None,
         *,
         deadline: float | None = None,

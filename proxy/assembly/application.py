@@ -19,7 +19,7 @@ from proxy.memory.people import People
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.tracing import traced_to
 from proxy.traces.graves import Graves
-from proxy.traces.traces import Keeping, KeptTurns, Traces
+from proxy.traces.traces import KeptTurns, Retention, Traces
 
 if TYPE_CHECKING:
     from proxy.admission.quota import Quota
@@ -59,7 +59,7 @@ def parts(
         log_content=settings.log.content,
         quota=_quota(settings, metrics.refused),
         tracing=traced_to(settings.opentelemetry.endpoint),
-        keeping=Keeping(settings.traces.keep, settings.traces.content),
+        keeping=Retention(settings.traces.keep, settings.traces.content),
         graves=Graves(memory.archiving.archive, traces) if memory and memory.archiving else None,
     )
 

@@ -12,7 +12,7 @@ from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.facts.knowledge import Learnt
-from proxy.memory.facts.learning import Heard
+from proxy.memory.facts.learning import Utterance
 from proxy.memory.faults import Unasked, Unfound, Unusable
 
 _TASK: Final = (
@@ -94,7 +94,7 @@ class Extractor:
         self._fallback = fallback
 
     async def facts(
-        self, said: Sequence[Heard], known: Sequence[Fact], *, last: str | None
+        self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
     ) -> Sequence[Learnt]:
         """What a model finds in what one person said, as far as it can be believed.
 
@@ -114,7 +114,7 @@ class Extractor:
         raise failure
 
 
-def _prompt(said: Sequence[Heard], known: Sequence[Fact]) -> list[Message]:
+def _prompt(said: Sequence[Utterance], known: Sequence[Fact]) -> list[Message]:
     on_file = [
         {"id": fact.id, "category": fact.category, "text": one_line(fact.text, _LONGEST)} for fact in known
     ]
@@ -160,7 +160,7 @@ def _readings(answer: str) -> Iterator[str]:
     yield answer[max(answer.find("{"), 0) : answer.rfind("}") + 1]
 
 
-def _believed(found: Sequence[Any], said: Sequence[Heard], known: Sequence[Fact]) -> Iterator[Learnt]:
+def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[Fact]) -> Iterator[Learnt]:
     """The first facts that rest on what was said; ids and numbers that were not shown do not count."""
     ids = {fact.id for fact in known}
     for one in [fact for fact in map(_converted, found) if fact][:_MOST_FACTS]:

@@ -21,7 +21,7 @@ _THOUGHT = "</think>"
 _MISUNDERSTOOD = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
-class Silence(UpstreamBroken, Unusable):
+class SaidNothing(UpstreamBroken, Unusable):
     """A model answered to the end, and said nothing."""
 
 
@@ -51,7 +51,7 @@ class Inquiry:
         told = transcript(content)
         said = told.text.rpartition(_THOUGHT)[2].strip()
         if not said:
-            raise (Silence if told.finished else UpstreamBroken)("The model said nothing.")
+            raise (SaidNothing if told.finished else UpstreamBroken)("The model said nothing.")
         return said
 
     def _body(self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 from filters.base import Filter
 
 
-class Order(msgspec.Struct, frozen=True):
+class Rule(msgspec.Struct, frozen=True):
     """``first`` has to stand before ``then``, and why; ``when`` says for which options of ``then``.
 
     Filters are named as in YAML. A rule for one that is not there never applies.
@@ -41,43 +41,43 @@ _BEFORE_WORDS = "a prefix would stand before what it tells, and not before the w
 _BARE = "what it puts in stands there unredacted"
 
 ORDERS: Final = (
-    Order("repair_history", "timestamp_prefix", _CONTROL),
-    Order("repair_history", "user_context", _CONTROL),
-    Order(
+    Rule("repair_history", "timestamp_prefix", _CONTROL),
+    Rule("repair_history", "user_context", _CONTROL),
+    Rule(
         "repair_history",
         "restore_interrupted",
         "an answer of which nothing was heard gets words, and it no longer takes that for an empty one",
         lambda step: getattr(step, "show", None) != "heard",
     ),
-    Order(
+    Rule(
         "repair_history",
         "merge_consecutive",
         "an answer that was committed twice is merged with its double before it can see two",
     ),
-    Order(
+    Rule(
         "restore_interrupted",
         "timestamp_prefix",
         _SPOKEN,
         _touches_answers,
     ),
-    Order(
+    Rule(
         "restore_interrupted",
         "user_context",
         _SPOKEN,
         _touches_answers,
     ),
-    Order("restore_interrupted", "merge_consecutive", _LAST_MARK),
-    Order("drop_messages", "merge_consecutive", _LAST_MARK),
-    Order("timestamp_prefix", "merge_consecutive", _LAST_MARK),
-    Order("user_context", "merge_consecutive", _LAST_MARK),
-    Order(
+    Rule("restore_interrupted", "merge_consecutive", _LAST_MARK),
+    Rule("drop_messages", "merge_consecutive", _LAST_MARK),
+    Rule("timestamp_prefix", "merge_consecutive", _LAST_MARK),
+    Rule("user_context", "merge_consecutive", _LAST_MARK),
+    Rule(
         "restore_interrupted",
         "rewrite",
         "it does not find rewritten words in 'original'",
         _touches_answers,
     ),
     *(
-        Order(name, "trim_history", _BUDGET)
+        Rule(name, "trim_history", _BUDGET)
         for name in (
             *("repair_history", "drop_messages", "restore_interrupted", "timestamp_prefix", "user_context"),
             *("merge_consecutive", "restore_history", "inject_summaries", "inject_facts"),
@@ -85,35 +85,33 @@ ORDERS: Final = (
         )
     ),
     *(
-        Order(name, "redact", _BARE)
+        Rule(name, "redact", _BARE)
         for name in (
             *("user_context", "restore_interrupted", "restore_history", "inject_summaries"),
             *("inject_facts", "inject_episodes", "recall"),
         )
     ),
-    Order("repair_history", "restore_history", "turns are told apart by their words, which it puts right"),
-    Order("restore_history", "inject_summaries", "a turn that came back would stand beside its summary"),
-    Order("restore_history", "drop_messages", "what comes back is not dropped again"),
-    Order("restore_history", "restore_interrupted", "an answer that comes back is not told as interrupted"),
-    Order("restore_history", "timestamp_prefix", "what comes back has no prefix"),
-    Order("restore_history", "user_context", "what comes back has no prefix"),
-    Order("restore_history", "merge_consecutive", "turns are told apart before they are merged"),
-    Order("inject_summaries", "merge_consecutive", "turns are told apart before they are merged"),
-    Order("timestamp_prefix", "inject_episodes", _BEFORE_WORDS),
-    Order("user_context", "inject_episodes", _BEFORE_WORDS),
-    Order("timestamp_prefix", "recall", _BEFORE_WORDS),
-    Order("user_context", "recall", _BEFORE_WORDS),
-    Order("timestamp_prefix", "inject_facts", _BEFORE_WORDS),
-    Order("user_context", "inject_facts", _BEFORE_WORDS),
-    Order("inject_facts", "recall", "what is told as a fact would be told as remembered as well"),
-    Order(
+    Rule("repair_history", "restore_history", "turns are told apart by their words, which it puts right"),
+    Rule("restore_history", "inject_summaries", "a turn that came back would stand beside its summary"),
+    Rule("restore_history", "drop_messages", "what comes back is not dropped again"),
+    Rule("restore_history", "restore_interrupted", "an answer that comes back is not told as interrupted"),
+    Rule("restore_history", "timestamp_prefix", "what comes back has no prefix"),
+    Rule("restore_history", "user_context", "what comes back has no prefix"),
+    Rule("restore_history", "merge_consecutive", "turns are told apart before they are merged"),
+    Rule("inject_summaries", "merge_consecutive", "turns are told apart before they are merged"),
+    Rule("timestamp_prefix", "inject_episodes", _BEFORE_WORDS),
+    Rule("user_context", "inject_episodes", _BEFORE_WORDS),
+    Rule("timestamp_prefix", "recall", _BEFORE_WORDS),
+    Rule("user_context", "recall", _BEFORE_WORDS),
+    Rule("timestamp_prefix", "inject_facts", _BEFORE_WORDS),
+    Rule("user_context", "inject_facts", _BEFORE_WORDS),
+    Rule("inject_facts", "recall", "what is told as a fact would be told as remembered as well"),
+    Rule(
         "system_prompt",
         "inject_facts",
         "it tells again what the prompt tells, and leaves out what only a prompt tells that is replaced",
     ),
-    Order(
-        "restore_history", "inject_facts", "turns are told apart by their words, before which it puts more"
-    ),
+    Rule("restore_history", "inject_facts", "turns are told apart by their words, before which it puts more"),
 )
 
 NEEDS: Final = (

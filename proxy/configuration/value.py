@@ -105,14 +105,14 @@ def at_least_one(given: Given) -> Given:
 
 def store_address(given: SecretStr) -> SecretStr:
     """An address for which there is a driver; nothing is connected."""
-    open_store(given.get_secret_value(), deadline=1.0, codec=codec.Identity())  # connects nothing
+    open_store(given.get_secret_value(), deadline=1.0, codec=codec.Plain())  # connects nothing
     return given
 
 
 def archive_address(given: SecretStr) -> SecretStr:
     """An address at which an archive can be kept, or none; nothing is connected."""
     if given.get_secret_value():
-        open_archive(given.get_secret_value(), codec=codec.Identity())
+        open_archive(given.get_secret_value(), codec=codec.Plain())
     return given
 
 

@@ -28,7 +28,7 @@ class Codec(Protocol):
         ...
 
 
-class Identity:
+class Plain:
     """Bytes are kept as they are; those that look marked are marked as plain."""
 
     def encode(self, key: Key, blob: bytes) -> bytes:  # noqa: ARG002 - any key

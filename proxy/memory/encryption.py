@@ -11,7 +11,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from proxy.memory.codec import ENCRYPTED, Identity
+from proxy.memory.codec import ENCRYPTED, Plain
 from proxy.memory.faults import Unreadable
 from proxy.memory.store import Key
 
@@ -33,7 +33,7 @@ class Encryption:
             raise ValueError(f"an encryption key has {KEY_BYTES} bytes, and there is at least one")
         self._keys = {_name(key): key for key in reversed(keys)}
         self._newest = _name(keys[0])
-        self._plain = Identity()
+        self._plain = Plain()
 
     @classmethod
     def parse(cls, text: str) -> "Encryption":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
-from proxy.memory.codec import Codec, Identity
+from proxy.memory.codec import Codec, Plain
 
 _ENCRYPTION: Final = EntryPoint("encryption", "proxy.memory.encryption:Encryption", "turnkeeper.codecs")
 _ADVICE: Final = "make one with: openssl rand -base64 32 | tr +/ -_"
@@ -17,7 +17,7 @@ def codec_of(keys: Sequence[str]) -> Codec:
     """
     given = [key for key in keys if key.strip()]
     if not given:
-        return Identity()
+        return Plain()
     encryption = _loaded()
     try:
         codec: Codec = encryption.parse(",".join(given))

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from proxy.errors import NotFound
 from proxy.memory.archive.archive import Archive
 from proxy.memory.store import Key
-from proxy.page.hearing import Line, lines
+from proxy.page.hearing import HeardLine, lines
 from proxy.page.room import Room
 
 _HERE: Final = "conversations"
@@ -50,7 +50,7 @@ def archive_of(room: Room) -> Archive:
     return archiving.archive
 
 
-def _read_only(heard: Sequence[Line]) -> Sequence[Line]:
+def _read_only(heard: Sequence[HeardLine]) -> Sequence[HeardLine]:
     return [msgspec.structs.replace(line, editable=False) for line in heard]
 
 

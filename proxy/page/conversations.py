@@ -10,7 +10,7 @@ from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.store import UNRENEWED, Key
 from proxy.page import archived
-from proxy.page.hearing import Line, is_as_shown, lines, reworded
+from proxy.page.hearing import HeardLine, is_as_shown, lines, reworded
 from proxy.page.room import Room, redirect
 from proxy.place import identifier
 from proxy.rest.sessions import delete
@@ -72,7 +72,7 @@ async def _shown(room: Room) -> Response:
     )
 
 
-async def _lines(room: Room, key: Key, session: Session, start: int, end: int) -> Sequence[Line]:
+async def _lines(room: Room, key: Key, session: Session, start: int, end: int) -> Sequence[HeardLine]:
     cold = []
     if start < session.moved:
         moved = min(end, session.moved)
@@ -102,7 +102,7 @@ async def _asked_to_edit(room: Room) -> Response:
     return await _edit(room, key, line)
 
 
-async def _edit(room: Room, key: Key, line: Line, *, wordless: bool = False) -> Response:
+async def _edit(room: Room, key: Key, line: HeardLine, *, wordless: bool = False) -> Response:
     status = 400 if wordless else 200
     return await room.page("edit.html", _HERE, status=status, id=key.session, line=line, wordless=wordless)
 
@@ -124,7 +124,7 @@ async def _edited(room: Room) -> Response:
     return redirect(_HERE, key.session)
 
 
-def _says_something(text: str, line: Line) -> bool:
+def _says_something(text: str, line: HeardLine) -> bool:
     """Models refuse a message without words, unless it calls a tool."""
     return bool(text.strip() or line.calls)
 
@@ -139,7 +139,7 @@ async def _read(room: Room, key: Key) -> tuple[Session, int]:
         raise TurnkeeperError("What is held of this conversation cannot be read.") from None
 
 
-def _line(session: Session, position: str) -> Line:
+def _line(session: Session, position: str) -> HeardLine:
     """One that may be edited: older ones are in the cold part, which only grows."""
     place = _position(position, -1) - session.moved
     if not 0 <= place < len(session.entries):

@@ -30,7 +30,7 @@ _ROOMS: Final = frozenset(
 )
 
 
-class Server(Protocol):
+class PageServer(Protocol):
     """What the page needs to know of the server around it."""
 
     phase: str
@@ -69,7 +69,7 @@ class Visits(Protocol):
 class Door:
     """The page's paths. A call never waits for a template engine that nobody needs."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PageServer) -> None:
         self._server = server
         self._house: Visits | None = None
 

@@ -14,7 +14,7 @@ from proxy.memory.speech.wording import imprint
 from proxy.memory.summaries.compaction import corrected
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class HeardLine(msgspec.Struct, frozen=True, kw_only=True):
     """One message. ``lost`` is what was generated and not heard; ``at`` is in seconds since 1970.
 
     ``position`` counts from the conversation's beginning; ``begins_life`` where the engine began to count
@@ -48,10 +48,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 def lines(
     cold: Iterable[bytes], hot: Iterable[Entry], start: int, summaries: Sequence[Segment] = ()
-) -> Sequence[Line]:
+) -> Sequence[HeardLine]:
     """Entries in their order, the first of them at ``start``."""
     older = [msgspec.msgpack.decode(each, type=Entry) for each in cold]
-    shown: list[Line] = []
+    shown: list[HeardLine] = []
     life = older[0].life if older else None
     for entry in (*older, *hot):
         begins = life is not None and entry.life != life
@@ -62,7 +62,7 @@ def lines(
     return shown
 
 
-def is_as_shown(line: Line, shown: str) -> bool:
+def is_as_shown(line: HeardLine, shown: str) -> bool:
     """Whether a line has the wording that somebody saw."""
     return hmac.compare_digest(line.print.encode(), shown.encode())
 
@@ -93,8 +93,8 @@ def as_typed(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> Line:
-    return Line(
+def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> HeardLine:
+    return HeardLine(
         position=position,
         role=entry.role,
         speaker=entry.user or entry.name,

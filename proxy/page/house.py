@@ -11,7 +11,7 @@ from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.memory.faults import StoreError
 from proxy.page import archived, conversations, entrance, health, live, people, playground, turns
-from proxy.page.door import Server
+from proxy.page.door import PageServer
 from proxy.page.paper import Paper
 from proxy.page.room import Path, Room, redirect
 from proxy.page.turnstile import Turnstile
@@ -25,7 +25,7 @@ _MOST_FORM, _MOST_FIELDS = 1_000_000, 40
 class House:
     """The web page as one application behind the door."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PageServer) -> None:
         self._server = server
         self._paper = Paper(server.place)
         # What is looked at must not cost a call its time: one thing at a time, however many people look.

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from proxy.era import Parts
 from proxy.errors import NotFound
-from proxy.page.door import Server
+from proxy.page.door import PageServer
 from proxy.page.paper import GUARDED, Paper, is_step
 from proxy.page.turnstile import Turnstile
 from proxy.page.visitor import Visitor
@@ -22,7 +22,7 @@ from proxy.pipeline import Memory
 class Room(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a page by a visitor who may see it. ``params`` are the path's, decoded."""
 
-    server: Server
+    server: PageServer
     parts: Parts
     paper: Paper
     visitor: Visitor

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.admission.keys import Key, Keys
+from proxy.admission.keys import Access, Keys
 from proxy.errors import Forbidden
 
 SIGNED: Final = "turnkeeper"
@@ -56,7 +56,7 @@ def visitor(headers: Mapping[str, str], keys: Keys) -> Visitor:
     return Visitor(tenant, _token(nonce, keys), nonce=None if known else nonce, keyed=bool(keys))
 
 
-def signed(key: Key, *, now: float) -> str:
+def signed(key: Access, *, now: float) -> str:
     """A cookie for the holder of a key."""
     said = f"{_name(key)}.{int(now) + LASTS}.{secrets.token_hex(16)}"
     return f"{said}.{_mac(key, said)}"
@@ -87,7 +87,7 @@ def _cookies(header: str) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _signed_by(shown: str, keys: Keys) -> Key | None:
+def _signed_by(shown: str, keys: Keys) -> Access | None:
     parts = _SIGNED.fullmatch(shown)
     if parts is None or int(parts[2]) < time.time():
         return None
@@ -98,11 +98,11 @@ def _signed_by(shown: str, keys: Keys) -> Key | None:
     return None
 
 
-def _name(key: Key) -> str:
+def _name(key: Access) -> str:
     return hmac.new(key.digest, b"page: name", sha256).hexdigest()[:16]
 
 
-def _mac(key: Key, said: str) -> str:
+def _mac(key: Access, said: str) -> str:
     return hmac.new(key.digest, b"page: visit " + said.encode(), sha256).hexdigest()
 
 

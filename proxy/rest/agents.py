@@ -54,7 +54,7 @@ class NewEpisode(BaseModel):
         )
 
 
-class Wanted(BaseModel):
+class EpisodesAsked(BaseModel):
     """Which episodes are asked for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +79,7 @@ async def _added(request: Request) -> Response:
 
 async def _recent(request: Request) -> Response:
     episodes, agent = rest.memory_of(request).episodes, _agent(request)
-    wanted = rest.checked_query(Wanted, request)
+    wanted = rest.checked_query(EpisodesAsked, request)
     since = beginning(time.time(), wanted.hours)
     found = await episodes.recent(agent, since=since, limit=wanted.limit, leisure=True)
     # In a thread: it may be long, and callers wait on the loop.

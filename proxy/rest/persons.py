@@ -27,7 +27,7 @@ _WAYS_OUT: Final = (
 )
 
 
-class Asked(BaseModel):
+class SearchAsked(BaseModel):
     """A question about a person; without a person there is no answer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +48,7 @@ def routes() -> list[Route]:
 
 async def _found(request: Request) -> Response:
     finder = rest.archiving_of(request).finder
-    asked = rest.checked(Asked, await rest.content(request))
+    asked = rest.checked(SearchAsked, await rest.content(request))
     person = Owner(request.scope["tenant"], identifier(asked.user) or "")
     query = Query(text=asked.query, now=time.time(), limit=asked.limit)
     return rest.answer({"results": [_told(one) for one in await finder.search(person, query)]})

@@ -16,7 +16,7 @@ from proxy.memory.store import Key
 from proxy.pipeline import Memory
 
 
-class Asked(BaseModel):
+class SummaryAsked(BaseModel):
     """What a client may say when it wants a summary now."""
 
     model_config = ConfigDict(extra="forbid")
@@ -44,7 +44,7 @@ async def _made(request: Request) -> Response:
     memory, key = rest.memory_of(request), _key(request)
     if not memory.recorder.window.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
-    asked = rest.checked(Asked, await rest.content(request) or b"{}")
+    asked = rest.checked(SummaryAsked, await rest.content(request) or b"{}")
     messages = None
     if asked.messages is None:
         await _held(memory, key)

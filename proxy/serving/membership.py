@@ -11,7 +11,7 @@ import msgspec
 
 from proxy.app import App
 from proxy.flight import Line
-from proxy.serving.neighbours import LARGEST, Entered, Forgotten, Looking, Neighbours, Note, Turned
+from proxy.serving.neighbours import LARGEST, Entered, ForgottenNote, Looking, Neighbours, Note, Turned
 from proxy.supersession import Asked
 
 _EVERY: Final = 1.0
@@ -37,7 +37,7 @@ class Membership:
         self._neighbours.listen(self._hear)
         self._app.in_flight.tell = self._entered
         self._app.audience.others = lambda account: self._neighbours.tell(Turned(account))
-        self._app.traces.others = lambda *whose: self._neighbours.insist(Forgotten(*whose))
+        self._app.traces.others = lambda *whose: self._neighbours.insist(ForgottenNote(*whose))
         self._app.place = self._neighbours.place
         while True:
             self._app.metrics.publish()
@@ -64,7 +64,7 @@ class Membership:
     def _hear(self, note: Note) -> None:
         if isinstance(note, Turned):
             self._app.audience.heard(note.account)
-        elif isinstance(note, Forgotten):
+        elif isinstance(note, ForgottenNote):
             self._app.traces.let_go(note.tenant, session=note.session, user=note.user)
         elif isinstance(note, Looking):
             self._app.audience.watched_until = time.monotonic() + _LOOKING_FOR

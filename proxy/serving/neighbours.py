@@ -38,7 +38,7 @@ class Entered(msgspec.Struct, frozen=True, tag="entered"):
     asked: msgspec.Raw
 
 
-class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):
+class ForgottenNote(msgspec.Struct, frozen=True, tag="forgotten"):
     """Nothing may be kept any more of a tenant's session, or of one of its persons."""
 
     tenant: str
@@ -46,7 +46,7 @@ class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):
     user: str | None
 
 
-Note = Turned | Looking | Entered | Forgotten
+Note = Turned | Looking | Entered | ForgottenNote
 Inbox = tuple[socket.socket, socket.socket]
 """The end that its owner reads, and the one that everybody writes to."""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxy.telemetry.account import Account
-from proxy.telemetry.log import Entry
+from proxy.telemetry.log import LogEntry
 
 _MOST_NAMED = 10
 _LONGEST = 300
@@ -18,7 +18,7 @@ def told(account: Account, reason: str | None, words: Mapping[str, str]) -> None
     level = logging.WARNING if failed else logging.INFO
     if _log.isEnabledFor(level):
         why = {"reason": reason[:_LONGEST]} if failed and reason else {}
-        _log.log(level, Entry(f"turn {account.state}", {**fields_of(account), **why, **words}))
+        _log.log(level, LogEntry(f"turn {account.state}", {**fields_of(account), **why, **words}))
 
 
 def fields_of(account: Account) -> dict[str, Any]:

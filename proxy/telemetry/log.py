@@ -21,7 +21,7 @@ _PATIENCE: Final = 1.0
 _A_MOMENT: Final = 0.05
 
 
-class Entry:
+class LogEntry:
     """A message with fields of its own, which a machine reads apart and people read in one line."""
 
     def __init__(self, message: str, fields: dict[str, Any]) -> None:
@@ -32,12 +32,12 @@ class Entry:
         return " ".join([self.message, *(f"{name}={_shown(value)}" for name, value in self.fields.items())])
 
 
-class Lines(logging.Formatter):
+class JsonLines(logging.Formatter):
     """Each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Its time (UTC), level, logger and message, then the fields that it has."""
-        entry = record.msg if isinstance(record.msg, Entry) else None
+        entry = record.msg if isinstance(record.msg, LogEntry) else None
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -124,7 +124,7 @@ class _Forking(_Straight):
 
 def _writer(stream: TextIO, form: Format, kind: type[_Straight] = _Straight) -> logging.Handler:
     writer = kind(stream)
-    writer.setFormatter(Lines() if form == "json" else _Text(_TEXT))
+    writer.setFormatter(JsonLines() if form == "json" else _Text(_TEXT))
     return writer
 
 

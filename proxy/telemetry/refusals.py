@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from typing import Final
 
-from proxy.telemetry.log import Entry
+from proxy.telemetry.log import LogEntry
 
 _EVERY: Final = 60.0
 _log = logging.getLogger("turnkeeper")
@@ -30,7 +30,7 @@ class Refusals:
             self._next.cancel()
             self._next = None
         for code, count in self._counts.items():
-            _log.warning(Entry("requests refused", {"code": code, "count": count}))
+            _log.warning(LogEntry("requests refused", {"code": code, "count": count}))
         self._counts.clear()
 
     def _again(self) -> None:

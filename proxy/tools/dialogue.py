@@ -12,7 +12,7 @@ _WITHIN = 2.0
 """For how many seconds a caller may wait for the calls of one round."""
 
 
-class Heard(Protocol):
+class HeardRound(Protocol):
     """One round as it was heard: what was said in it, what is to be carried out, and what it took.
 
     ``calls`` are ours to carry out before the model goes on, ``aside`` ours that were called beside the
@@ -81,7 +81,7 @@ class Dialogue:
         """Whether the client gets another answer than this."""
         return self._speaker is not None and self._speaker is not speaker
 
-    async def carry_on(self, heard: Heard) -> None:
+    async def carry_on(self, heard: HeardRound) -> None:
         """What was called is carried out, and told to whoever is asked next."""
         async with self._carrying:
             calls = [
@@ -92,7 +92,7 @@ class Dialogue:
             self.usages += [heard.usage] if heard.usage else []
             self.rounds += 1
 
-    async def carry_aside(self, heard: Heard, speaker: object) -> None:
+    async def carry_aside(self, heard: HeardRound, speaker: object) -> None:
         """What was called beside the client's own calls is carried out, and told to nobody."""
         async with self._carrying:
             self.leave_to(speaker)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from proxy.answer.framing import Framing
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.tools.completed import Completed
-from proxy.tools.dialogue import Dialogue, Heard
+from proxy.tools.dialogue import Dialogue, HeardRound
 from proxy.tools.streamed import Streamed
 from proxy.upstream import Headers, Response, is_stream, read_all
 
@@ -100,7 +100,7 @@ class Rounds:
                 return shown
         return b""
 
-    async def _carry_on(self, heard: Heard, *, ended: bool) -> None:
+    async def _carry_on(self, heard: HeardRound, *, ended: bool) -> None:
         """Asks again where our tools were called alone; else the answer ends here.
 
         What is called beside the client's own calls is carried out before they go out: whoever has them may

@@ -25,7 +25,7 @@ _MOST_BYTES = 16_000_000
 _MOST_SESSIONS = 1000
 
 
-class Keeping(msgspec.Struct, frozen=True):
+class Retention(msgspec.Struct, frozen=True):
     """How many turns are kept, and whether what was said in them is."""
 
     turns: int = 0
@@ -42,7 +42,7 @@ class Traces:
         self.hour = Hour()
         self.feed = Feed()
         self.others: Callable[[str, str | None, str | None], None] | None = None
-        self.keeping = Keeping()
+        self.keeping = Retention()
         self._gone = Gone()
         self._numbers = itertools.count(1)
         self._ring: deque[Trace] = deque()
@@ -56,7 +56,7 @@ class Traces:
         """Whoever looks calls ``settle`` first: it puts in what has ended by then."""
         self._settle = settle
 
-    def keep(self, keeping: Keeping) -> None:
+    def keep(self, keeping: Retention) -> None:
         """From now on more is kept, or less; what is too much goes at once."""
         self.keeping = keeping
         held = list(self._ring)

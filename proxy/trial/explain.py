@@ -21,7 +21,7 @@ from proxy.session import Identity
 from proxy.trial import disclosure
 from proxy.trial.explanation import Change, Destination, Explanation, Read, Step, Whose
 from proxy.trial.stripping import stripped
-from proxy.turn import Request
+from proxy.turn import Posted
 from proxy.wire import Call
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -40,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     sent: bytes
 
 
-async def remembering(request: Request, pipeline: Pipeline, now: float) -> Explanation:
+async def remembering(request: Posted, pipeline: Pipeline, now: float) -> Explanation:
     """What would become of a request that comes at ``now``, with all that memory tells of it, as in a turn.
 
     Raises what ``of`` does.
@@ -58,7 +58,7 @@ async def remembering(request: Request, pipeline: Pipeline, now: float) -> Expla
     )
 
 
-def of(request: Request, pipeline: Pipeline, now: float, *, remembers: bool = False) -> Explanation:
+def of(request: Posted, pipeline: Pipeline, now: float, *, remembers: bool = False) -> Explanation:
     """What would become of a request that comes at ``now``, in seconds since 1970, were nothing remembered.
 
     ``remembers`` is whether something is, though not by this pipeline. Raises RequestError for one that a
@@ -67,7 +67,7 @@ def of(request: Request, pipeline: Pipeline, now: float, *, remembers: bool = Fa
     return explain(*_read(request, pipeline), pipeline, now, remembers=remembers)
 
 
-def _read(request: Request, pipeline: Pipeline) -> tuple[Call, Identity]:
+def _read(request: Posted, pipeline: Pipeline) -> tuple[Call, Identity]:
     call = wire.read(request.body, request.headers, request.query)
     who = session.of(call, pipeline.places, request.tenant)
     if pipeline.places.proof:

@@ -7,12 +7,12 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from proxy.errors import RequestError
-from proxy.turn import Request
+from proxy.turn import Posted
 
 _FORM = 'write a request\'s body, or {"headers": {…}, "path": "…", "body": {…}}'
 
 
-def request(data: bytes, headers: Mapping[str, str], tenant: str = "default") -> Request:
+def request(data: bytes, headers: Mapping[str, str], tenant: str = "default") -> Posted:
     """The request that a file holds; ``headers``, in lower case, go before those of the file.
 
     Raises RequestError.
@@ -21,7 +21,7 @@ def request(data: bytes, headers: Mapping[str, str], tenant: str = "default") ->
     named = {**_headers(wrapped.get("headers", {})), **headers}
     query = dict(parse_qsl(_query(wrapped.get("path", "/"))))
     body = bytes(wrapped["body"]) if "body" in wrapped else data
-    return Request(headers=named, query=query, body=body, tenant=tenant)
+    return Posted(headers=named, query=query, body=body, tenant=tenant)
 
 
 def header(given: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.configuration.load import load
 from proxy.errors import ConfigError
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.sealing import codec_of
 from tests.proxy_server import ProxyServer
 
@@ -66,6 +66,6 @@ def test_without_the_extra_the_fault_says_what_to_install(monkeypatch: pytest.Mo
     for name in [name for name in sys.modules if name.startswith("proxy.memory.encryption")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    assert isinstance(codec_of(["", " "]), Identity)
+    assert isinstance(codec_of(["", " "]), Plain)
     with pytest.raises(ValueError, match=r"turnkeeper\[encryption\]"):
         codec_of([OLD])

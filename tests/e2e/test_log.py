@@ -18,7 +18,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from proxy.telemetry.log import Entry, logging_to
+from proxy.telemetry.log import LogEntry, logging_to
 from tests.fake_upstream import CLOSE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.memory.redis_server import free_port
 from tests.proxy_server import CONFIG, ProxyServer
@@ -230,7 +230,7 @@ def test_a_port_that_is_taken_is_told_instead_of_a_greeting(tmp_path: Path) -> N
     ("value", "shown"), [("a b", '"a b"'), ("a\nb", '"a\\nb"'), ("", '""'), (1.5, "1.5"), ("é", "é")]
 )
 def test_a_value_stays_on_its_line(value: object, shown: str) -> None:
-    assert str(Entry("said", {"x": value})) == f"said x={shown}"
+    assert str(LogEntry("said", {"x": value})) == f"said x={shown}"
 
 
 def test_a_reader_who_stalls_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def held(url: str) -> int:
     """How many sessions there are."""
 
     async def counted() -> int:
-        store = open_store(url, deadline=5, codec=codec.Identity())
+        store = open_store(url, deadline=5, codec=codec.Plain())
         try:
             return len(await store.list("default"))
         finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.encryption import Encryption
 from proxy.memory.guard import Guard
 from proxy.memory.open import open_store
@@ -108,7 +108,7 @@ async def reopen(request: pytest.FixtureRequest, driver: str) -> AsyncIterator[O
 
     def open_again() -> Store:
         sealed = driver in SEALED
-        store = open_store(url, deadline=1.0, codec=Encryption([bytes(32)]) if sealed else Identity())
+        store = open_store(url, deadline=1.0, codec=Encryption([bytes(32)]) if sealed else Plain())
         opened.append(Guard(store, patience=1.0) if sealed else store)
         return opened[-1]
 

@@ -11,12 +11,12 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Gone, Meaning, Query
-from proxy.memory.archive.engine import Engine, Work
+from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Meaning, Query, Removed
+from proxy.memory.archive.database import Database, Work
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, first
-from proxy.memory.codec import Codec, Identity
+from proxy.memory.codec import Codec, Plain
 from proxy.memory.encryption import Encryption
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session
@@ -43,7 +43,7 @@ DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Awaitable[str]]] = {
 async def archive(request: pytest.FixtureRequest) -> AsyncIterator[Archive]:
     url = await DRIVERS[request.param](request)
     sealed = request.param.startswith("sealed")
-    opened = open_archive(url, codec=Encryption([bytes(32)]) if sealed else Identity())
+    opened = open_archive(url, codec=Encryption([bytes(32)]) if sealed else Plain())
     yield opened
     await opened.aclose()
 
@@ -238,7 +238,7 @@ async def as_it_was(archive: Archive) -> None:
     """Every text is indexed as words were told apart before, and otherwise than now."""
     aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
     assert isinstance(archive, SqlArchive)
-    await archive._engine.write(lambda: first(aged, {}))
+    await archive._database.write(lambda: first(aged, {}))
 
 
 async def test_what_was_indexed_in_an_older_way_is_indexed_anew(archive: Archive):
@@ -423,7 +423,7 @@ async def test_what_was_replaced_is_not_opened_to_tell_what_is_known(archive: Ar
         await archive.add_fact(ANN, fact)
     assert isinstance(archive, SqlArchive)
     reading = Reading(archive._shelf.codec)
-    looked = SqlArchive(archive._engine, msgspec.structs.replace(archive._shelf, codec=reading))
+    looked = SqlArchive(archive._database, msgspec.structs.replace(archive._shelf, codec=reading))
     assert [fact.id for fact in await looked.facts(ANN, now=NOW)] == ["f8"]
     assert reading.opened == 1
     assert len(await looked.facts(ANN, now=NOW, superseded=True)) == 9
@@ -459,16 +459,16 @@ async def test_what_has_expired_goes_for_good_a_few_at_a_time(archive: Archive):
 
 
 class Counting:
-    """An engine that counts of how many statements each work consists."""
+    """A database that counts of how many statements each work consists."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self.asked = engine, 0
+    def __init__(self, database: Database) -> None:
+        self._database, self.asked = database, 0
 
     def __getattr__(self, name: str):
-        return getattr(self._engine, name)
+        return getattr(self._database, name)
 
     async def write(self, work: Work[T]) -> T:
-        return await self._engine.write(partial(self._counted, work))
+        return await self._database.write(partial(self._counted, work))
 
     def _counted(self, work: Work[T]) -> Steps[T]:
         steps, rows, self.asked = work(), None, 0
@@ -486,7 +486,7 @@ async def test_many_that_have_expired_go_in_as_few_statements_as_one(archive: Ar
     for number in range(9):
         fact = Fact(id=f"f{number}", text=f"Fact {number}.", created=NOW - 9, expires=NOW - 1)
         await archive.add_fact(ANN, fact)
-    counting = Counting(archive._engine)
+    counting = Counting(archive._database)
     counted = SqlArchive(counting, archive._shelf)
     asked = {await counted.expire(now=NOW, limit=limit): counting.asked for limit in (1, 8)}
     assert asked[8] == asked[1]
@@ -525,13 +525,13 @@ async def test_a_person_is_forgotten_and_nobody_else(archive: Archive):
     await archive.keep(Key("acme", "bobs"), session("My dog is Max.", user="bob"), mark=NOW)
     await archive.keep(Key("other", "call"), session("My dog is Ada."), mark=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW))
-    assert await archive.forget(ANN, at=NOW + 1) == Gone(turns=1, facts=1)
+    assert await archive.forget(ANN, at=NOW + 1) == Removed(turns=1, facts=1)
     assert await archive.turns(ANN) == [] == await archive.facts(ANN, now=NOW)
     assert await asked(archive, "dog") == []
     assert await kept(archive) == []
     assert await asked(archive, "dog", BOB) == ["My dog is Max."]
     assert await kept(archive, Key("other", "call")) == ["My dog is Ada."]
-    assert await archive.forget(ANN, at=NOW + 1) == Gone()
+    assert await archive.forget(ANN, at=NOW + 1) == Removed()
 
 
 async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive: Archive):
@@ -589,7 +589,7 @@ async def test_who_was_forgotten_is_told(archive: Archive):
 async def test_what_a_forgotten_person_said_in_anothers_session_goes(archive: Archive):
     bobs = msgspec.structs.replace(entries("My dog is Max.")[0], user="bob", turn=1)
     await archive.keep(KEY, session(entries=(*entries("My dog is Rex."), bobs)), mark=NOW)
-    assert await archive.forget(BOB, at=NOW) == Gone(turns=1)
+    assert await archive.forget(BOB, at=NOW) == Removed(turns=1)
     assert await kept(archive) == ["My dog is Rex."]
     assert await asked(archive, "dog") == ["My dog is Rex."]
 
@@ -763,7 +763,7 @@ async def vectors_left(archive: Archive) -> int:
         return (yield from first(Statement("SELECT COUNT(*) FROM turnkeeper_vectors"), {}))
 
     assert isinstance(archive, SqlArchive)
-    return await archive._engine.read(count)
+    return await archive._database.read(count)
 
 
 async def test_a_session_is_read_in_parts_and_found_by_its_name(archive: Archive):

@@ -189,7 +189,7 @@ async def carried_out(archive: Archive, *statements: str) -> None:
             yield from asked(Statement(statement), {})
 
     assert isinstance(archive, SqlArchive)
-    await archive._engine.write(work)
+    await archive._database.write(work)
 
 
 async def as_it_was_written(archive: Archive) -> None:

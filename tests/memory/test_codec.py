@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.codec import ENCRYPTED, Identity
+from proxy.memory.codec import ENCRYPTED, Plain
 from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError
 from proxy.memory.store import Key
@@ -16,18 +16,18 @@ BLOBS = st.binary(max_size=40) | st.builds(bytes.__add__, MARKS, st.binary(max_s
 
 
 @given(key=KEYS, blob=BLOBS)
-@pytest.mark.parametrize("codec", [Identity(), Encryption([NEW, OLD])], ids=["identity", "encryption"])
+@pytest.mark.parametrize("codec", [Plain(), Encryption([NEW, OLD])], ids=["identity", "encryption"])
 def test_what_was_encoded_is_decoded(codec, key: Key, blob: bytes):
     assert codec.decode(key, codec.encode(key, blob)) == blob
 
 
 @given(key=KEYS, blob=BLOBS)
 def test_what_was_written_plainly_is_read_when_encryption_is_on(key: Key, blob: bytes):
-    assert Encryption([NEW]).decode(key, Identity().encode(key, blob)) == blob
+    assert Encryption([NEW]).decode(key, Plain().encode(key, blob)) == blob
 
 
 def test_ordinary_bytes_are_kept_as_they_are():
-    assert Identity().encode(KEY, b"\x80") == b"\x80"
+    assert Plain().encode(KEY, b"\x80") == b"\x80"
 
 
 def test_what_is_encrypted_shows_nothing_and_never_twice_the_same():
@@ -76,12 +76,12 @@ def test_a_blob_that_was_altered_or_cut_is_refused(data: st.DataObject):
 
 def test_encryption_that_was_switched_off_is_named():
     with pytest.raises(StoreError, match="no key was given"):
-        Identity().decode(KEY, Encryption([NEW]).encode(KEY, b"x"))
+        Plain().decode(KEY, Encryption([NEW]).encode(KEY, b"x"))
 
 
 def test_no_error_shows_a_key_or_what_was_encrypted():
     blob = Encryption([NEW]).encode(KEY, b"4711")
-    for codec in (Encryption([OTHER]), Identity()):
+    for codec in (Encryption([OTHER]), Plain()):
         with pytest.raises(StoreError) as raised:
             codec.decode(KEY, blob)
         assert not {"4711", NEW.hex(), OTHER.hex()} & set(str(raised.value).split())

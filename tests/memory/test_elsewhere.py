@@ -33,7 +33,7 @@ async def process(path: Path) -> AsyncIterator[tuple[Store, Archive, Elsewhere]]
     """A store and an archive on one file, as one server has them."""
     elsewhere = Elsewhere(path)
     store = SqliteStore(path, deadline=5, elsewhere=elsewhere)
-    archive = open_archive(f"sqlite:{path}", codec=codec.Identity(), elsewhere=elsewhere)
+    archive = open_archive(f"sqlite:{path}", codec=codec.Plain(), elsewhere=elsewhere)
     await archive.ping()
     try:
         yield store, archive, elsewhere
@@ -66,7 +66,7 @@ async def test_facts_that_nobody_else_can_have_written_are_not_read_again(tmp_pa
             await put(store, KEYS[0], blob)
             await asyncio.sleep(SETTLED)
         assert archive.facts_at_once(ANN, now=1.0) == []
-        archive._engine.at_once = None
+        archive._database.at_once = None
         assert archive.facts_at_once(ANN, now=1.0) == []
         await asyncio.sleep(SETTLED)
         await put(store, KEYS[0], b"3")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError, Unread
@@ -80,7 +80,7 @@ async def test_what_may_be_over_later_is_told_before_what_will_not(first: bool) 
 
 
 def memory() -> Store:
-    return open_store("memory:", deadline=1, codec=Identity())
+    return open_store("memory:", deadline=1, codec=Plain())
 
 
 def said(text: str, user: str) -> Entry:

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from proxy.memory import open as opening
-from proxy.memory.codec import ENCRYPTED, Identity
+from proxy.memory.codec import ENCRYPTED, Plain
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def opened(url: str) -> object:
-    return open_store(url, deadline=0.05, codec=Identity())
+    return open_store(url, deadline=0.05, codec=Plain())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
@@ -53,7 +53,7 @@ async def test_an_export_has_what_each_of_several_places_holds() -> None:
 @pytest.mark.parametrize("session", [False, True])
 async def test_a_place_that_cannot_be_scrubbed_holds_up_no_other(tmp_path: Path, session: bool):
     path = tmp_path / "s.db"
-    store = open_store(f"sqlite:{path}", deadline=1, codec=Identity())
+    store = open_store(f"sqlite:{path}", deadline=1, codec=Plain())
     words = Entry(role="user", turn=0, content="My scarecrow is called Ferdinand.")
     await store.write(KEY, encode(Session(entries=(words,), user="ann")), version=0, ttl=60)
     people = People((Unscrubbed(), HeldSessions(store, file=path)))

@@ -22,7 +22,7 @@ WORDS = st.sampled_from(["Hi", "Yes", "Book a table.", "For two."])
 
 
 def memory() -> Store:
-    return open_store("memory:", deadline=1, codec=codec.Identity())
+    return open_store("memory:", deadline=1, codec=codec.Plain())
 
 
 class Remote:

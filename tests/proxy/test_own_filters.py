@@ -12,7 +12,7 @@ from proxy import assembly
 from proxy.configuration.load import faults, load
 from proxy.errors import ConfigError, TurnkeeperError
 from proxy.trial import explain
-from proxy.turn import Request
+from proxy.turn import Posted
 from tests.conversations import messages_of
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -257,7 +257,7 @@ ASKED = {"model": "m", "messages": [{"role": "user", "content": "Wait"}]}
 
 def explained(config):
     pipeline = assembly.pipelines(load(config, {}), {})["default"]
-    request = Request(headers={}, query={}, body=json.dumps(ASKED).encode(), tenant="default")
+    request = Posted(headers={}, query={}, body=json.dumps(ASKED).encode(), tenant="default")
     return explain.of(request, pipeline, 0)
 
 

@@ -54,7 +54,7 @@ async def texts(store: Store, key: Key = KEY) -> list[Any]:
 
 
 def memory() -> Store:
-    return open_store("memory:", deadline=1, codec=codec.Identity())
+    return open_store("memory:", deadline=1, codec=codec.Plain())
 
 
 def test_turns_are_written_in_their_order() -> None:

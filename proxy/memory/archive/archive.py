@@ -92,7 +92,7 @@ class Unmeant(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None
 
 
-class Gone(NamedTuple):
+class Removed(NamedTuple):
     """How many turns and facts of a person were removed."""
 
     turns: int = 0
@@ -171,7 +171,7 @@ class Archive(Protocol):
         """What is kept of a session, in order, from the turn at index ``start`` on."""
         ...
 
-    async def forget(self, person: Owner, *, at: float) -> Gone:
+    async def forget(self, person: Owner, *, at: float) -> Removed:
         """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on."""
         ...
 

@@ -2,7 +2,7 @@
 
 import time
 
-from proxy.memory.archive.archive import Buried, Gone
+from proxy.memory.archive.archive import Buried, Removed
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.statements import (
@@ -33,13 +33,13 @@ from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, DELETION_KEPT, Key
 
 
-def forget(person: Owner, *, at: float) -> Steps[Gone]:
+def forget(person: Owner, *, at: float) -> Steps[Removed]:
     """As the archive's ``forget``."""
     tenant = {"tenant": stored(person.tenant)}
     yield from asked(ENTOMB, {**tenant, "kind": PERSON, "name": stored(person.person), "at": at})
     owner = yield from owner_of(person)
     if owner is None:
-        return Gone()
+        return Removed()
     theirs = {"owner": owner}
     # A fact before its passage, as wherever facts change: of two who lock them crosswise one is refused.
     facts = yield from asked(FORGET_FACTS, theirs)
@@ -48,7 +48,7 @@ def forget(person: Owner, *, at: float) -> Steps[Gone]:
     turns = yield from asked(FORGET_TURNS, theirs)
     yield from asked(FORGET_TALKS, tenant)
     yield from asked(NO_PERSON, theirs)
-    return Gone(turns=len(turns), facts=len(facts))
+    return Removed(turns=len(turns), facts=len(facts))
 
 
 def forget_session(key: Key, *, at: float) -> Steps[int]:

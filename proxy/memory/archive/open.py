@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.database import Database
 from proxy.memory.archive.dialect import POSTGRES, SQLITE
-from proxy.memory.archive.engine import Engine
 from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.lexicon import Lexicon
 from proxy.memory.archive.shelf import Shelf
@@ -16,8 +16,8 @@ from proxy.memory.sql.elsewhere import Elsewhere
 
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 _GROUP: Final = "turnkeeper.archives"
-_POSTGRES: Final = EntryPoint("postgresql", "proxy.memory.archive.postgres:PostgresEngine", _GROUP)
-_SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteEngine", _GROUP)
+_POSTGRES: Final = EntryPoint("postgresql", "proxy.memory.archive.postgres:PostgresDatabase", _GROUP)
+_SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteDatabase", _GROUP)
 
 
 def is_archive(url: str) -> bool:
@@ -32,20 +32,20 @@ def open_archive(url: str, *, codec: Codec, elsewhere: Elsewhere | None = None) 
     without the address: it may hold a password.
     """
     shelf = Shelf(codec, Lexicon(codec.derived(b"index")), SQLITE if _is_file(url) else POSTGRES)
-    return SqlArchive(_engine(url, elsewhere), shelf, Latest(elsewhere))
+    return SqlArchive(_database(url, elsewhere), shelf, Latest(elsewhere))
 
 
-def _engine(url: str, elsewhere: Elsewhere | None) -> Engine:
+def _database(url: str, elsewhere: Elsewhere | None) -> Database:
     if not is_archive(url):
         raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
     if _is_file(url):
         path = url.removeprefix("sqlite:")
         if not path or path.startswith("//") or "\0" in path:
             raise ValueError("write sqlite:PATH, such as sqlite:archive.db or sqlite:/data/archive.db")
-        sqlite: Engine = _SQLITE.load()(Path(path), elsewhere)
+        sqlite: Database = _SQLITE.load()(Path(path), elsewhere)
         return sqlite
     try:
-        postgres: Engine = _POSTGRES.load()(url)
+        postgres: Database = _POSTGRES.load()(url)
     except ModuleNotFoundError as error:
         raise ValueError(
             f"postgresql: needs the module {error.name}; install turnkeeper[postgres]"

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 from typing import Final, TypeVar
 
-from proxy.memory.archive.engine import Work
+from proxy.memory.archive.database import Work
 from proxy.memory.archive.steps import Rows, Steps
 from proxy.memory.faults import StoreError
 from proxy.memory.sql.pool import Connection, Pool
@@ -19,7 +19,7 @@ _VACUUM: Final = 1800.0
 _TABLES: Final = ("sessions", "cold", "turns", "passages", "vectors", "facts", "talks", "people")
 
 
-class PostgresEngine:
+class PostgresDatabase:
     """Each work is one transaction on a connection of the archive's own pool."""
 
     def __init__(self, url: str) -> None:

@@ -36,7 +36,7 @@ class Passage(msgspec.Struct, frozen=True):
     terms: str
 
 
-class Question(msgspec.Struct, frozen=True):
+class Lookup(msgspec.Struct, frozen=True):
     """What is asked: its words as terms, the times that it speaks of, and when it was asked."""
 
     groups: Groups
@@ -49,7 +49,7 @@ Worths = dict[int, float]
 """By passage, what it is worth by its own words: about 1 for one that holds every word of the question."""
 
 
-def worths(question: Question, passages: Collection[Passage], owned: int) -> Worths:
+def worths(question: Lookup, passages: Collection[Passage], owned: int) -> Worths:
     """What each passage is worth by itself; ``owned`` is how many passages their owner has in all."""
     places = {term: place for place, group in enumerate(question.groups) for term in group}
     held = {one.id: _held(one.terms.split(), places) for one in passages}
@@ -59,7 +59,7 @@ def worths(question: Question, passages: Collection[Passage], owned: int) -> Wor
     return {id_: _worth(one, weights, usual) / best for id_, one in held.items()}
 
 
-def ranked(question: Question, passages: Collection[Passage], own: Mapping[int, float]) -> list[Ranked]:
+def ranked(question: Lookup, passages: Collection[Passage], own: Mapping[int, float]) -> list[Ranked]:
     """The passages, best first, each with its worth: its own, a share of its neighbours', and its time's."""
     there = {(one.talk, one.place): own[one.id] for one in passages if one.id in own}
     whole = [(_whole(question, one, own.get(one.id, 0.0), there), one) for one in passages]
@@ -92,7 +92,7 @@ def _worth(held: _Held, weights: Sequence[float], usual: float) -> float:
     return sum(weights[place] * n * (_SATURATION + 1) / (n + spread) for place, n in counts.items())
 
 
-def _whole(question: Question, one: Passage, own: float, there: Mapping[tuple[int, int], float]) -> float:
+def _whole(question: Lookup, one: Passage, own: float, there: Mapping[tuple[int, int], float]) -> float:
     worth = own
     if one.talk:
         around = (share * there.get((one.talk, one.place + step), 0.0) for step, share in _NEIGHBOURS)

@@ -8,7 +8,7 @@ from proxy.memory.archive.archive import Chunk, Fact, Found, Meaning, Query
 from proxy.memory.archive.dialect import listed
 from proxy.memory.archive.meanings import alike
 from proxy.memory.archive.moments import Span, spans
-from proxy.memory.archive.ranking import Passage, Question, Ranked, Worths, ranked, worths
+from proxy.memory.archive.ranking import Lookup, Passage, Ranked, Worths, ranked, worths
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.statements import DOCUMENT, DURING, FACT, OWNED, TURN
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
@@ -35,7 +35,7 @@ def search(shelf: Shelf, person: Owner, query: Query) -> Steps[list[Found]]:
     times = spans(text, query.now, query.zone)
     found: list[Ranked] = []
     for whose in (person, Owner(person.tenant)):
-        question = Question(shelf.lexicon.asked(whose, stems), times if whose.person else (), query.now)
+        question = Lookup(shelf.lexicon.asked(whose, stems), times if whose.person else (), query.now)
         found += yield from _owned(shelf, whose, question, query.meaning)
     weighed = ((worth * _WORTH[one.kind], one) for worth, one in found if worth > 0)
     best = sorted(weighed, key=lambda pair: -pair[0])
@@ -53,7 +53,7 @@ def _answers(shelf: Shelf, person: Owner, best: list[Ranked], query: Query) -> S
     return answers[: query.limit]
 
 
-def _owned(shelf: Shelf, whose: Owner, question: Question, meaning: Meaning | None) -> Steps[list[Ranked]]:
+def _owned(shelf: Shelf, whose: Owner, question: Lookup, meaning: Meaning | None) -> Steps[list[Ranked]]:
     owner = yield from owner_of(whose)
     if owner is None or not (question.groups or question.spans or meaning):
         return []
@@ -83,7 +83,7 @@ def _best(own: Worths) -> list[int]:
     return sorted(own, key=own.__getitem__, reverse=True)[:_WITH_NEIGHBOURS]
 
 
-def _candidates(shelf: Shelf, owner: int, question: Question) -> Steps[dict[int, Passage]]:
+def _candidates(shelf: Shelf, owner: int, question: Lookup) -> Steps[dict[int, Passage]]:
     passages: dict[int, Passage] = {}
     if question.groups:
         terms = shelf.dialect.any_of(term for group in question.groups for term in group)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive.engine import Work
+from proxy.memory.archive.database import Work
 from proxy.memory.archive.steps import Rows, Steps
 from proxy.memory.faults import StoreError
 from proxy.memory.sql import wal
@@ -27,7 +27,7 @@ _MOST_READING: Final = 64
 _MERGED_AT_ONCE: Final = 500
 
 
-class SqliteEngine:
+class SqliteDatabase:
     """Writes on a thread of its own, in batches; reads on two others, beside the loop."""
 
     def __init__(self, path: Path, elsewhere: Elsewhere | None = None) -> None:

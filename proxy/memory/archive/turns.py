@@ -24,7 +24,7 @@ from proxy.memory.archive.statements import (
     TURNS_OF,
 )
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
-from proxy.memory.archive.welcome import Part, welcome
+from proxy.memory.archive.welcome import Share, welcome
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.sql.statement import shown, stored, whose
@@ -155,7 +155,7 @@ def _between(session: Session, moved: Sequence[Entry], *, last: bool) -> dict[st
     return {"life": begin.life, "turn": begin.turn, "until": end["life"], "before": end["turn"]}
 
 
-def _renew(shelf: Shelf, talk: _Talk, parts: Sequence[Part | None], start: int, rows: Rows) -> Steps[None]:
+def _renew(shelf: Shelf, talk: _Talk, parts: Sequence[Share | None], start: int, rows: Rows) -> Steps[None]:
     """Puts entries in the place of those rows; what is no longer among them goes."""
     kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
     put = yield from _put(shelf, talk, parts, start, {name: one[1] for name, one in kept.items()})
@@ -164,7 +164,7 @@ def _renew(shelf: Shelf, talk: _Talk, parts: Sequence[Part | None], start: int, 
 
 
 def _put(
-    shelf: Shelf, talk: _Talk, parts: Sequence[Part | None], start: int, kept: dict[_Place, bytes]
+    shelf: Shelf, talk: _Talk, parts: Sequence[Share | None], start: int, kept: dict[_Place, bytes]
 ) -> Steps[set[_Place]]:
     put = set()
     talk = talk._replace(others=(yield from _others(talk, parts)))
@@ -174,7 +174,7 @@ def _put(
     return put
 
 
-def _others(talk: _Talk, parts: Sequence[Part | None]) -> Steps[dict[str, int]]:
+def _others(talk: _Talk, parts: Sequence[Share | None]) -> Steps[dict[str, int]]:
     names = {name for part in parts if part for name in (talk.named(part.entry), part.guest) if name}
     numbers = {}
     for name in sorted(names):
@@ -182,7 +182,7 @@ def _others(talk: _Talk, parts: Sequence[Part | None]) -> Steps[dict[str, int]]:
     return numbers
 
 
-def _placed(parts: Sequence[Part | None], start: int) -> Iterator[tuple[_Place, int, Part]]:
+def _placed(parts: Sequence[Share | None], start: int) -> Iterator[tuple[_Place, int, Share]]:
     counted: Counter[tuple[int, int, str]] = Counter()
     for ordinal, part in enumerate(parts, start):
         if part is not None:
@@ -192,7 +192,7 @@ def _placed(parts: Sequence[Part | None], start: int) -> Iterator[tuple[_Place, 
 
 
 def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it stands
-    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, part: Part, known: bytes | None
+    shelf: Shelf, talk: _Talk, place: _Place, ordinal: int, part: Share, known: bytes | None
 ) -> Steps[None]:
     entry, guest = part
     speaker = talk.others.get(talk.named(entry) or "")

@@ -11,14 +11,14 @@ from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """An entry, and whose it is to find, where that is another than the session's person."""
 
     entry: Entry
     guest: str | None
 
 
-def welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[Part | None]]:
+def welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[Share | None]]:
     """The entries with ``None`` for those of a forgotten person or session; each turn is whole."""
     names = {entry.user for entry in entries if entry.user} | ({session.user} if session.user else set())
     buried = {}
@@ -29,11 +29,11 @@ def welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[
         owners = buried[session.user]
     else:
         owners = yield from buried_at(key.tenant, STRANGERS, key.session)
-    parts = map(Part, entries, guests(session, entries))
+    parts = map(Share, entries, guests(session, entries))
     return [_welcomed(part, buried, whole, owners) for part in parts]
 
 
-def _welcomed(part: Part, buried: Mapping[str, float], *forgotten: float) -> Part | None:
+def _welcomed(part: Share, buried: Mapping[str, float], *forgotten: float) -> Share | None:
     """What was answered to a forgotten person stays in the session of another, and is found by nobody."""
     entry, guest = part
     if _is_refused(entry, buried.get(entry.user or "", 0.0), *forgotten):

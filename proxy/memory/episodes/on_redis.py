@@ -2,7 +2,7 @@
 
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.episodes.shelf import Shelf
+from proxy.memory.episodes.shelf import EpisodeShelf
 from proxy.memory.redis.address import Address
 from proxy.memory.redis.client import clients
 from proxy.memory.redis.link import Link
@@ -47,5 +47,5 @@ class RedisEpisodes:
         """Closes its connections."""
         await self._link.aclose()
 
-    def _shelf(self, agent: Key) -> Shelf:
-        return Shelf(agent, root=self._root, codec=self._codec)
+    def _shelf(self, agent: Key) -> EpisodeShelf:
+        return EpisodeShelf(agent, root=self._root, codec=self._codec)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from proxy.memory.codec import Codec, Identity
+from proxy.memory.codec import Codec, Plain
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.source import agent_id
 from proxy.memory.redis.names import Pair
@@ -21,7 +21,7 @@ from proxy.memory.store import Key
 _PAGE: Final = 200
 _ATTEMPTS: Final = 100
 _FURTHEST: Final = 1000
-_IDENTITY: Final = Identity()
+_PLAIN: Final = Plain()
 
 # The set lives as long as the longest of its members. Two of these are returned to be looked after: with each
 # write, so that dead ones never outnumber the living by far, however seldom anyone reads.
@@ -33,13 +33,13 @@ return redis.call('ZRANGE', KEYS[1], first, first + 1)
 """)
 
 
-class Shelf:
+class EpisodeShelf:
     """One agent's episodes, on a client that is given with each call.
 
     ``root`` stands before all keys. What is kept passes through ``codec``.
     """
 
-    def __init__(self, agent: Key, *, root: str = "", codec: Codec = _IDENTITY) -> None:
+    def __init__(self, agent: Key, *, root: str = "", codec: Codec = _PLAIN) -> None:
         self._agent = agent
         self._codec = codec
         self._prefix = f"{root}agent:{agent_id(agent)}:episodic:"

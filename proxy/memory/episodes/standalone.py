@@ -10,10 +10,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.on_store import StoredEpisodes
-from proxy.memory.episodes.shelf import Shelf
+from proxy.memory.episodes.shelf import EpisodeShelf
 from proxy.memory.episodes.short_term import ShortTermMemory
 from proxy.memory.episodes.source import REDIS, agent_of
 from proxy.memory.faults import StoreError
@@ -41,7 +41,7 @@ class ShortTermMemoryManager(ShortTermMemory):
     def __init__(self, redis_url: str = REDIS_URL, agent_id: str = AGENT) -> None:
         """Connects nothing; raises ValueError for an address that is none, without showing it."""
         self.agent_id = _named(agent_id)
-        self._shelf = Shelf(agent_of(agent_id))
+        self._shelf = EpisodeShelf(agent_of(agent_id))
         self._make = _maker(redis_url)
         self._made: Made | None = None
         self._room = asyncio.Semaphore(MOST_CONNECTIONS)
@@ -78,7 +78,7 @@ class StoredShortTermMemory(ShortTermMemory):
         """Connects nothing; raises ValueError for an address of no store, without showing it."""
         self.agent_id = _named(agent_id)
         self._agent = agent_of(agent_id)
-        self._open: Callable[[], Store] = lambda: open_store(url, deadline=_TIMEOUT, codec=Identity())
+        self._open: Callable[[], Store] = lambda: open_store(url, deadline=_TIMEOUT, codec=Plain())
         self._store: Store | None = self._open()
 
     async def connect(self) -> None:

@@ -28,7 +28,7 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
     importance: float = 0.5
 
 
-class Shelf(Protocol):
+class FactShelf(Protocol):
     """Where facts are kept, the archive or another place; every method may raise StoreError."""
 
     async def add_fact(self, person: Owner, fact: Fact) -> None:
@@ -55,7 +55,9 @@ class Knowledge:
     ``daily`` seconds, of the category ``conversation`` for ``talk`` seconds.
     """
 
-    def __init__(self, shelf: Shelf, *, most: int = MOST, daily: float = DAY, talk: float = 1800.0) -> None:
+    def __init__(
+        self, shelf: FactShelf, *, most: int = MOST, daily: float = DAY, talk: float = 1800.0
+    ) -> None:
         self._shelf = shelf
         self._most = most
         self._lasting = {"core": math.inf, "daily": daily, "conversation": talk}

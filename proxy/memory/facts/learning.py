@@ -29,7 +29,7 @@ _TRIES: Final = 3
 _log = logging.getLogger("turnkeeper")
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Utterance(msgspec.Struct, frozen=True):
     """What a person said in one message: where (``session/life/turn``), and when, in epoch seconds."""
 
     place: str
@@ -37,11 +37,11 @@ class Heard(msgspec.Struct, frozen=True):
     at: float
 
 
-class Finder(Protocol):
+class FactFinder(Protocol):
     """Whoever finds facts in what one person said."""
 
     async def facts(
-        self, said: Sequence[Heard], known: Sequence[Fact], *, last: str | None
+        self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
     ) -> Sequence[Learnt]:
         """What is new beside what is ``known``; ``last`` is the model that the session asked last.
 
@@ -64,7 +64,7 @@ class Learning:
         self,
         store: Store,
         knowledge: Knowledge,
-        finder: Finder,
+        finder: FactFinder,
         *,
         pause: float,
         clock: Callable[[], float] = time.time,
@@ -177,10 +177,10 @@ def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
     ]
 
 
-def heard(key: Key, entry: Entry) -> Heard:
+def heard(key: Key, entry: Entry) -> Utterance:
     """A message as it is looked at."""
     place = f"{key.session}/{entry.life}/{entry.turn}"
-    return Heard(place, entry.text, entry.at)
+    return Utterance(place, entry.text, entry.at)
 
 
 def _batch(entries: Sequence[Entry]) -> list[Entry]:

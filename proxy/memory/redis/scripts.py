@@ -32,7 +32,7 @@ class Script:
         return ("EVALSHA", self._digest, 2, *keys, *arguments)
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     """A script with all that it is given."""
 
     script: Script
@@ -40,7 +40,7 @@ class Call(NamedTuple):
     arguments: tuple[Argument, ...]
 
 
-async def in_a_row(client: Client, *calls: Call) -> list[Any]:
+async def in_a_row(client: Client, *calls: ScriptCall) -> list[Any]:
     """What the calls answer, one after the other; what a server says is wrong stands among the answers.
 
     One round trip for all of them, but one for each on a Cluster, where keys may be on several servers, and
@@ -55,7 +55,7 @@ async def in_a_row(client: Client, *calls: Call) -> list[Any]:
     ]
 
 
-async def _tried(client: Client, call: Call) -> Any:
+async def _tried(client: Client, call: ScriptCall) -> Any:
     try:
         return await call.script(client, call.keys, *call.arguments)
     except (RedisError, RedisClusterException) as fault:

@@ -22,8 +22,8 @@ from proxy.memory.redis.scripts import (
     SWAP,
     WHOLE,
     Argument,
-    Call,
     Client,
+    ScriptCall,
     in_a_row,
 )
 from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Held, Key, Listed
@@ -83,8 +83,8 @@ class RedisStore:
         async def work(client: Client) -> int:
             # The place in the list comes first: without its session it is not shown. Where it is refused, in
             # another slot than the session's, the next write makes it.
-            enter = (Call(ENTER, index, (member(key.session), lasting)),) if lasting else ()
-            *_, swapped = await in_a_row(client, *enter, Call(SWAP, pair, tuple(arguments)))
+            enter = (ScriptCall(ENTER, index, (member(key.session), lasting)),) if lasting else ()
+            *_, swapped = await in_a_row(client, *enter, ScriptCall(SWAP, pair, tuple(arguments)))
             if isinstance(swapped, Exception):
                 raise swapped
             return int(swapped)

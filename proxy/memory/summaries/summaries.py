@@ -28,7 +28,7 @@ class Notes(NamedTuple):
     model: str
 
 
-class Writer(Protocol):
+class SummaryWriter(Protocol):
     """Whoever writes summaries. Both raise Unmade."""
 
     async def notes(
@@ -49,7 +49,7 @@ class Summaries:
     after: Final = 0.0
     bridges: Final = True
 
-    def __init__(self, store: Store, window: Window, writer: Writer | None = None) -> None:
+    def __init__(self, store: Store, window: Window, writer: SummaryWriter | None = None) -> None:
         self._store = store
         self._window = window
         self._writer = writer

@@ -15,7 +15,7 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import first
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError
@@ -52,14 +52,14 @@ class Broken:
 
 @pytest.fixture
 async def archive(tmp_path: Path):
-    opened = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Identity())
+    opened = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Plain())
     yield opened
     await opened.aclose()
 
 
 @pytest.fixture
 def store() -> Store:
-    return open_store("memory:", deadline=1, codec=Identity())
+    return open_store("memory:", deadline=1, codec=Plain())
 
 
 def session(*texts: str, moved: int = 0) -> Session:
@@ -379,7 +379,7 @@ async def test_what_an_older_version_indexed_is_indexed_anew(store: Store, archi
     await archive.keep(KEY, session("नमस्ते"), mark=1.0)
     assert isinstance(archive, SqlArchive)
     aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
-    await archive._engine.write(lambda: first(aged, {}))
+    await archive._database.write(lambda: first(aged, {}))
     archivist = Archivist(store, archive, ["acme"], keep=0)
     archivist.start()
     async with asyncio.timeout(3):

@@ -9,11 +9,11 @@ import asyncpg
 import pytest
 
 from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.engine import Engine, Work
+from proxy.memory.archive.database import Database, Work
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, asked
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.owner import Owner
 from proxy.memory.sql.statement import Statement
 from tests.postgres_server import PostgresServer
@@ -45,13 +45,13 @@ CHANGES: dict[str, Deed] = {
 
 
 class Gated:
-    """An engine that stops at a gate after so many statements, amid its transaction."""
+    """A database that stops at a gate after so many statements, amid its transaction."""
 
-    def __init__(self, engine: Engine, after: int) -> None:
-        self._engine, self._after = engine, after
+    def __init__(self, database: Database, after: int) -> None:
+        self._database, self._after = database, after
 
     async def write(self, work: Work[T]) -> T:
-        return await self._engine.write(partial(self._stopped, work))
+        return await self._database.write(partial(self._stopped, work))
 
     def _stopped(self, work: Work[T]) -> Steps[T]:
         steps, rows, count = work(), None, 0
@@ -74,7 +74,7 @@ async def url(postgres: PostgresServer) -> str:
 @pytest.fixture
 async def archive(url: str) -> AsyncIterator[SqlArchive]:
     """One that holds facts which have expired."""
-    opened = open_archive(url, codec=Identity())
+    opened = open_archive(url, codec=Plain())
     assert isinstance(opened, SqlArchive)
     for name in ("f1", "f2"):
         fact = Fact(id=name, text=f"Likes dogs, {name}.", created=NOW - 9, expires=NOW - 1)
@@ -93,7 +93,7 @@ async def other(url: str) -> AsyncIterator[Any]:
 async def crossed(archive: SqlArchive, other: Any, after: int, first: Deed, second: Deed) -> None:
     """One is begun and stops amid its work, until another is done or cannot go on."""
     await other.execute(_SHUT)
-    begun = asyncio.ensure_future(first(SqlArchive(Gated(archive._engine, after), archive._shelf)))
+    begun = asyncio.ensure_future(first(SqlArchive(Gated(archive._database, after), archive._shelf)))
     await done_or_waiting(begun, other, 1)
     crossing = asyncio.ensure_future(second(archive))
     await done_or_waiting(crossing, other, 1 if begun.done() else 2)

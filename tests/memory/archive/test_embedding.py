@@ -13,7 +13,7 @@ from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.vector import Vector
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.open import open_store
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.store import Key, Store
@@ -39,14 +39,14 @@ class Model:
 
 @pytest.fixture
 async def archive(tmp_path: Path):
-    opened = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Identity())
+    opened = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Plain())
     yield opened
     await opened.aclose()
 
 
 @pytest.fixture
 def store() -> Store:
-    return open_store("memory:", deadline=1, codec=Identity())
+    return open_store("memory:", deadline=1, codec=Plain())
 
 
 async def keep(archive: Archive, *texts: str) -> None:

@@ -2,18 +2,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.memory.archive.moments import Span
-from proxy.memory.archive.ranking import Passage, Question, ranked, worths
+from proxy.memory.archive.ranking import Lookup, Passage, ranked, worths
 
 NOW = 1000.0
 YEAR = 365 * 86_400.0
-ASKED = Question((("dog",), ("name", "oldname")), (), NOW)
+ASKED = Lookup((("dog",), ("name", "oldname")), (), NOW)
 
 
 def passage(id_: int, terms: str, *, talk: int = 1, place: int = 0, at: float = 900.0) -> Passage:
     return Passage(id_, 1, id_, talk, place or 10 * id_, at, terms)
 
 
-def order(question: Question, *passages: Passage) -> list[int]:
+def order(question: Lookup, *passages: Passage) -> list[int]:
     own = worths(question, passages, len(passages))
     return [one.id for _, one in ranked(question, passages, own)]
 
@@ -40,7 +40,7 @@ def test_a_neighbour_shares_and_a_stranger_does_not():
 
 
 def test_what_was_said_at_the_time_goes_first():
-    timely = Question(ASKED.groups, (Span(100.0, 200.0),), NOW)
+    timely = Lookup(ASKED.groups, (Span(100.0, 200.0),), NOW)
     assert order(timely, passage(1, "dog"), passage(2, "dog", at=150.0)) == [2, 1]
     assert order(ASKED, passage(1, "dog"), passage(2, "dog", at=150.0)) == [1, 2]
 

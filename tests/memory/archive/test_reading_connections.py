@@ -9,7 +9,7 @@ import pytest
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, first
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError
 from proxy.memory.session.session import Entry, Session
@@ -46,13 +46,13 @@ async def test_what_the_database_refuses(tmp_path: Path):
     def nonsense() -> Steps[int]:
         return (yield from first(Statement("SELECT nonsense"), {}))
 
-    async with aclosing(open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Identity())) as archive:
+    async with aclosing(open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Plain())) as archive:
         assert isinstance(archive, SqlArchive)
         await archive.ping()
         before = opened(tmp_path)
         for _ in range(READINGS):
             with pytest.raises(StoreError):
-                await archive._engine.read(nonsense)
+                await archive._database.read(nonsense)
         assert opened(tmp_path) <= before + 4
         assert await archive.turns_of(KEY) == []
     assert opened(tmp_path) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from tests.postgres_server import PostgresServer
@@ -32,7 +32,7 @@ async def test_a_vacuum_is_waited_for_longer_than_any_other_command_and_keeps_no
 ):
     monkeypatch.setattr("proxy.memory.archive.postgres._TIMEOUT", TIMEOUT)
     url = postgres.url(await postgres.new_schema())
-    archive = open_archive(url, codec=Identity())
+    archive = open_archive(url, codec=Plain())
     await ready(archive)
     other = await asyncpg.connect(url)
     try:

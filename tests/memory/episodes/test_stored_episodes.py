@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.encryption import Encryption
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.on_store import MOST
@@ -31,14 +31,14 @@ async def url(request: pytest.FixtureRequest, driver: str) -> str:
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[Store]:
-    store = open_store(url, deadline=1.0, codec=Identity())
+    store = open_store(url, deadline=1.0, codec=Plain())
     yield store
     await store.aclose()
 
 
 @pytest.fixture
 async def episodes(url: str, store: Store) -> AsyncIterator[Episodes]:
-    opened = open_episodes(url, deadline=1.0, codec=Identity(), store=store)
+    opened = open_episodes(url, deadline=1.0, codec=Plain(), store=store)
     yield opened
     await opened.aclose()
 
@@ -98,8 +98,8 @@ async def test_no_tenants_list_of_sessions_shows_them(episodes: Episodes, store:
 
 
 async def test_the_oldest_go_where_one_blob_holds_them_all():
-    store = open_store("memory:", deadline=1.0, codec=Identity())
-    episodes = open_episodes("memory:", deadline=1.0, codec=Identity(), store=store)
+    store = open_store("memory:", deadline=1.0, codec=Plain())
+    episodes = open_episodes("memory:", deadline=1.0, codec=Plain(), store=store)
     for number in range(MOST + 5):
         await episodes.add(NOVA, thought(str(number)), ttl=600)
     kept = await contents(episodes)
@@ -144,8 +144,8 @@ async def test_a_late_one_stands_where_it_belongs_and_times_stay_single(episodes
 
 async def test_of_large_ones_the_oldest_and_the_expired_leave_the_store(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("proxy.memory.episodes.on_store.MOST", 50)
-    store = open_store("memory:", deadline=1.0, codec=Identity())
-    episodes = open_episodes("memory:", deadline=1.0, codec=Identity(), store=store)
+    store = open_store("memory:", deadline=1.0, codec=Plain())
+    episodes = open_episodes("memory:", deadline=1.0, codec=Plain(), store=store)
     now = time.time()
     for number in range(300):
         await episodes.add(NOVA, large(number, now - 300 + number), ttl=6000 if number == 299 else 600)
@@ -160,8 +160,8 @@ async def test_of_large_ones_the_oldest_and_the_expired_leave_the_store(monkeypa
 
 
 async def test_what_an_older_version_kept_is_read():
-    store = open_store("memory:", deadline=1.0, codec=Identity())
-    episodes = open_episodes("memory:", deadline=1.0, codec=Identity(), store=store)
+    store = open_store("memory:", deadline=1.0, codec=Plain())
+    episodes = open_episodes("memory:", deadline=1.0, codec=Plain(), store=store)
     now = time.time()
     kept = [(now - i, now + 60, large(i, now - i).encoded()) for i in range(100)]
     await store.write(Key("one/episodes", "nova"), msgspec.msgpack.encode(kept), version=0, ttl=60)

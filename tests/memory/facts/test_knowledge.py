@@ -10,7 +10,7 @@ import pytest
 
 from proxy.memory.archive.archive import Archive, Query
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.facts.knowledge import DAY, Knowledge, Learnt
 from proxy.memory.owner import Owner
 
@@ -20,7 +20,7 @@ ANN = Owner("acme", "ann")
 
 @pytest.fixture
 async def archive(tmp_path: Path) -> Any:
-    archive = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Identity())
+    archive = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Plain())
     yield archive
     await archive.aclose()
 

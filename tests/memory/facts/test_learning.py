@@ -11,9 +11,9 @@ import pytest
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.facts.knowledge import Knowledge, Learnt
-from proxy.memory.facts.learning import MANY, Heard, Learning, heard
+from proxy.memory.facts.learning import MANY, Learning, Utterance, heard
 from proxy.memory.faults import Unfound
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
@@ -36,7 +36,7 @@ class Finding:
         self.replaces: str | None = None
 
     async def facts(
-        self, said: Sequence[Heard], known: Sequence[Fact], *, last: str | None
+        self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
     ) -> Sequence[Learnt]:
         self.asked.append(([one.text for one in said], [one.text for one in known]))
         if self.meanwhile:
@@ -50,8 +50,8 @@ class Bench:
     """A store, an archive, and one who learns."""
 
     def __init__(self, folder: Path, finding: Finding) -> None:
-        self.store = open_store(f"sqlite:{folder / 's.db'}", deadline=1, codec=Identity())
-        self.archive = open_archive(f"sqlite:{folder / 'a.db'}", codec=Identity())
+        self.store = open_store(f"sqlite:{folder / 's.db'}", deadline=1, codec=Plain())
+        self.archive = open_archive(f"sqlite:{folder / 'a.db'}", codec=Plain())
         self.knowledge = Knowledge(self.archive)
         self.finding = finding
         self.now = 1000.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.configuration.load import faults
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Identity
+from proxy.memory.codec import Plain
 from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.sql.address import read
@@ -67,8 +67,8 @@ def test_what_the_driver_reads_is_read(url: str):
 def test_another_is_refused_and_never_shown(url: str, said: str):
     for reading in (
         read,
-        lambda url: open_store(url, deadline=0.05, codec=Identity()),
-        lambda url: open_archive(url, codec=Identity()),
+        lambda url: open_store(url, deadline=0.05, codec=Plain()),
+        lambda url: open_archive(url, codec=Plain()),
     ):
         with pytest.raises(ValueError, match="PostgreSQL") as refused:
             reading(url)

@@ -54,7 +54,7 @@ class Writer:
 
 
 async def stored(session: Session) -> Store:
-    store = open_store("memory:", deadline=1, codec=codec.Identity())
+    store = open_store("memory:", deadline=1, codec=codec.Plain())
     await store.write(KEY, encode(session), version=0, ttl=60)
     return store
 
@@ -89,7 +89,7 @@ def test_a_turn_that_is_corrected_while_the_model_writes_is_summarised_as_correc
 @pytest.mark.parametrize("way", ["do", "stand_in", "summarize", "clear"])
 def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
     async def run() -> tuple[int, Any]:
-        store = open_store("memory:", deadline=1, codec=codec.Identity())
+        store = open_store("memory:", deadline=1, codec=codec.Plain())
         digested = Session(entries=entries(4))
         if way == "clear":
             told = Segment(text="x", life=0, turn=0, messages=2, fingerprint="", made=1.0)
@@ -105,7 +105,7 @@ def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
 
 def test_a_summary_of_messages_that_are_sent_along_renews_the_session() -> None:
     async def run() -> Any:
-        store = open_store("memory:", deadline=1, codec=codec.Identity())
+        store = open_store("memory:", deadline=1, codec=codec.Plain())
         await store.write(KEY, encode(Session(entries=entries(1))), version=0, ttl=0.5)
         await Summaries(store, WINDOW, Writer()).summarize(KEY, [Message(role="user", content="Hello.")])
         await asyncio.sleep(0.6)

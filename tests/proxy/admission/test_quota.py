@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.admission.quota import Limits, Quota, duration
+from proxy.admission.quota import Allowance, Quota, duration
 from proxy.edge.reply import Reply
 from proxy.errors import LimitExceeded
 
@@ -34,7 +34,7 @@ async def turn(quota: Quota) -> str:
 
 async def bursts() -> list[list[str]]:
     """Each of four turns that begin before any of them has been counted; the second finds the places free."""
-    quota = Quota(Limits(requests_per_minute=9, concurrent_streams=2))
+    quota = Quota(Allowance(requests_per_minute=9, concurrent_streams=2))
     return [await asyncio.gather(*[turn(quota) for _ in range(4)]) for _ in range(2)]
 
 
@@ -43,7 +43,7 @@ def test_of_a_burst_no_more_are_let_in_than_there_are_places() -> None:
 
 
 async def refusals() -> list[str]:
-    quota = Quota(Limits(requests_per_minute=1, concurrent_streams=1))
+    quota = Quota(Allowance(requests_per_minute=1, concurrent_streams=1))
     return [await turn(quota) for _ in range(3)]
 
 
@@ -53,7 +53,7 @@ def test_who_is_refused_for_another_reason_gives_the_place_back() -> None:
 
 async def left_after(asked: int, pieces: int) -> str:
     """The tokens that a turn of so many bytes leaves of a thousand, where its model counts none."""
-    quota = Quota(Limits(tokens_per_minute=1000))
+    quota = Quota(Allowance(tokens_per_minute=1000))
     headers: dict[bytes, bytes] = {}
 
     async def noted(message: MutableMapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from filters.message import Message
-from proxy.background.inquiry import Inquiry, Silence
+from proxy.background.inquiry import Inquiry, SaidNothing
 from proxy.errors import UpstreamBroken
 from proxy.health import Health
 from proxy.kinds import KINDS
@@ -72,7 +72,7 @@ def test_what_a_model_thinks_before_is_no_answer(upstream: FakeUpstream, thought
 @pytest.mark.parametrize("silence", ["", "\n", "<think>Hm.</think>\n"])
 def test_a_model_that_says_nothing_has_failed(upstream: FakeUpstream, silence: str) -> None:
     upstream.says(*answer(completion(silence)))
-    with pytest.raises(Silence):
+    with pytest.raises(SaidNothing):
         ask(upstream)
 
 
@@ -81,4 +81,4 @@ def test_what_is_no_answer_of_a_model_is_no_silence(upstream: FakeUpstream, othe
     upstream.says(*answer(other))
     with pytest.raises(UpstreamBroken) as failure:
         ask(upstream)
-    assert not isinstance(failure.value, Silence)
+    assert not isinstance(failure.value, SaidNothing)

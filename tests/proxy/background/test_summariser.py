@@ -9,7 +9,7 @@ import pytest
 
 from filters.message import Message
 from filters.tokens import in_text
-from proxy.background.inquiry import Silence
+from proxy.background.inquiry import SaidNothing
 from proxy.background.summariser import Summariser
 from proxy.errors import UpstreamBroken
 from proxy.memory.faults import Unmade, Useless
@@ -118,7 +118,7 @@ def test_a_bad_answer_is_none_and_another_model_is_asked(bad: Any) -> None:
 AWAY = UpstreamBroken("The upstream answered 503.")
 
 
-@pytest.mark.parametrize("useless", [LONG * 20, "<think>Well", Silence("The model said nothing.")])
+@pytest.mark.parametrize("useless", [LONG * 20, "<think>Well", SaidNothing("The model said nothing.")])
 @pytest.mark.parametrize("other", ["the same", AWAY])
 def test_a_model_that_answers_in_vain_is_not_away(useless: Any, other: Any) -> None:
     answers = [useless, useless if other == "the same" else other]

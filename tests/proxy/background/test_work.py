@@ -24,7 +24,7 @@ KEY = Key("default", "s1")
 
 
 def memory() -> Store:
-    return open_store("memory:", deadline=1, codec=codec.Identity())
+    return open_store("memory:", deadline=1, codec=codec.Plain())
 
 
 class Counting:

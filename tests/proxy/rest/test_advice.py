@@ -14,7 +14,14 @@ from proxy.rest import agents, facts, persons, summaries
 
 FACT = "text, category, replaces, importance"
 EPISODE = "interaction_type, content, platform, metadata, ttl_hours"
-MODELS = (agents.NewEpisode, agents.Wanted, facts.Correction, facts.NewFact, persons.Asked, summaries.Asked)
+MODELS = (
+    agents.NewEpisode,
+    agents.EpisodesAsked,
+    facts.Correction,
+    facts.NewFact,
+    persons.SearchAsked,
+    summaries.SummaryAsked,
+)
 LIBRARYS = re.compile(r"input|valid|field|required|permitted|parse|deserializ|\bstring\b", re.IGNORECASE)
 
 
@@ -87,10 +94,10 @@ def refused(model, written) -> tuple[str, str | None]:
             "'ttl_hours': write a number above 0.",
             "ttl_hours",
         ),
-        (persons.Asked, {"query": "a", "user": []}, "'user': write text or a whole number.", "user"),
-        (persons.Asked, {"query": "a", "limit": 1.5}, "'limit': write a whole number.", "limit"),
-        (summaries.Asked, {"messages": {}}, "'messages': write an array.", "messages"),
-        (summaries.Asked, {"messages": [{}, 5]}, "'messages.1': write an object.", "messages.1"),
+        (persons.SearchAsked, {"query": "a", "user": []}, "'user': write text or a whole number.", "user"),
+        (persons.SearchAsked, {"query": "a", "limit": 1.5}, "'limit': write a whole number.", "limit"),
+        (summaries.SummaryAsked, {"messages": {}}, "'messages': write an array.", "messages"),
+        (summaries.SummaryAsked, {"messages": [{}, 5]}, "'messages.1': write an object.", "messages.1"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_write(model, written, said, param):

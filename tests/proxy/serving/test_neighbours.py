@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy.serving.neighbours import LARGEST, Forgotten, Inbox, Looking, Neighbours, Note, inboxes
+from proxy.serving.neighbours import LARGEST, ForgottenNote, Inbox, Looking, Neighbours, Note, inboxes
 
 pytestmark = pytest.mark.anyio
-NOTE = Forgotten("t", None, "ann")
+NOTE = ForgottenNote("t", None, "ann")
 UNTOLD: dict[str, Any] = {
     "longer than a note": "s" * LARGEST,
     "longer than a socket takes": "s" * 10 * LARGEST,
@@ -76,8 +76,8 @@ async def heard(among: list[Inbox], *told: Note | bytes) -> tuple[list[Note], li
 
 @pytest.mark.parametrize("what", UNTOLD)
 async def test_what_fits_no_note_is_not_told_and_others_are(among: list[Inbox], what: str):
-    told = Forgotten("t", "s" * (LARGEST // 2), None)
-    assert await heard(among, Forgotten("t", UNTOLD[what], None), told) == ([told], [])
+    told = ForgottenNote("t", "s" * (LARGEST // 2), None)
+    assert await heard(among, ForgottenNote("t", UNTOLD[what], None), told) == ([told], [])
 
 
 @pytest.mark.parametrize("said", [b"\xc1", b"\x81\xa4type\xa5other"])

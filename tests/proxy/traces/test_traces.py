@@ -19,13 +19,13 @@ from proxy.telemetry.account import Account
 from proxy.telemetry.hour import Hour
 from proxy.telemetry.watch import Watch
 from proxy.traces.trace import Content
-from proxy.traces.traces import Keeping, Traces
+from proxy.traces.traces import Retention, Traces
 
-ALL = Keeping(turns=10, content=True)
+ALL = Retention(turns=10, content=True)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'
 
 
-def traces_of(keeping: Keeping = ALL) -> Traces:
+def traces_of(keeping: Retention = ALL) -> Traces:
     traces = Traces()
     traces.keep(keeping)
     return traces
@@ -62,7 +62,7 @@ def ids(traces: Traces, tenant: str = "t", session: str | None = None) -> list[s
 
 
 def test_the_newest_are_kept():
-    traces = traces_of(Keeping(3, content=True))
+    traces = traces_of(Retention(3, content=True))
     ended = [end(traces) for _ in range(5)]
     assert ids(traces) == ended[:1:-1]
     assert traces.find("t", ended[0]) is None
@@ -80,7 +80,7 @@ def test_large_turns_take_the_place_of_more_small_ones_and_of_all_bytes_there_ma
 
 
 def test_without_content_nothing_that_was_said_is_kept():
-    traces = traces_of(Keeping(3, content=False))
+    traces = traces_of(Retention(3, content=False))
     trace = traces.find("t", end(traces, session="s"))
     assert (trace.content, trace.answer, trace.account.session) == (None, b"", "s")
 
@@ -88,10 +88,10 @@ def test_without_content_nothing_that_was_said_is_kept():
 def test_a_new_setting_holds_for_what_is_kept_already():
     traces = traces_of()
     ended = [end(traces) for _ in range(4)]
-    traces.keep(Keeping(2, content=False))
+    traces.keep(Retention(2, content=False))
     assert ids(traces) == ended[:1:-1]
     assert all(trace.content is None and not trace.answer for trace in traces.newest("t"))
-    traces.keep(Keeping())
+    traces.keep(Retention())
     assert ids(traces) == []
     end(traces, session="s")
     assert ids(traces) == [] and not traces._unwritten
@@ -145,7 +145,7 @@ def test_what_came_before_a_burial_goes_and_what_comes_later_stays():
 
 @pytest.mark.parametrize("keep", [0, 10])
 def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
-    traces = traces_of(Keeping(keep))
+    traces = traces_of(Retention(keep))
     for user in ("ann", "bob", None):
         end(traces, session=f"of {user}", user=user)
     end(traces, tenant="other", user="ann")
@@ -195,7 +195,7 @@ def test_when_memory_has_a_turn_is_noted_for_every_turn_that_waited():
 
 
 def test_nothing_is_left_of_what_was_let_go():
-    traces = traces_of(Keeping(2, content=True))
+    traces = traces_of(Retention(2, content=True))
     for i in range(50):
         end(traces, session=f"s{i}")
         if i % 2:
@@ -205,7 +205,7 @@ def test_nothing_is_left_of_what_was_let_go():
 
 
 def test_a_person_in_half_of_many_turns_is_forgotten_in_no_time():
-    traces = traces_of(Keeping(20_000, content=False))
+    traces = traces_of(Retention(20_000, content=False))
     for i in range(20_000):
         end(traces, session="s", user="ann" if i % 2 else "bob")
     began = time.thread_time()

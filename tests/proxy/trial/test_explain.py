@@ -11,7 +11,7 @@ from proxy import assembly
 from proxy.configuration.load import load
 from proxy.errors import RequestError, TurnkeeperError
 from proxy.trial import explain
-from proxy.turn import Request
+from proxy.turn import Posted
 from tests.bodies import SECRET, bodies, conversations
 from tests.ready import UPSTREAM, pipeline_of
 
@@ -39,7 +39,7 @@ class Copying(RequestFilter):
 
 def explained(body, pipeline=AGORA, headers=None, query=None):
     data = json.dumps(body).encode()
-    request = Request(headers=headers or {}, query=query or {}, body=data, tenant="acme")
+    request = Posted(headers=headers or {}, query=query or {}, body=data, tenant="acme")
     return explain.of(request, pipeline, NOW)
 
 

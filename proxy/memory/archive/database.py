@@ -10,7 +10,7 @@ Work = Callable[[], Steps[T]]
 """Begins the steps; it may be called more than once, where the first time failed."""
 
 
-class Engine(Protocol):
+class Database(Protocol):
     """One database. Every method may raise StoreError."""
 
     async def write(self, work: Work[T]) -> T:
