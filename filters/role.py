@@ -11,7 +11,7 @@ SYSTEM: Final = frozenset({"system", "developer"})
 """The roles of instructions."""
 
 
-class Spoken(Protocol):
+class HasRole(Protocol):
     """Whatever somebody says."""
 
     @property
@@ -20,7 +20,7 @@ class Spoken(Protocol):
         ...
 
 
-def newest_user(lines: Sequence[Spoken]) -> int | None:
+def newest_user(lines: Sequence[HasRole]) -> int | None:
     """Where the newest words of the user stand; ``None`` when there are none."""
     return next((i for i in range(len(lines) - 1, -1, -1) if lines[i].role == "user"), None)
 
