@@ -13,6 +13,11 @@ def test_every_module_beside_the_turn_stands_in_the_map():
     assert modules - set(re.findall(r"`proxy/(\w+\.py)`", MAP)) == set()
 
 
+def test_every_package_stands_in_the_map():
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("proxy/*/**/__init__.py")}
+    assert packages - set(re.findall(r"`(proxy/[\w/]+)/`", MAP)) == set()
+
+
 def test_what_the_page_names_is_there():
     named = re.findall(r"`((?:proxy|filters|tests|bench|examples|config)/[\w./-]*)`", PAGE)
     assert [path for path in named if not (ROOT / path).exists()] == []

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -102,8 +103,9 @@ def test_of_very_many_the_first_are_told_in_words_and_all_in_a_list(
 ) -> None:
     before = serve(CONFIG, **places, NEW_KEY=OLD)
     names = sorted(f"lost-{number:03}" for number in range(150))
-    for name in names:
-        assert before.client.post("/v1/memory/sessions", json={"id": name}).status_code == 201
+    with ThreadPoolExecutor(16) as clients:
+        made = clients.map(lambda name: before.client.post("/v1/memory/sessions", json={"id": name}), names)
+        assert {each.status_code for each in made} == {201}
     got = serve(CONFIG, **places, NEW_KEY=NEW).client.delete(ANN).json()
     assert got["sessions"] == names
     assert "150 sessions" in got["error"]["message"]
