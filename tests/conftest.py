@@ -1,3 +1,4 @@
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -26,6 +27,12 @@ settings.register_profile("repeatable", derandomize=True)
 # A test's memory is its own, and gone with it.
 OWN = {"MEMORY_URL": "memory:"}
 AGORA = Path(__file__).parent.parent / "config" / "agora.yaml"
+
+
+def pytest_collection_finish() -> None:
+    """What pytest knows of thousands of tests is nothing that one of them leaves behind."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

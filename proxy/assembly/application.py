@@ -71,7 +71,7 @@ def _quota(settings: Settings, refused: Callable[[str], None]) -> "Quota | None"
         return None
     # The library is slow to load, and most do without limits.
     quota = importlib.import_module("proxy.admission.quota")
-    limits = quota.Limits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+    limits = quota.Allowance(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
     storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
     # What this process counts itself is there at once, and a busy moment is no reason to let everybody in.
     deadline = memory.deadline if memory and storage else None
