@@ -18,6 +18,9 @@ bin := .venv/bin
 python := $(bin)/python
 pip := $(python) -m pip --disable-pip-version-check --no-input --quiet
 
+# Where an image forbids to keep what was compiled, each server that a test starts compiles all of it: half of its start.
+export PYTHONDONTWRITEBYTECODE :=
+
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
 

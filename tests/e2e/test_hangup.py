@@ -5,7 +5,6 @@ import json
 import random
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.fake_upstream import END, HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
 from tests.proxy_server import ProxyServer
 from tests.tried import Tried
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 WINDOWS = {
@@ -36,13 +36,6 @@ def request(port: int, *, stream: bool) -> socket.socket:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     client.sendall(head.encode() + body)
     return client
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -71,18 +64,7 @@ def let_go_after(proxy: ProxyServer, upstream: FakeUpstream, *, stream: bool, ru
     return upstream.last.closed_at - left
 
 
-def test_a_client_that_leaves_while_it_posts_costs_nothing(
-    proxy: ProxyServer, upstream: FakeUpstream, tried: Tried
-) -> None:
-    client = socket.create_connection(("127.0.0.1", proxy.port))
-    client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n{")
-    client.close()
-    assert proxy.chat().status_code == 200
-    assert len(upstream.requests) == 1
-    tried("hang-up inside the body", "the model is not asked")
-
-
-def test_a_thousand_hang_ups_leave_nothing_behind(
+def test_two_hundred_hang_ups_leave_no_task_behind(
     proxy: ProxyServer, upstream: FakeUpstream, tried: Tried
 ) -> None:
     chooser = random.Random(1)
@@ -91,7 +73,7 @@ def test_a_thousand_hang_ups_leave_nothing_behind(
     upstream.script = lambda _: chooser.choice(scripts)
     before = _open_files()
     tasks = proxy.tasks()
-    for _ in range(20):
+    for _ in range(4):
         clients = [request(proxy.port, stream=True) for _ in range(50)]
         for client in clients:
             time.sleep(chooser.random() / 500)
@@ -102,7 +84,7 @@ def test_a_thousand_hang_ups_leave_nothing_behind(
     assert until(lambda: _open_files() <= before + 2), f"{_open_files()} files, there were {before}"
     upstream.script = by_default
     assert proxy.chat(stream=True).status_code == 200
-    tried("1,000 hang-ups", "no connection, task or file is left")
+    tried("200 hang-ups", "no connection, task or file is left")
 
 
 def _open_files() -> int:

@@ -18,6 +18,7 @@ from tests.long_call import LongCall, config, is_notes, model, noted
 from tests.memory.redis_server import RedisServer, free_port
 from tests.serving_process import at_rest
 from tests.tried import Tried
+from tests.waiting import awaited
 
 pytestmark = pytest.mark.faults
 PATH = "/v1/memory/sessions/long/summaries"
@@ -53,7 +54,7 @@ class Killable:
         headers = call.pop("headers")
         body = {"model": "fake", "messages": messages, **call}
         got = self.client.post("/v1/chat/completions", json=body, headers=headers)
-        until(lambda: at_rest(self.client))  # what has left the queue is durable
+        awaited(lambda: at_rest(self.client))  # what has left the queue is durable
         return got
 
     def summaries(self) -> Any:
@@ -80,13 +81,13 @@ def test_a_kill_while_a_summary_is_made_loses_none_and_doubles_none(
     call = LongCall(killable, upstream)
     for _ in range(7):
         call.check(call.turn())
-    until(lambda: any(is_notes(r) for r in list(upstream.requests)))
+    awaited(lambda: any(is_notes(r) for r in list(upstream.requests)))
     killable.kill()  # in the middle of it
     slow["by"] = 0.0
     killable.start("serve")
     for _ in range(2):
         call.check(call.turn())
-    until(killable.summaries, within=20)  # nobody nudges: it is found from the store
+    awaited(killable.summaries, seconds=20)  # nobody nudges: it is found from the store
     for n in range(12):
         if n % 4 == 2:
             killable.kill()
@@ -122,13 +123,6 @@ def test_a_kill_in_mid_stream_loses_nothing_that_was_said_before(
     tried("killed in mid-stream", "the stream breaks; all turns before it are held")
 
 
-def until(holds: Any, within: float = 10) -> None:
-    end = time.monotonic() + within
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert holds()
-
-
 def test_a_worker_of_its_own_summarises_where_the_server_does_not(
     killable: Killable, upstream: FakeUpstream
 ) -> None:
@@ -144,7 +138,7 @@ def test_a_worker_of_its_own_summarises_where_the_server_does_not(
     program = [sys.executable, "-m", "proxy", "worker", str(killable.config)]
     worker = subprocess.Popen(program, env=killable.environ)
     try:
-        until(killable.summaries, within=20)
+        awaited(killable.summaries, seconds=20)
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 0

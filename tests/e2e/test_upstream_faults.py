@@ -43,6 +43,7 @@ from tests.relay import Relay
 from tests.remembering import held, texts
 from tests.serving_process import ServingProcess
 from tests.tried import Tried
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 Serve = Callable[..., ProxyServer]
@@ -267,13 +268,6 @@ def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxyServe
 def open_files() -> int:
     files = Path("/proc/self/fd")
     return len(list(files.iterdir())) if files.exists() else 0
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.002)
-    return condition()
 
 
 @contextmanager

@@ -166,15 +166,6 @@ async def test_a_trial_leaves_nothing_behind(store: Store, server: RedisServer):
     assert all(0 < server.ask("PTTL", name) <= 1000 for name in server.ask("KEYS", "*"))
 
 
-async def test_a_closed_store_says_so(server: RedisServer):
-    store = open_store(server.url, deadline=2)
-    await store.ping()
-    await store.aclose()
-    await store.aclose()
-    with pytest.raises(StoreError, match="closed"):
-        await store.read(KEY)
-
-
 async def test_closing_leaves_no_connection(server: RedisServer):
     store = open_store(server.url, deadline=2)
     before = server.ask("INFO", "clients")["connected_clients"]
