@@ -60,7 +60,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     watch = reply.watch
     watch.clock.mark("memory")
     remembered = await recollect(call, pipeline, who, reply.degraded)
-    heard, context = remembered.call, _context(who, remembered.memory, pipeline)
+    heard, context = remembered.call, context_of(who, remembered.memory, pipeline, now=time.time())
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = _question(heard, pipeline, who, context, notes)
@@ -165,9 +165,10 @@ def _introduce(who: Identity, call: Call, reply: Reply) -> None:
         reply.add("x-turnkeeper-session", session.header_value(who.session))
 
 
-def _context(who: Identity, memory: Snapshot, pipeline: Pipeline) -> Context:
+def context_of(who: Identity, memory: Snapshot, pipeline: Pipeline, *, now: float) -> Context:
+    """What filters may know of a turn."""
     return Context(
-        now=time.time(),
+        now=now,
         tenant=who.tenant,
         session=who.session,
         user=who.user,

@@ -69,8 +69,7 @@ def memory_of(
     codec = codec_of([key.get_secret_value() for key in own.encryption])
     elsewhere = _elsewhere(url)
     opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
-    guarded = Metered(Guard(opened, patience=deadline / 4), meter)
-    store = Recent(guarded, rounds=_rounds(url))
+    store = Recent(Metered(Guard(opened, patience=deadline / 4), meter), rounds=_rounds(url))
     # Work in the background waits where it must, and shuts the store off for nobody.
     summaries = Summaries(opened, window, _summariser(own.summaries, targets))
     archive = _archive(own, codec, elsewhere)
@@ -79,14 +78,13 @@ def memory_of(
     works += _learning(own, opened, archiving, targets)
     worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
-    holdings = _holdings(archiving)
     pulse = Pulse(opened, patience=deadline + LATE)
     memory = Memory(
         store,
         Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
-        People((*holdings, HeldSessions(store, file=_file(url)), KeptTurns(traces))),
+        People((*_holdings(archiving), HeldSessions(store, file=_file(url)), KeptTurns(traces))),
         archiving,
         pulse,
     )

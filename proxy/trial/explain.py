@@ -9,7 +9,6 @@ from msgspec import UNSET
 
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
-from filters.tokens import in_text
 from proxy import chain, session, toolbox, wire
 from proxy.failing import name_of
 from proxy.pipeline import Pipeline
@@ -21,7 +20,7 @@ from proxy.session import Identity
 from proxy.trial import disclosure
 from proxy.trial.explanation import Change, Destination, Explanation, Read, Step, Whose
 from proxy.trial.stripping import stripped
-from proxy.turn import Posted
+from proxy.turn import Posted, context_of
 from proxy.wire import Call
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -120,15 +119,7 @@ def run(
 
     Raises RequestError where no model is named.
     """
-    who = identity
-    context = Context(
-        now=now,
-        tenant=who.tenant,
-        session=who.session,
-        user=who.user,
-        memory=memory,
-        count=pipeline.exact.count if pipeline.exact else in_text,
-    )
+    context = context_of(identity, memory, pipeline, now=now)
     messages: Messages = call.messages
     fields: Fields = call.fields
     steps, degraded = list[Step](), list[str]()
@@ -138,7 +129,7 @@ def run(
             degraded.append(each.leaves_out)
         steps.append(step)
         messages = shown
-    offer = tools.offer if (tools := toolbox.tools(fields, pipeline, who)) else None
+    offer = tools.offer if (tools := toolbox.tools(fields, pipeline, identity)) else None
     fields = offer.fields if offer else fields
     question = Question(headers=call.headers, fields=fields, messages=messages, streaming=False)
     return Outcome(
