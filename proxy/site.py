@@ -52,8 +52,8 @@ class Site:
     Raises NotFound and MethodNotAllowed for what is not there.
     """
 
-    def __init__(self, health: SiteServer) -> None:
-        self._health = health
+    def __init__(self, server: SiteServer) -> None:
+        self._server = server
         self._router = Router(
             [
                 Route("/healthz", self._alive),
@@ -78,7 +78,7 @@ class Site:
     async def answer(self, scope: Scope, parts: Parts, tenant: str, receive: Receive, send: Send) -> None:
         """One request that is no completion."""
         known = {"app": self, "parts": parts, "tenant": tenant, "path": _path(scope)}
-        known |= {"traces": self._health.traces}
+        known |= {"traces": self._server.traces}
         try:
             await self._router({**scope, **known}, receive, send)
         except HTTPException as error:
@@ -96,17 +96,17 @@ class Site:
     async def _ready(self, request: Request) -> Response:
         parts: Parts = request.scope["parts"]
         degraded = list(_degraded(parts))
-        if self._health.phase != "ready":
-            return _json({"status": self._health.phase, "degraded": degraded}, status=503)
+        if self._server.phase != "ready":
+            return _json({"status": self._server.phase, "degraded": degraded}, status=503)
         if not parts.answering:
             return _json({"status": "unavailable", "degraded": degraded}, status=503)
         return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
 
     async def _metrics(self, _: Request) -> Response:
-        return Response(self._health.metrics.exposition(), media_type=CONTENT_TYPE)
+        return Response(self._server.metrics.exposition(), media_type=CONTENT_TYPE)
 
     async def _turns(self, request: Request) -> Response:
-        events = self._health.feed.turns(request.scope["tenant"])
+        events = self._server.feed.turns(request.scope["tenant"])
         return Endless(_framed(events), _UNBUFFERED)
 
     async def _models(self, request: Request) -> Response:
