@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from proxy import record
+from proxy.memory.archive import archivist
 from tests.fake_upstream import FakeUpstream
 from tests.postgres_server import PostgresServer
 from tests.proxy_server import CONFIG, ProxyServer
@@ -68,6 +69,7 @@ def serve(
         yield start
         # What memory has not taken by the end of a test is nobody's: no server waits for it.
         monkeypatch.setattr(record, "_DRAINED_WITHIN", 0.1)
+        monkeypatch.setattr(archivist, "_FAREWELL", 0.1)
 
 
 @pytest.fixture
