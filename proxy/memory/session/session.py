@@ -138,6 +138,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """How many tokens the model counts for each that is estimated, 0 where it has not said."""
     forgotten: Forgotten | None = None
     """What was deleted and an engine may still replay."""
+    prompts: tuple[str, ...] = ()
+    """The imprints of what the engine was seen to say by itself, against a silence or for a failure."""
 
     @property
     def older(self) -> bool:
