@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.answer.transcript import transcript
@@ -157,6 +157,7 @@ _ODD = st.sampled_from(
 )
 
 
+@example([_TORN], b"data: [DONE]\n\n")
 @given(st.lists(_EVENTS | _ODD, max_size=6), st.sampled_from([b"", b"data: [DONE]\n\n", b"data: [DONE]"]))
 def test_the_short_way_tells_what_the_long_one_does(events, end):
     sent = b"".join(events) + end
