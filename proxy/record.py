@@ -16,7 +16,6 @@ from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.overtaken import settled
-from proxy.memory.reconcile.prompts import prompted
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Entry, Session, encode
@@ -236,7 +235,6 @@ def after(
     if not told.reached:
         return session
     session = knowing(session, said.user, said.window, said.told, by_message=said.by_message)
-    session = prompted(session, said.window)
     speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(said.window), None)
     known, turn = taken(session, speech, now=said.at, attempt=said.attempt, replay=replay)
     answer = Answer(

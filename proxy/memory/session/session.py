@@ -199,8 +199,7 @@ def ordered(session: Session) -> Session:
     if disorder(session) is None:
         return session
     entries = tuple(risen(session.entries, _FIRST))
-    newest = entries[-1].place if entries else START
-    last = max(newest, Reach(session.life, session.turns - 1), START)
+    last = max(entries[-1].place if entries else START, Reach(session.life, session.turns - 1), START)
     return msgspec.structs.replace(
         session,
         entries=entries,

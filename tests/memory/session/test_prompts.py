@@ -2,7 +2,7 @@
 
 from filters.message import Message
 from proxy.memory.reconcile.lives import Agent, told
-from proxy.memory.reconcile.prompts import prompted
+from proxy.memory.session.prompts import prompted
 from proxy.memory.session.session import Entry, Session, decode, encode
 
 T = 1_790_000_000.0
