@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,21 @@ def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, up
     assert "I have a dog." in head["content"]
     say(proxy, "Hello?", session="s2", user="bob")
     assert prompts(upstream)[-1] == [{"role": "user", "content": "Hello?"}]
+
+
+@pytest.mark.parametrize("hours", [-12, 12])
+def test_what_is_said_bears_the_day_where_the_callers_are(
+    serve: Serve, upstream: FakeUpstream, url: str, hours: int
+) -> None:
+    step = f"timestamp_prefix: {{timezone: {f'Etc/GMT{-hours:+d}'}}}"
+    proxy = serve(CONFIG.replace("inject_facts, recall]", f"inject_facts, {step}]"), MEMORY_URL=url)
+    upstream.script = model(find, says("Noted."))
+    zone = timezone(timedelta(hours=hours))
+    before = datetime.now(zone)
+    say(proxy, "I see the dentist tomorrow.")
+    (asked,) = awaited(lambda: extractions(upstream))
+    days = {f"{at:%A, %Y-%m-%d}" for at in (before, datetime.now(zone))}
+    assert lines(asked, "said")[0]["on"] in days
 
 
 def test_a_session_is_looked_at_once(proxy, upstream) -> None:
