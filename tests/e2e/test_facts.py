@@ -116,8 +116,8 @@ def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str)
     carried["turnkeeper"] |= {"entries": [*carried["turnkeeper"]["entries"], {}], "turns": 3}
     proxy = serve(CONFIG, MEMORY_URL=url)
     assert proxy.client.put("/v1/memory/sessions/s2", json=carried).status_code == 200
-    awaited(lambda: known(proxy, "carl") == ["I have a fish."])
-    assert (known(proxy), known(proxy, "bob")) == ([], [])
+    awaited(lambda: (known(proxy, "carl"), known(proxy, "bob")) == (["I have a fish."], ["I have a cat."]))
+    assert known(proxy) == []
 
 
 def test_what_was_removed_is_not_learnt_again_by_an_import(proxy, upstream) -> None:

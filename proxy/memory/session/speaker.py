@@ -41,9 +41,9 @@ def knowing(
 
 
 def speaker(session: Session, entry: Entry) -> str | None:
-    """Who said it: whom the message names, else the session's person; nobody, where that may be another."""
-    if entry.user not in {None, session.alias}:
-        return entry.user
+    """Who said it: whom it or its request names, else the session's person; nobody, where others may have."""
+    if entry.speaker not in {None, session.alias}:
+        return entry.speaker
     return None if session.shared else session.user
 
 
