@@ -11,15 +11,16 @@ from proxy.memory.speech.speech import PROMPTS
 from proxy.memory.speech.wording import imprint
 
 _MOST: Final = 16
+_LONGEST: Final = 1000
 
 
 def prompted(session: Session, window: Sequence[Message]) -> Session:
     """The session that knows again what a window marks as no speech of the model's; the newest sixteen."""
-    texts = {m.text for m in window if m.role == "assistant" and m.metadata and m.source in PROMPTS}
-    new = {imprint(text) for text in texts if text.strip()}.difference(session.prompts)
-    if not new:
-        return session
-    return msgspec.structs.replace(session, prompts=(*session.prompts, *sorted(new))[-_MOST:])
+    texts = (m.text for m in window if m.role == "assistant" and m.metadata and m.source in PROMPTS)
+    shown = [*dict.fromkeys(texts)][-_MOST:]
+    seen = dict.fromkeys(imprint(text) for text in shown if text.strip() and len(text) <= _LONGEST)
+    new = [one for one in seen if one not in session.prompts]
+    return msgspec.structs.replace(session, prompts=(*session.prompts, *new)[-_MOST:]) if new else session
 
 
 def unprompted(session: Session, history: Sequence[Message]) -> list[Message]:

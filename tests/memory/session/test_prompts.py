@@ -1,7 +1,9 @@
 """What an engine says by itself, against a silence or for a failure, is nobody's words where it is told."""
 
 from filters.message import Message
+from proxy.memory.contents import shown
 from proxy.memory.reconcile.lives import Agent, told
+from proxy.memory.remainder import remainder, restored
 from proxy.memory.session.prompts import prompted
 from proxy.memory.session.session import Entry, Session, decode, encode
 
@@ -54,3 +56,15 @@ def test_a_session_keeps_few_digests_and_no_word():
     assert b"Secret" not in encode(session)
     assert len(encode(session)) < len(encode(HELD)) + 350
     assert prompted(session, [assistant(" ", "silence")]) == session
+
+
+def test_a_window_of_nothing_else_costs_no_more_than_sixteen():
+    window = [assistant(f"Prompt {number}", "silence") for number in range(100)]
+    session = prompted(HELD, [*window, assistant("x" * 5000, "silence")])
+    assert after(session, "Prompt 99", "Prompt 0")[2:] == ["Prompt 0"]
+    assert len(session.prompts) == 15
+
+
+def test_an_export_carries_them():
+    session = prompted(HELD, [assistant("Still there?", "silence")])
+    assert restored([*shown(session.entries)], remainder(session)).prompts == session.prompts != ()
