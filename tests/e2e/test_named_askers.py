@@ -19,19 +19,19 @@ from tests.e2e.test_speakers import (
 )
 from tests.fake_upstream import FakeUpstream, sse, stream_of
 from tests.proxy_server import ProxyServer
-from tests.scripted_model import fact, is_extraction, model
+from tests.scripted_model import fact, model
 from tests.waiting import until
 
 CONFIG = """
 memory:
   sessions: "${MEMORY_URL}"
   deadline: 5s
-  facts: {upstream: main, model: notes, pause: 100ms}
   summaries: {upstream: main, model: notes}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
 pipelines:
   default: {upstreams: [main], request: [restore_history, inject_summaries, recall, user_context]}
 """
+FACTS = "  facts: {upstream: main, model: notes, pause: 100ms}\n"
 AGAIN = "Which town has jazz, then?"
 Serve = Callable[..., ProxyServer]
 
@@ -45,7 +45,7 @@ def answering(request: Any) -> Any:
 
 @pytest.fixture
 def proxy(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
-    upstream.script = model(lambda said, _: [fact(line["text"], line["number"]) for line in said], answering)
+    upstream.script = answering
     return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
 
 
@@ -84,7 +84,7 @@ def test_each_is_told_his_own_words_in_a_later_call(proxy: ProxyServer, upstream
     talked(proxy)
     for name, own, others in (("bob", BOBS, EVES), ("eve", EVES, BOBS)):
         ask(proxy, [said("user", QUESTION)], name, f"later-{name}")
-        shown = next(r for r in reversed(upstream.requests) if not is_extraction(r)).json["messages"]
+        shown = upstream.last.json["messages"]
         assert f"the caller said: {own}" in shown[-1]["content"]
         assert others not in str(shown)
 
@@ -102,7 +102,10 @@ def test_whoever_is_forgotten_is_gone_from_anothers_conversation(proxy: ProxySer
     assert EVES not in contents(proxy) and "Bye." in contents(proxy)
 
 
-def test_facts_are_his_who_said_it(proxy: ProxyServer) -> None:
+def test_facts_are_his_who_said_it(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> None:
+    upstream.script = model(lambda said, _: [fact(line["text"], line["number"]) for line in said], answering)
+    config = CONFIG.replace("  summaries:", f"{FACTS}  summaries:")
+    proxy = serve(config, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
     talked(proxy)
 
     def known(who: str) -> list[str]:
