@@ -2,13 +2,17 @@
 
 from filters.base import Fields
 from proxy.memory.owner import Owner
+from proxy.memory.reconcile.unsaid import Unsaid
 from proxy.pipeline import Pipeline
 from proxy.session import Identity
 from proxy.tools import Notebook, Tools, offered
 
 
-def tools(fields: Fields, pipeline: Pipeline, who: Identity) -> Tools | None:
-    """The pipeline's memory tools: in every request of a session, and in none without one."""
+def tools(fields: Fields, pipeline: Pipeline, who: Identity, unsaid: Unsaid | None = None) -> Tools | None:
+    """The pipeline's memory tools: in every request of a session, and in none without one.
+
+    What is ``unsaid`` they do not find.
+    """
     archiving = pipeline.memory.archiving if pipeline.memory else None
     if not pipeline.tools or archiving is None or who.key is None:
         return None
@@ -17,5 +21,5 @@ def tools(fields: Fields, pipeline: Pipeline, who: Identity) -> Tools | None:
         return None
     person = Owner(who.tenant, who.user or "")
     known, found = archiving.knowledge, archiving.finder
-    notebook = Notebook(person, known, found, pipeline.zone, archiving.promises)
+    notebook = Notebook(person, known, found, pipeline.zone, archiving.promises, unsaid=unsaid)
     return Tools(offer, notebook, pipeline.tool_rounds)

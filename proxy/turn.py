@@ -63,7 +63,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     heard, context = remembered.call, _context(who, remembered.memory, pipeline)
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
-    question = _question(heard, pipeline, who, context, notes)
+    question = _question(remembered, pipeline, who, context, notes)
     _own_up(notes, reply)
     watch.content = content = Content(
         call=call,
@@ -144,10 +144,11 @@ def _own_up(notes: chain.Notes, reply: Reply) -> None:
 
 
 def _question(
-    call: Call, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
+    remembered: Recollected, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
 ) -> Question:
+    call = remembered.call
     fields = chain.set_fields(pipeline.filters, call.fields, context, notes)
-    tools = toolbox.tools(fields, pipeline, who)
+    tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who))
     return Question(
         headers=call.headers,
         fields=tools.offer.fields if tools else fields,
