@@ -19,7 +19,7 @@ from proxy.memory.reconcile.overtaken import settled
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.session.speaker import knowing
+from proxy.memory.session.speaker import attributed, knowing
 from proxy.memory.speech.speech import spoken
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import fitted
@@ -247,4 +247,4 @@ def after(
         ended=said.ended,
         number=said.turn,
     )
-    return answered(known, answer, now=said.at)
+    return answered(attributed(known, turn, said.user, at=said.at), answer, now=said.at)

@@ -88,12 +88,20 @@ def test_a_session_is_looked_at_once(proxy, upstream) -> None:
     assert [line["text"] for line in lines(extractions(upstream)[1], "known")] == ["I have a dog."]
 
 
-def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str) -> None:
+@pytest.mark.parametrize(
+    ("marks", "anns", "bobs"),
+    [({}, ["I have a dog."], ["I have a cat."]), ({"metadata": {"user": "1001"}}, [], [])],
+)
+def test_an_import_knows_whose_words_are_whose(
+    serve: Serve, upstream, url: str, marks: dict[str, Any], anns: list[str], bobs: list[str]
+) -> None:
+    """Under one number, which nothing tells apart, they are nobody's."""
     waiting = serve(CONFIG, MEMORY_URL=url, PAUSE="1h")
     upstream.script = model(find, says("Noted."))
-    told = ["I have a dog.", "Noted.", "I have a cat."]
-    say(waiting, *told[:1])
-    say(waiting, *told, user="bob")
+    dog = {"role": "user", "content": "I have a dog.", **marks}
+    cat = {"role": "user", "content": "I have a cat.", **marks}
+    for user, *window in (("ann", dog), ("bob", dog, {"role": "assistant", "content": "Noted."}, cat)):
+        waiting.chat(window, session_id="s1", user_id=user)
     awaited(lambda: len(exported(waiting)["contents"]) == 4)
     carried = exported(waiting)
     carried["contents"].append({"role": "user", "content": "I have a fish.", "metadata": {"user": "carl"}})
@@ -101,7 +109,7 @@ def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str)
     proxy = serve(CONFIG, MEMORY_URL=url)
     assert proxy.client.put("/v1/memory/sessions/s2", json=carried).status_code == 200
     awaited(lambda: known(proxy, "carl") == ["I have a fish."])
-    assert (known(proxy), known(proxy, "bob")) == ([], [])
+    awaited(lambda: (known(proxy), known(proxy, "bob")) == (anns, bobs))
 
 
 def test_what_was_removed_is_not_learnt_again_by_an_import(proxy, upstream) -> None:
