@@ -54,7 +54,7 @@ class Notebook:
 
     What is to be changed is owed until the turn is worth it: the model is told as if it were done, and finds
     it so. Of a person without a name nothing is kept. Days begin as in ``zone``. What is
-    ``unsaid`` of the talk at hand is not found.
+    ``unsaid`` of the talk at hand is not found, and what is found is told as it may be ``shown``.
     """
 
     def __init__(  # noqa: PLR0913 - whose it is, and what it is carried out on
@@ -66,6 +66,7 @@ class Notebook:
         promises: Promises | None = None,
         *,
         unsaid: Unsaid | None = None,
+        shown: Callable[[str], str] = str,
     ) -> None:
         self._person = person
         self._knowledge = knowledge
@@ -73,6 +74,7 @@ class Notebook:
         self._zone = zone
         self._promises = promises or Promises()
         self._unsaid = unsaid or Unsaid()
+        self._shown = shown
         self._owed: list[_Owed] = []
         self._keeping: asyncio.Task[None] | None = None
         self._tools: dict[str, Callable[[str, float], Awaitable[Any]]] = {
@@ -130,7 +132,8 @@ class Notebook:
         known = await self._finder.search(self._person, query, within=within)
         found = [one for one in known if one.source not in owed and not self._was_not_said(one)]
         new = [{"text": text, "kind": "fact", "id": fact} for fact, text in owed.items() if text is not None]
-        return {"found": [*new, *(_told(one, self._zone) for one in found)]}
+        told = [*new, *(_told(one, self._zone) for one in found)]
+        return {"found": [{**one, "text": self._shown(one["text"])} for one in told]}
 
     def _was_not_said(self, one: Found) -> bool:
         return one.kind == "turn" and self._unsaid.holds(one.session_id, one.text)
