@@ -8,13 +8,17 @@ import pytest
 
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse, stream_of
 from tests.proxy_server import ProxyServer
+from tests.waiting import awaited
 
 CARD = "4111 1111 1111 1111"
 CONFIG = """
 memory:
   sessions: "${MEMORY_URL}"
   deadline: 5s
+  window: {max_messages: 4, keep_messages: 2}
   summaries: {upstream: main}
+  facts: {upstream: main, model: m, pause: 100ms}
+  recall: {embeddings: {upstream: main, model: e}}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
 pipelines:
   default:
@@ -57,3 +61,29 @@ def test_what_a_tool_finds_is_redacted(proxy: ProxyServer, upstream: FakeUpstrea
     asked(proxy)
     (found,) = json.loads(upstream.last.json["messages"][-1]["content"])["found"]
     assert found["text"] == "Pays with [card]."
+
+
+def test_a_model_that_is_asked_in_the_background_is_told_no_more(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "pay", "arguments": f'{{"card": "{CARD}"}}'}}
+    window = [
+        {"role": "user", "content": f"Take {CARD}."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": f"Paid with {CARD}."},
+        {"role": "assistant", "content": "Done."},
+        {"role": "user", "content": "Thank you."},
+    ]
+    upstream.script = lambda request: sse(stream_of("Well.")) if request.json.get("stream") else answer({})
+    proxy.chat(window, headers=WHO, stream=True)
+
+    def told(mark: str) -> bool:
+        return any(mark in request.body.decode() for request in upstream.requests)
+
+    memory = proxy.app.memory
+    assert memory is not None and memory.archiving is not None
+    awaited(lambda: told("<said>"))
+    proxy.run(memory.archiving.archivist.idle())
+    awaited(lambda: told("<transcript>") and told('"input"'))
+    assert told("Take [card].") and told("Paid with [card].")
+    assert not told(CARD)
