@@ -27,9 +27,7 @@ _HEAPS = textwrap.dedent(
 )
 
 
-@pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc", reason="other C libraries have no heap for each thread"
-)
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of threads are glibc's")
 def test_all_threads_take_memory_from_one_heap() -> None:
     told = subprocess.run([sys.executable, "-c", _HEAPS], capture_output=True, text=True, check=True).stdout
     assert told.count("<heap nr=") == 1

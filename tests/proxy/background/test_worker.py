@@ -1,14 +1,16 @@
 """Work is found from the store, done by one process at a time, and again until it is done."""
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from proxy.background import setbacks, work
-from proxy.background.work import Worker
+from proxy.background import setbacks, worker
+from proxy.background.worker import Worker
 from proxy.errors import UpstreamBroken
 from proxy.memory import codec, lease
 from proxy.memory.coded import CodedStore
@@ -226,6 +228,58 @@ def test_two_processes_never_do_one_piece_at_once() -> None:
         return counting.most
 
     assert asyncio.run(run()) == 1
+
+
+def test_whatever_has_to_wait_is_no_task_yet() -> None:
+    async def run() -> int:
+        store = memory()
+        await due_everywhere(store)
+        most, task = 0, running(Worker(store, [Counting(store)], ["default"]))
+        while not all([await count(store, key) == 3 for key in SESSIONS]):
+            await asyncio.sleep(0.005)
+            most = max(most, len(asyncio.all_tasks()))
+        task.cancel()
+        return most
+
+    assert len(SESSIONS) >= 30
+    assert hurried_loop.run(run()) < 20
+
+
+class Seen(Counting):
+    """Its failures can be looked for afterwards."""
+
+    seen: "weakref.ref[Exception] | None" = None
+
+    async def do(self, key: Key, unusable: int) -> bool:
+        try:
+            return await super().do(key, unusable)
+        except UpstreamBroken as error:
+            self.seen = weakref.ref(error)
+            raise
+
+
+def test_nothing_of_a_failure_is_held_while_it_waits_to_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(setbacks, "_SHORTEST", 60.0)
+
+    async def run() -> bool:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        failing = Seen(store, fails=1)
+        task = running(Worker(store, [failing], ["default"]))
+        while failing.seen is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        held = failing.seen() is not None
+        task.cancel()
+        return held
+
+    gc.disable()  # it finds late what nobody holds any more
+    try:
+        assert not asyncio.run(run())
+    finally:
+        gc.enable()
 
 
 def test_what_fails_is_tried_again() -> None:
@@ -490,7 +544,7 @@ class Later(Counting):
 
 
 def test_what_becomes_due_long_after_the_last_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "_CLOCKS", 0.1)
+    monkeypatch.setattr(worker, "_CLOCKS", 0.1)
 
     async def run() -> None:
         store = memory()
