@@ -85,14 +85,13 @@ def memory_of(
     works += _learning(own, opened, archiving, targets, discretion)
     worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
-    holdings = _holdings(archiving)
     pulse = Pulse(opened, patience=deadline + LATE)
     memory = Memory(
         store,
         Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse),
         open_episodes(url, deadline=deadline, codec=codec, store=store),
         summaries,
-        People((*holdings, HeldSessions(store, file=_file(url)), KeptTurns(traces))),
+        People((*_holdings(archiving), HeldSessions(store, file=_file(url)), KeptTurns(traces))),
         archiving,
         pulse,
     )
