@@ -19,7 +19,7 @@ from proxy.memory.reconcile.overtaken import settled
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.session.speaker import attributed, knowing
+from proxy.memory.session.speaker import knowing
 from proxy.memory.speech.speech import spoken
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import fitted
@@ -33,8 +33,7 @@ Listener = Callable[[Key, Session], None]
 
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
-_ATTEMPTS, _MOST_WAITING = 20, 10_000
-_DRAINED_WITHIN = 3.0
+_ATTEMPTS, _MOST_WAITING, _DRAINED_WITHIN = 20, 10_000, 3.0
 
 
 class Recorder:
@@ -246,5 +245,6 @@ def after(
         reached=told.reached,
         ended=said.ended,
         number=said.turn,
+        asker=None if said.by_message else said.user,
     )
-    return answered(attributed(known, turn, said.user, at=said.at), answer, now=said.at)
+    return answered(known, answer, now=said.at)

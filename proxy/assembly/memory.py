@@ -6,6 +6,7 @@ from pathlib import Path
 from filters.redact import Redact
 from proxy.assembly.recall import finder_of
 from proxy.assembly.targets import targets_of
+from proxy.assembly.zone import zone_of
 from proxy.background.discretion import Discretion
 from proxy.background.extractor import Extractor
 from proxy.background.inquiry import Inquiry
@@ -82,7 +83,7 @@ def memory_of(
     finder = finder_of(archive, own.recall, targets, discretion) if archive else None
     archiving = _archiving(own, store, archive, tenants(settings), finder)
     works: list[Work] = [summaries] if own.summaries else []
-    works += _learning(own, opened, archiving, targets, discretion)
+    works += _learning(settings, opened, archiving, targets, discretion)
     worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
     pulse = Pulse(opened, patience=deadline + LATE)
@@ -120,20 +121,21 @@ def _chores(store: Store, archiving: Archiving | None) -> Iterator[Chore]:
 
 
 def _learning(
-    settings: MemorySettings,
+    settings: Settings,
     store: Store,
     archiving: Archiving | None,
     targets: Mapping[str, Target],
     discretion: Discretion,
 ) -> Iterator[Learning]:
     """Who finds facts; nobody without an archive, or where the model could only tell what it was shown."""
-    own = settings.facts
+    own = settings.memory.facts if settings.memory else None
     target = targets[own.upstream] if own else None
     if own is None or target is None or archiving is None or isinstance(target.upstream, Practice):
         return
     inquiry = Inquiry(target, timeout=own.timeout)
+    zone = zone_of(settings.pipelines["default"].request)
     model = own.model or target.model or ""
-    finder = Extractor(inquiry, model=model, fallback=own.fallback, discretion=discretion)
+    finder = Extractor(inquiry, model=model, fallback=own.fallback, zone=zone, discretion=discretion)
     yield Learning(store, archiving.knowledge, finder, pause=own.pause)
 
 

@@ -1,7 +1,7 @@
 """The model that finds facts: what it is shown, and what is believed of its answer."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 import msgspec
@@ -87,15 +87,22 @@ class _Answer(msgspec.Struct):
 
 
 class Extractor:
-    """Asks one model, and another one where it fails."""
+    """Asks one model, and another one where it fails. Days begin as in ``zone``."""
 
     def __init__(
-        self, inquiry: Inquiry, *, model: str, fallback: str, discretion: Discretion | None = None
+        self,
+        inquiry: Inquiry,
+        *,
+        model: str,
+        fallback: str,
+        zone: tzinfo = UTC,
+        discretion: Discretion | None = None,
     ) -> None:
         self._inquiry = inquiry
         self._discretion = discretion or Discretion()
         self._model = model
         self._fallback = fallback
+        self._zone = zone
 
     async def facts(
         self, said: Sequence[Heard], known: Sequence[Fact], *, last: str | None
@@ -107,7 +114,7 @@ class Extractor:
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
         failure: Exception = Unasked("No model is named for facts.")
-        prompt = _prompt(said, known, self._discretion)
+        prompt = _prompt(said, known, self._zone, self._discretion)
         for model in models:
             try:
                 answer = await self._inquiry.ask(prompt, model=model, form=FORM)
@@ -122,13 +129,15 @@ class Extractor:
             del failure  # it holds what is in this frame, all that was asked
 
 
-def _prompt(said: Sequence[Heard], known: Sequence[Fact], discretion: Discretion) -> list[Message]:
+def _prompt(
+    said: Sequence[Heard], known: Sequence[Fact], zone: tzinfo, discretion: Discretion
+) -> list[Message]:
     on_file = [
         {"id": fact.id, "category": fact.category, "text": one_line(discretion.text(fact.text), _LONGEST)}
         for fact in known
     ]
     lines = [
-        {"number": number, "on": _day(one.at), "text": discretion.text(one.text)[:_MOST_SAID]}
+        {"number": number, "on": _day(one.at, zone), "text": discretion.text(one.text)[:_MOST_SAID]}
         for number, one in enumerate(said, start=1)
     ]
     data = f"{_marked('known', on_file)}\n\n{_marked('said', lines)}"
@@ -144,9 +153,9 @@ def _quoted(data: object) -> str:
     return msgspec.json.encode(data).decode().replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _day(at: float) -> str:
+def _day(at: float, zone: tzinfo) -> str:
     try:
-        return time.strftime("%A, %Y-%m-%d", time.gmtime(at))
+        return f"{datetime.fromtimestamp(at, zone):%A, %Y-%m-%d}"
     except (OverflowError, ValueError, OSError):
         return "a day that is not known"  # what was carried here from elsewhere may bear any number
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, up
     assert prompts(upstream)[-1] == [{"role": "user", "content": "Hello?"}]
 
 
+@pytest.mark.parametrize("hours", [-12, 12])
+def test_what_is_said_bears_the_day_where_the_callers_are(
+    serve: Serve, upstream: FakeUpstream, url: str, hours: int
+) -> None:
+    step = f"timestamp_prefix: {{timezone: {f'Etc/GMT{-hours:+d}'}}}"
+    proxy = serve(CONFIG.replace("inject_facts, recall]", f"inject_facts, {step}]"), MEMORY_URL=url)
+    upstream.script = model(find, says("Noted."))
+    zone = timezone(timedelta(hours=hours))
+    before = datetime.now(zone)
+    say(proxy, "I see the dentist tomorrow.")
+    (asked,) = awaited(lambda: extractions(upstream))
+    days = {f"{at:%A, %Y-%m-%d}" for at in (before, datetime.now(zone))}
+    assert lines(asked, "said")[0]["on"] in days
+
+
 def test_a_session_is_looked_at_once(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
     awaited(lambda: known(proxy))
@@ -88,28 +104,20 @@ def test_a_session_is_looked_at_once(proxy, upstream) -> None:
     assert [line["text"] for line in lines(extractions(upstream)[1], "known")] == ["I have a dog."]
 
 
-@pytest.mark.parametrize(
-    ("marks", "anns", "bobs"),
-    [({}, ["I have a dog."], ["I have a cat."]), ({"metadata": {"user": "1001"}}, [], [])],
-)
-def test_an_import_knows_whose_words_are_whose(
-    serve: Serve, upstream, url: str, marks: dict[str, Any], anns: list[str], bobs: list[str]
-) -> None:
-    """Under one number, which nothing tells apart, they are nobody's."""
+def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str) -> None:
     waiting = serve(CONFIG, MEMORY_URL=url, PAUSE="1h")
     upstream.script = model(find, says("Noted."))
-    dog = {"role": "user", "content": "I have a dog.", **marks}
-    cat = {"role": "user", "content": "I have a cat.", **marks}
-    for user, *window in (("ann", dog), ("bob", dog, {"role": "assistant", "content": "Noted."}, cat)):
-        waiting.chat(window, session_id="s1", user_id=user)
+    told = ["I have a dog.", "Noted.", "I have a cat."]
+    say(waiting, *told[:1])
+    say(waiting, *told, user="bob")
     awaited(lambda: len(exported(waiting)["contents"]) == 4)
     carried = exported(waiting)
     carried["contents"].append({"role": "user", "content": "I have a fish.", "metadata": {"user": "carl"}})
     carried["turnkeeper"] |= {"entries": [*carried["turnkeeper"]["entries"], {}], "turns": 3}
     proxy = serve(CONFIG, MEMORY_URL=url)
     assert proxy.client.put("/v1/memory/sessions/s2", json=carried).status_code == 200
-    awaited(lambda: known(proxy, "carl") == ["I have a fish."])
-    awaited(lambda: (known(proxy), known(proxy, "bob")) == (anns, bobs))
+    awaited(lambda: (known(proxy, "carl"), known(proxy, "bob")) == (["I have a fish."], ["I have a cat."]))
+    assert known(proxy) == []
 
 
 def test_what_was_removed_is_not_learnt_again_by_an_import(proxy, upstream) -> None:

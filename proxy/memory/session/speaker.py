@@ -7,7 +7,7 @@ import msgspec
 
 from filters.line import one_line
 from filters.message import Message
-from proxy.memory.session.newest import Turn
+from proxy.memory.session.prompts import prompted
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.session.told import Told
 
@@ -24,41 +24,26 @@ def knowing(
 ) -> Session:
     """The session with who speaks, and what a model was told of them; the newest request's word counts.
 
-    Whose it is says its first request: whom it names, or where it is its newest message alone that does
-    (``by_message``), whoever is named first in its window.
+    What the engine says by itself is known, too. Whose it is says its first request: whom it names, or where
+    it is its newest message alone that does (``by_message``), whoever is named first in its window.
     """
+    session = prompted(session, window)
     spoken = next((message.user for message in reversed(window) if message.role == "user"), None)
     if session.user is None and user:
         person = _first(window) if by_message and spoken == user else user
         alias = spoken if spoken != user else None
         session = msgspec.structs.replace(session, user=person, alias=alias)
-    elif user not in {None, session.user} and spoken and spoken == session.alias and not session.shared:
+    elif user not in {None, session.user} and spoken in {None, session.alias} and not session.shared:
         session = msgspec.structs.replace(session, shared=True)
     if told is None or (session.told and told.at <= session.told.at):
         return session
     return msgspec.structs.replace(session, told=told)
 
 
-def attributed(session: Session, turn: Turn | None, user: str | None, *, at: float) -> Session:
-    """The session with the words that a request brought under the name of ``user``, whom it names.
-
-    The session's person needs no name, and words that bear one are that one's. Where the words were brought
-    by another request, nothing tells whose they are; ``at`` is when this one arrived.
-    """
-    place = None if turn is None or user in {None, session.user, session.alias} else _asked(session, turn)
-    if place is None or (entry := session.entries[place]).user is not None or entry.put_in:
-        return session
-    if entry.recorded != at:
-        return session if session.shared else msgspec.structs.replace(session, shared=True)
-    entries = list(session.entries)
-    entries[place] = msgspec.structs.replace(entry, user=user)
-    return msgspec.structs.replace(session, entries=tuple(entries))
-
-
 def speaker(session: Session, entry: Entry) -> str | None:
-    """Who said it: whom the message names, else the session's person; nobody, where that may be another."""
-    if entry.user not in {None, session.alias}:
-        return entry.user
+    """Who said it: whom it or its request names, else the session's person; nobody, where others may have."""
+    if entry.speaker not in {None, session.alias}:
+        return entry.speaker
     return None if session.shared else session.user
 
 
@@ -90,14 +75,6 @@ def _voice(session: Session, entry: Entry) -> str | None:
     if entry.role != "user" or entry.put_in:
         return None
     return entry.name if _is_by_name(entry) else speaker(session, entry)
-
-
-def _asked(session: Session, turn: Turn) -> int | None:
-    """The position of the words that a request asked to be answered."""
-    of_turn = [
-        i for i, entry in enumerate(session.entries) if entry.role == "user" and entry.place == turn[:2]
-    ]
-    return None if turn.unasked or len(of_turn) < -turn.question else of_turn[turn.question]
 
 
 def _is_by_name(entry: Entry) -> bool:

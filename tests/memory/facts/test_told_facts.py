@@ -211,7 +211,7 @@ def test_a_session_knows_how_the_engine_calls_its_person() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "is_shared"), [("1001", True), (None, False), ("1002", False), ("bob", False)]
+    ("named", "is_shared"), [("1001", True), (None, True), ("1002", False), ("bob", False)]
 )
 def test_a_session_knows_that_another_speaks_under_its_persons_name(
     named: str | None, is_shared: bool
@@ -220,10 +220,7 @@ def test_a_session_knows_that_another_speaks_under_its_persons_name(
     marks = {"metadata": {"user": named}} if named else {}
     window = [Message(role="user", content="Me again", **marks)]
     other = Said(key=Key("t", "s"), user="bob", window=window, answer=stream_of("Hello"), at=2.0)
-    shared = after(session, other)
-    assert shared.shared is is_shared
-    assert [entry.user for entry in shared.entries if entry.role == "user"] == ["1001", named or "bob"]
-    assert after(shared, other) == shared
+    assert after(session, other).shared is is_shared
 
 
 def line(role: str, text: str, turn: int) -> Message:
