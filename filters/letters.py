@@ -17,7 +17,6 @@ _SIGNS: Final = (
 )
 _UNHEARD: Final = re.compile(f"[^\\w{_SIGNS}]+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
-_PLAIN: Final = {code: chr(code).lower() if chr(code).isalnum() else None for code in range(128)}
 
 UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -31,7 +30,15 @@ WORD: Final = re.compile(f"[\\w{_SIGNS}]+")
 
 def bare(text: str) -> str:
     """Letters and digits alone, in lower case, without accents; nothing of a text that has none."""
-    if text.isascii():
-        return text.translate(_PLAIN)
+    return text.translate(_LETTERS) if text.isascii() or _SINGLY.fullmatch(text) else _told(text)
+
+
+def _told(text: str) -> str:
     plain = unicodedata.normalize("NFKC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
     return _UNHEARD.sub("", plain).replace("_", "").casefold()
+
+
+# What Latin alphabets write, and print's own signs: each is told by itself, since none joins its neighbour.
+_SINGLES: Final = (*range(0x300), *range(0x2010, 0x205F))
+_SINGLY: Final = re.compile("[\0-\u02ff\u2010-\u205e]*")
+_LETTERS: Final = {code: _told(chr(code)) or None for code in _SINGLES}

@@ -148,6 +148,19 @@ async def test_writers_on_two_connections_do_not_overwrite_one_another(reopen: O
     assert (await read(one)).blob == (await read(other)).blob == [b"1", b"2"][won.index(True)]
 
 
+async def test_who_wrote_last_learns_what_another_process_wrote_since(reopen: Open, driver: str):
+    if driver in FORGETFUL:
+        pytest.skip("two of these share nothing")
+    one, other = reopen(), reopen()
+    version = await put(one)
+    assert await other.write(KEY, b"theirs", version=version, ttl=60)
+    assert not await one.write(KEY, b"ours", version=version, ttl=60)
+    assert (await read(one)).blob == b"theirs"
+    at = time.time()
+    await other.delete(KEY)
+    await refused(one, version, at)
+
+
 async def test_a_write_that_lost_changes_nothing(store: Store):
     version = await put(store, blob=b"kept", cold=(b"c",))
     assert not await store.write(KEY, b"lost", version=version + 1, ttl=60, cold=[b"lost"])

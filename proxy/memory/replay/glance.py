@@ -1,6 +1,6 @@
 """A window that shows the newest that is held, line by line: most windows do, and a glance tells."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from filters.message import Message
 from filters.role import newest_user
@@ -10,14 +10,14 @@ from proxy.memory.speech.wording import same
 
 
 def straight(
-    entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool, again: bool
+    entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool, again: Callable[[], bool]
 ) -> list[int] | None:
     """The places of a window that shows, line by line, the newest that is held, and perhaps one line more.
 
     It may show whole turns more, where turns are numbered: those of calls that are yet to be recorded.
     Answers may be spelt otherwise, and the last that is held may be one of which less was heard. What the
-    window shows before all of it is older, where the oldest has ``moved`` to the cold part. ``again`` is
-    whether it is the newest window once more.
+    window shows before all of it is older, where the oldest has ``moved`` to the cold part. ``again`` tells
+    whether it is the newest window once more, which is dear to tell.
     """
     count, size = len(spoken), len(entries)
     if not spoken or not entries or spoken[-1].role != "user":
@@ -25,14 +25,13 @@ def straight(
     # Where the talk repeats itself, either may fit: a window that is longer than what is held says more.
     once, more = size - count - 1, size - count + 1
     starts = [size - count, once, more] if count <= size else [size - count, more, once]
-    if not again:
-        starts.remove(once)
     for start in (*starts, size - count + _ahead(entries, spoken)):
         first, older = max(start, 0), max(-start, 0)
         shown = min(count - older, size - first)
         if (older and not moved) or shown <= 0:
             continue
-        if runs(entries[first : first + shown], spoken[older:] if older else spoken):
+        fits = runs(entries[first : first + shown], spoken[older:] if older else spoken)
+        if fits and (start != once or again()):
             return [*[NEW] * older, *range(first, first + shown), *[NEW] * (count - older - shown)]
     return None
 

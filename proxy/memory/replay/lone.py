@@ -62,11 +62,13 @@ def slides(newest: Newest, asking: Asking) -> bool:
     return newest.lines > 1 and newest.finished and newest.ended < asking.at
 
 
-def again(newest: Newest, said: Speech, asking: Asking) -> bool:
+def again(newest: Newest | None, said: Speech, asking: Asking) -> bool:
     """Whether a window is the newest one once more, as far as anybody can tell.
 
     An answer without words is no line: engines may show it, as unheard, or leave it out.
     """
+    if newest is None:
+        return True
     if newest.lines != len(said.lines) or slides(newest, asking):
         return False
     return newest.seal in seals(said, asking.attempt)

@@ -1,6 +1,7 @@
 """What an engine replays, laid beside what is held."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -131,7 +132,7 @@ def _laid(
     if entries and alone and (asking.attempt.request or newest):
         replay = Replay(entries, spoken, [NEW], len(entries), anew=False, answering=answering)
         return _alone(replay, held.newest, asking)
-    again = held.newest is None or lone.again(held.newest, speech, asking)
+    again = partial(lone.again, held.newest, speech, asking)
     run = straight(entries, spoken, moved=moved, again=again)
     if run is not None:
         end = _end(entries, run, numbered=number_of(spoken[-1]) is not None)
@@ -199,7 +200,7 @@ def _slid(
     newest: Newest | None,
     *,
     answering: bool,
-    again: bool,
+    again: Callable[[], bool],
 ) -> Replay | None:
     """A window that shows the end of what is held and new words, unless it may be the newest one ``again``.
 
@@ -207,7 +208,7 @@ def _slid(
     words are no lines.
     """
     places = slid([*map(Line, entries)], [*map(Line, spoken)])
-    if places is None or (again and shows_again(entries, spoken)):
+    if places is None or (shows_again(entries, spoken) and again()):
         return None
     told = newest is not None and newest.answering and not newest.wordless
     whole = newest is not None and not newest.whole and newest.lines <= len(spoken)

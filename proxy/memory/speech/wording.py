@@ -67,8 +67,12 @@ def alike(one: str, other: str) -> bool:
 
 def jumbled(one: str, other: str) -> bool:
     """Whether both are the same words in another order."""
-    words, others = WORD.findall(one.casefold()), WORD.findall(other.casefold())
-    return bool(words) and len(words) == len(others) and sorted(words) == sorted(others)
+    said, told = one.casefold(), other.casefold()
+    first = WORD.search(said)
+    if first is None or first[0] not in told:  # nearly always: other words
+        return False
+    words, others = WORD.findall(said), WORD.findall(told)
+    return len(words) == len(others) and sorted(words) == sorted(others)
 
 
 def _words(text: str) -> Counter[str]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.sql import change
@@ -27,13 +27,13 @@ from proxy.memory.sql.statement import (
     whose,
 )
 from proxy.memory.sql.writer import PATIENCE, Work, Writer
+from proxy.memory.sql.written import NOWHERE, Pending, State, Written
 from proxy.memory.store import APART, LEISURE, UNRENEWED, Held, Key, Listed, Store
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
 _VERSION_BITS: Final = 53
-_MOST_WRITTEN: Final = 32
 # The archive may write the same file. No call waits for the writer, and a write that fails costs another try.
 _LOCKED: Final = 0.5
 
@@ -54,26 +54,6 @@ def open(  # noqa: A001 - what every driver's entry is called
     return SqliteStore(Path(path), deadline=deadline, elsewhere=elsewhere)
 
 
-class _Pending(NamedTuple):
-    """What a session is about to be: a batch in flight, read as if it were committed."""
-
-    held: Held | None
-    expires: float
-    deleted: float
-
-    def version(self, now: float) -> int:
-        """The version that a write must name; 0 where there will be no session."""
-        return self.held.version if self.held is not None and self.expires > now else 0
-
-
-class _Written(NamedTuple):
-    """What was written last of a session: what is held, as long as nobody else has written."""
-
-    held: Held
-    expires: float
-    elsewhere: int
-
-
 class SqliteStore:
     """Reads inline, writes in batches; what is in flight is read back by this process at once.
 
@@ -87,19 +67,16 @@ class SqliteStore:
         self._writer = Writer(self._file, chore=change.sweep, elsewhere=self._elsewhere)
         self._reader = Reader(self._file)
         self._deadline = deadline
-        self._pending: dict[Key, _Pending] = {}
-        self._written: dict[Key, _Written] = {}
+        self._written = Written(self._elsewhere)
         self._closed = False
 
     async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
         """Of what is in flight or was written last, else of the file: one look-up by key, some 30 µs."""
-        pending = self._pending.get(key)
         now = time.time()
-        if pending is not None:
-            return pending.held if pending.expires > now else None
-        written = self._written.get(key)
-        if written is not None and written.expires > now and written.elsewhere == self._elsewhere.unchanged():
-            return written.held
+        if (pending := self._written.pending(key)) is not None:
+            return pending.at(now)
+        if (held := self._written.committed(key, now)) is not None:
+            return held
         reader, due = await self._opened(LEISURE if leisure else self._deadline)
         row = await reader.row(READ, whose(key) | {"now": now}, due=due)
         return None if row is None else Held(*cast("tuple[bytes, int]", row))
@@ -134,12 +111,12 @@ class SqliteStore:
         """What is in flight goes as well: it is committed first."""
         now = time.time()
         work = partial(change.delete, whose(key) | {"blob": b"", "now": now})
-        return await self._change(key, _Pending(None, 0.0, now), work, LEISURE)
+        return await self._change(key, Pending(None, 0.0, now), work, LEISURE)
 
     async def deleted(self, key: Key) -> float | None:
         """Of what is in flight, else of the file."""
-        _, deleted, _ = await self._state(key)
-        return deleted if deleted > 0 else None
+        state = await self._state(key)
+        return state.deleted if state.deleted > 0 else None
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
         """On a thread, too, and in the order of code points."""
@@ -159,14 +136,15 @@ class SqliteStore:
     async def _swap(
         self, key: Key, work: change.Swap, arguments: dict[str, Any], cold: Sequence[bytes]
     ) -> bool:
-        version, deleted, expires = await self._state(key)
-        if arguments["at"] <= deleted <= arguments["now"] + APART:
+        named, now = arguments["version"], arguments["now"]
+        state = self._written.state(key, named, now) or await self._state(key)
+        if arguments["at"] <= state.deleted <= now + APART:
             raise Deleted("The session was deleted.")
-        if version != arguments["version"]:
+        if state.version != named:
             return False
         if arguments["expires"] == UNRENEWED:
-            arguments = {**arguments, "expires": expires}
-        pending = _Pending(Held(arguments["blob"], arguments["fresh"]), arguments["expires"], deleted)
+            arguments = {**arguments, "expires": state.expires}
+        pending = Pending(Held(arguments["blob"], arguments["fresh"]), arguments["expires"], state.deleted)
         within = LEISURE if work is change.replace else PATIENCE
         bound = partial(work, arguments | {"count": len(cold)}, tuple(cold))
         return await self._change(key, pending, bound, within)
@@ -180,38 +158,25 @@ class SqliteStore:
             await self._awaited(self._writer.submit(change.nothing), within)
         return self._reader, due
 
-    async def _state(self, key: Key) -> tuple[int, float, float]:
-        """The version that a write must name now, 0 where there is none, the last deletion, the expiry."""
+    async def _state(self, key: Key) -> State:
+        """The state that a write must name now."""
         now = time.time()
         row = None
-        if key not in self._pending:
+        if self._written.pending(key) is None:
             reader, due = await self._opened(PATIENCE)
             row = await reader.row(STATE, {**whose(key), "now": now}, due=due)
-        pending = self._pending.get(key)  # which may have come while the file was being read
+        pending = self._written.pending(key)  # which may have come while the file was being read
         if pending is not None:
-            return pending.version(now), pending.deleted, pending.expires
-        return (0, -math.inf, -math.inf) if row is None else cast("tuple[int, float, float]", row)
+            return pending.state(now)
+        return NOWHERE if row is None else State(*cast("tuple[int, float, float]", row))
 
-    async def _change(self, key: Key, pending: _Pending, work: Work[bool | Deleted], within: float) -> bool:
+    async def _change(self, key: Key, pending: Pending, work: Work[bool | Deleted], within: float) -> bool:
         outcome = self._writer.submit(work)
-        self._pending[key] = pending
-        self._written.pop(key, None)
-        outcome.add_done_callback(partial(self._landed, key, pending, self._elsewhere.count))
+        self._written.begun(key, pending, outcome)
         changed = await self._awaited(outcome, within)
         if isinstance(changed, Deleted):
             raise changed
         return changed
-
-    def _landed(
-        self, key: Key, pending: _Pending, elsewhere: int, outcome: "asyncio.Future[bool | Deleted]"
-    ) -> None:
-        if self._pending.get(key) is not pending:
-            return
-        del self._pending[key]
-        if pending.held is not None and _succeeded(outcome):
-            self._written[key] = _Written(pending.held, pending.expires, elsewhere)
-            if len(self._written) > _MOST_WRITTEN:
-                del self._written[next(iter(self._written))]
 
     async def _awaited(self, outcome: asyncio.Future[T], within: float = PATIENCE) -> T:
         """The outcome; whoever stops waiting stops nothing."""
@@ -223,7 +188,7 @@ class SqliteStore:
 
     async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
         await self._opened(LEISURE)
-        if self._pending:
+        if self._written:
             with contextlib.suppress(StoreError):  # then nothing is in flight any more
                 await self._awaited(self._writer.submit(change.nothing), LEISURE)
         return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": time.time()})
@@ -234,10 +199,6 @@ def _arguments(key: Key, blob: bytes, version: int, ttl: float) -> dict[str, Any
     # Python's own dice are thrown anew in a forked process, and cost no call of the system's.
     fresh = random.getrandbits(_VERSION_BITS) + 1
     return whose(key) | {"blob": blob, "version": version, "fresh": fresh, "now": now, "expires": now + ttl}
-
-
-def _succeeded(outcome: "asyncio.Future[bool | Deleted]") -> bool:
-    return not outcome.cancelled() and outcome.exception() is None and outcome.result() is True
 
 
 def _seen(outcome: asyncio.Future[Any]) -> None:

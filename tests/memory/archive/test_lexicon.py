@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.memory.archive.lexicon import Lexicon, words
+from proxy.memory.archive.stems import Stemmer
 from proxy.memory.owner import Owner
 
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
@@ -67,3 +68,10 @@ def test_sealed_terms_tell_no_word_and_an_older_key_still_finds():
     old = Lexicon([b"old" * 8]).terms(ANN, "scarecrow")
     assert old in SEALED.asked(ANN, ["scarecrow"])[0]
     assert old != SEALED.terms(ANN, "scarecrow")
+
+
+@given(st.lists(st.text("0123456789abcdefgsiy", min_size=1, max_size=12), max_size=30))
+def test_words_with_digits_are_stemmed_alike_and_not_remembered(said):
+    stemmer, fresh = Stemmer(), Stemmer()
+    assert stemmer.stems(said) == stemmer.stems(said) == [fresh._learned({word})[word] for word in said]
+    assert not any(character.isdecimal() for word in stemmer._known for character in word)

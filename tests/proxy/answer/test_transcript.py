@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.answer.transcript import transcript
@@ -150,10 +150,20 @@ _CHOICES = st.fixed_dictionaries(
 _CHUNKS = st.fixed_dictionaries({}, optional={"choices": st.none() | st.lists(_CHOICES, max_size=3)})
 
 
-@given(st.lists(_CHUNKS | st.integers(), max_size=6))
-def test_the_short_way_tells_what_the_long_one_does(chunks):
-    sent = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+_EVENTS = (_CHUNKS | st.integers()).map(lambda chunk: b"data: %b\n\n" % json.dumps(chunk).encode())
+_TORN = b'data: {"choices": [{"delta": {"content": "no"}}]\n}\n\n'
+_ODD = st.sampled_from(
+    [b": hi\n\n", _TORN, b"\n", b"data:1\n\n", b"data: [DONE]\n\n", b"event: x\ndata: {}\n\n", b"data: "]
+)
+
+
+@example([_TORN], b"data: [DONE]\n\n")
+@given(st.lists(_EVENTS | _ODD, max_size=6), st.sampled_from([b"", b"data: [DONE]\n\n", b"data: [DONE]"]))
+def test_the_short_way_tells_what_the_long_one_does(events, end):
+    sent = b"".join(events) + end
     with pytest.MonkeyPatch.context() as patch:
         short = transcript(sent)
+        patch.setattr("proxy.answer.transcript._as_list", lambda _: None)
+        assert transcript(sent) == short
         patch.setattr("proxy.answer.transcript._plain", lambda _: None)
         assert transcript(sent) == short
