@@ -84,7 +84,7 @@ class Worker:
         self._late: set[tuple[str, Key]] = set()
         self._beside: set[asyncio.Task[None]] = set()
         self._outage = Outage()
-        self._running, self._seen = False, 0.0
+        self._running, self._looked, self._seen = False, 0.0, 0.0
 
     def nudge(self, key: Key, session: Session) -> None:
         """Tells of a session that was just written; what is due is done soon, while the worker runs."""
@@ -127,6 +127,8 @@ class Worker:
     async def _look_through(self) -> bool:
         """Looks at what was written since; whether the store let itself be looked through."""
         began = time.time()
+        if began < self._looked:  # the clock was set back: what was written since is older than it should be
+            self._seen = 0.0
         try:
             for tenant in self._tenants:
                 await self._look_at(tenant)
@@ -134,6 +136,7 @@ class Worker:
             self._outage.begun(error)
             return False
         self._outage.over()
+        self._looked = began
         self._seen = began - _CLOCKS - max((work.after for work in self._works), default=0.0)
         return True
 

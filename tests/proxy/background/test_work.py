@@ -502,6 +502,24 @@ def test_what_becomes_due_long_after_the_last_write_is_found(monkeypatch: pytest
     asyncio.run(run())
 
 
+def test_what_was_written_once_the_clock_was_set_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_CLOCKS", 0.0)
+
+    async def run() -> None:
+        store, real = Away(), time.time
+        store.away = False
+        task = running(Worker(store, [Counting(store)], ["default"]), every=0.05)
+        while not store.looks:  # noqa: ASYNC110 - the store tells nobody
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        monkeypatch.setattr(time, "time", lambda: real() - 3600)
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        await until(lambda: _is(store, KEY))
+        task.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_lease_of_a_process_that_was_killed_ends_by_itself() -> None:
     async def run() -> list[bool]:
         store = memory()
