@@ -9,7 +9,7 @@ import msgspec
 
 from proxy.admission.gate import Gate
 from proxy.admission.webhook import Webhook
-from proxy.background.work import EVERY, Worker
+from proxy.background.worker import EVERY, Worker
 from proxy.errors import NotFound
 from proxy.exact import Exact
 from proxy.health import Health

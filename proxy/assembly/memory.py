@@ -9,7 +9,8 @@ from proxy.background.extractor import Extractor
 from proxy.background.inquiry import Inquiry
 from proxy.background.pause import Pause
 from proxy.background.summariser import Summariser
-from proxy.background.work import Chore, Work, Worker
+from proxy.background.work import Chore, Work
+from proxy.background.worker import Worker
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings

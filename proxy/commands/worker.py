@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from proxy import assembly
-from proxy.background.work import ALONE_EVERY
+from proxy.background.worker import ALONE_EVERY
 from proxy.commands.configured import USUAL, Served, configured
 from proxy.commands.terminal import told
 from proxy.configuration.settings import Settings

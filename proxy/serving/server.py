@@ -1,7 +1,6 @@
 """The process: one listening socket, one loop, and an end that loses nothing."""
 
 import asyncio
-import gc
 import signal
 import socket
 import sys
@@ -12,15 +11,11 @@ import uvicorn
 
 from proxy.app import App
 from proxy.configuration.settings import Settings
-from proxy.serving import signals
+from proxy.serving import runtime, signals
 from proxy.serving.protocol import Protocol
 from proxy.serving.reload import Reload
 from proxy.telemetry.log import logging_to
 
-# Looking at few values at a time keeps nobody waiting; the program itself need not be looked at again.
-_COLLECT_AFTER = (2_000, 25, 100)
-# Callers wait on the loop: threads that write to memory or to the log give way to it after so many seconds.
-_SWITCH_AFTER = 0.0005
 _FAREWELL = 5.0
 
 Work = Callable[[], Coroutine[None, None, None]]
@@ -125,10 +120,7 @@ def serve(
     # uvicorn raises the signal again when it is done; having ended well is no failure.
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: None)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_COLLECT_AFTER)
-    sys.setswitchinterval(_SWITCH_AFTER)
+    runtime.prepare()
     config = uvicorn_config(app, grace=settings.listen.grace)
     with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
         Server(config, app, reload, beside).run(sockets)
