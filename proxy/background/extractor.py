@@ -111,7 +111,10 @@ class Extractor:
                 failure = error if isinstance(error, Unfound) else Unfound(str(error))
             except UpstreamError as error:
                 failure = failure if isinstance(failure, Unfound) else error
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # it holds what is in this frame, all that was asked
 
 
 def _prompt(said: Sequence[Heard], known: Sequence[Fact]) -> list[Message]:

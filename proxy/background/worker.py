@@ -149,20 +149,29 @@ class Worker:
     async def _until_done(self, work: Work, key: Key) -> None:
         lull, setbacks = self._lulls[work.name], Setbacks()
         while True:
-            try:
-                done = await self._tried(work, key, setbacks)
-            except UNREADABLE:
-                return
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
-                setbacks.add(error)
-                self._note(lull, setbacks, key, error)
-                await lull.rest(setbacks.rest)
-                continue
+            failed = setbacks.count
+            done = await self._noted(work, key, setbacks)
             if done is False:
                 return
             if done:
                 setbacks = Setbacks()
-            await asyncio.sleep(0 if done else lease.TTL / 4)
+            if (
+                setbacks.count > failed
+            ):  # the failure itself is gone by now, and with it all that had been read
+                await lull.rest(setbacks.rest)
+            else:
+                await asyncio.sleep(0 if done else lease.TTL / 4)
+
+    async def _noted(self, work: Work, key: Key, setbacks: Setbacks) -> bool | None:
+        """Whether there was anything to do; ``None`` where others do it, or it is to be tried again."""
+        try:
+            return await self._tried(work, key, setbacks)
+        except UNREADABLE:
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            setbacks.add(error)
+            self._note(self._lulls[work.name], setbacks, key, error)
+            return None
 
     def _note(self, lull: Lull, setbacks: Setbacks, key: Key, error: Exception) -> None:
         if isinstance(error, Unasked):

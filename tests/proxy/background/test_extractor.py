@@ -1,8 +1,10 @@
 """A model that finds facts is shown data that gives no orders, and is believed what can be so."""
 
 import asyncio
+import gc
 import json
 import re
+import weakref
 from typing import Any
 
 import pytest
@@ -165,3 +167,19 @@ def test_the_sessions_model_is_asked_where_none_is_named_and_another_where_it_fa
 def test_a_model_that_answered_in_vain_is_not_hidden_by_one_that_is_away(answers: Any) -> None:
     with pytest.raises(Unfound):
         found(Model(*answers), fallback="other")
+
+
+def test_a_failure_is_gone_once_it_was_told() -> None:
+    async def held() -> bool:
+        extractor = Extractor(Model("Nothing of note."), model="small", fallback="")  # type: ignore[arg-type]
+        try:
+            await extractor.facts(SAID, KNOWN, last=None)
+        except Unfound as error:
+            failure = weakref.ref(error)
+        return failure() is not None
+
+    gc.disable()  # it finds late what nobody holds any more
+    try:
+        assert not asyncio.run(held())
+    finally:
+        gc.enable()

@@ -1,7 +1,9 @@
 """Work is found from the store, done by one process at a time, and again until it is done."""
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -241,6 +243,43 @@ def test_whatever_has_to_wait_is_no_task_yet() -> None:
 
     assert len(SESSIONS) >= 30
     assert hurried_loop.run(run()) < 20
+
+
+class Seen(Counting):
+    """Its failures can be looked for afterwards."""
+
+    seen: "weakref.ref[Exception] | None" = None
+
+    async def do(self, key: Key, unusable: int) -> bool:
+        try:
+            return await super().do(key, unusable)
+        except UpstreamBroken as error:
+            self.seen = weakref.ref(error)
+            raise
+
+
+def test_nothing_of_a_failure_is_held_while_it_waits_to_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(setbacks, "_SHORTEST", 60.0)
+
+    async def run() -> bool:
+        store = memory()
+        await store.write(KEY, encode(Session()), version=0, ttl=60)
+        failing = Seen(store, fails=1)
+        task = running(Worker(store, [failing], ["default"]))
+        while failing.seen is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        held = failing.seen() is not None
+        task.cancel()
+        return held
+
+    gc.disable()  # it finds late what nobody holds any more
+    try:
+        assert not asyncio.run(run())
+    finally:
+        gc.enable()
 
 
 def test_what_fails_is_tried_again() -> None:
