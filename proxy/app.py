@@ -147,6 +147,7 @@ class App:
             with self._held(scope["path"]) as parts:
                 await self._route(parts, scope, headers, receive, reply)
         except TurnkeeperError as error:
+            error.let_go()
             self.audience.failed(error)
             await reply.fail(error)
         except ClientGone:

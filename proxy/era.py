@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from datetime import tzinfo
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
             there = ", ".join(self.pipelines)
             raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
         return self.pipelines[name]
+
+    @property
+    def zone(self) -> tzinfo:
+        """Where a day begins for whoever names no pipeline."""
+        return self.pipeline("default").zone
 
     @property
     def answering(self) -> bool:

@@ -115,10 +115,10 @@ class Memory(msgspec.Struct, frozen=True):
             self.archiving.archivist.start()
 
     async def aclose(self) -> None:
-        """Writes down what is left, and closes the store."""
-        await self.recorder.drain()
+        """Writes down what is left, within three seconds for all of it, and closes the store."""
+        promised = self.archiving.promises if self.archiving else Promises()
+        await asyncio.gather(self.recorder.drain(), promised.drain())
         if self.archiving:
-            await self.archiving.promises.drain()
             await self.archiving.archivist.aclose()
             await self.archiving.archive.aclose()
             if self.archiving.mem0:

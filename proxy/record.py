@@ -33,8 +33,7 @@ Listener = Callable[[Key, Session], None]
 
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
-_ATTEMPTS, _MOST_WAITING = 20, 10_000
-_DRAINED_WITHIN = 3.0
+_ATTEMPTS, _MOST_WAITING, _DRAINED_WITHIN = 20, 10_000, 3.0
 
 
 class Recorder:
@@ -246,5 +245,6 @@ def after(
         reached=told.reached,
         ended=said.ended,
         number=said.turn,
+        asker=None if said.by_message else said.user,
     )
     return answered(known, answer, now=said.at)

@@ -45,9 +45,11 @@ async def _stream(
     if not reply.started:
         await reply.start(response.status, [*passed_on(response.headers), *UNBUFFERED])
     opened, refused = up_to_error(begun.data)
-    await reply.write(answer.first() + await _beside(answer.feed, opened))
+    first = answer.first() + await _beside(answer.feed, opened)
+    await reply.write(first)
     reply.watch.answered()
-    passage = Passage(begun, opened, framing, answer, reply)
+    passage = Passage(begun, opened, framing, answer, reply, dialogue=dialogue)
+    passage.passed_on(first)
     response.offer(passage.take)
     rest = b""
     try:
@@ -74,14 +76,22 @@ class Passage:
     from within the upstream's own call, and no task is woken for it. All else goes through the task.
     """
 
-    def __init__(
-        self, begun: Begun, opened: bytes, framing: Framing, answer: Rewriting, reply: Reply
+    def __init__(  # noqa: PLR0913 - what a stream goes through
+        self,
+        begun: Begun,
+        opened: bytes,
+        framing: Framing,
+        answer: Rewriting,
+        reply: Reply,
+        *,
+        dialogue: Dialogue | None,
     ) -> None:
         self._response = begun.response
         self._framing = framing
         self._cut = framing.feed
         self._answer = answer
         self._reply = reply
+        self._dialogue = dialogue
         self._outlet = reply.outlet
         self._filtered = answer.filtered
         self._over = False
@@ -95,6 +105,11 @@ class Passage:
     def whole(self) -> bool:
         """Whether the stream's end was passed on."""
         return not self._answer.unread and self._over
+
+    def passed_on(self, shown: bytes) -> None:
+        """What tools have told to be changed is changed as soon as the client has heard of it."""
+        if self._dialogue:
+            self._dialogue.passed_on(shown)
 
     def unended(self) -> bytes:
         """The end of a stream that broke off before the blank line behind it."""
@@ -131,6 +146,7 @@ class Passage:
             self._refused = self._answer.unread or self._refused
             if shown:
                 await self._reply.write(shown)
+                self.passed_on(shown)
             if self._refused:
                 raise self._refused
 

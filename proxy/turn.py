@@ -11,7 +11,6 @@ from filters.base import Context, Snapshot
 from filters.tokens import in_text
 from proxy import chain, relay, retries, session, toolbox, wire
 from proxy.answer.rewriting import Rewriting
-from proxy.answer.transcript import transcript
 from proxy.edge.reply import Reply
 from proxy.errors import UpstreamRefused
 from proxy.flight import InFlight, Line
@@ -124,8 +123,8 @@ def _ended(
             attempt=retries.of(content.call),
             ended=time.time(),
         )
-        if (dialogue := fallback.dialogue) and dialogue.owing and transcript(said.answer).reached:
-            dialogue.keep()
+        if dialogue := fallback.dialogue:
+            dialogue.passed_on(said.answer)
         pipeline.memory.recorder.put(said)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from proxy.assembly.recall import finder_of
 from proxy.assembly.targets import targets_of
+from proxy.assembly.zone import zone_of
 from proxy.background.extractor import Extractor
 from proxy.background.inquiry import Inquiry
 from proxy.background.pause import Pause
@@ -77,7 +78,7 @@ def memory_of(
     archive = _archive(own, codec, elsewhere)
     archiving = _archiving(own, store, archive, tenants(settings), targets)
     works: list[Work] = [summaries] if own.summaries else []
-    works += _learning(own, opened, archiving, targets)
+    works += _learning(settings, opened, archiving, targets)
     worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
     holdings = _holdings(archiving)
@@ -116,15 +117,16 @@ def _chores(store: Store, archiving: Archiving | None) -> Iterator[Chore]:
 
 
 def _learning(
-    settings: MemorySettings, store: Store, archiving: Archiving | None, targets: Mapping[str, Target]
+    settings: Settings, store: Store, archiving: Archiving | None, targets: Mapping[str, Target]
 ) -> Iterator[Learning]:
     """Who finds facts; nobody without an archive, or where the model could only tell what it was shown."""
-    own = settings.facts
+    own = settings.memory.facts if settings.memory else None
     target = targets[own.upstream] if own else None
     if own is None or target is None or archiving is None or isinstance(target.upstream, Practice):
         return
     inquiry = Inquiry(target, timeout=own.timeout)
-    finder = Extractor(inquiry, model=own.model or target.model or "", fallback=own.fallback)
+    zone = zone_of(settings.pipelines["default"].request)
+    finder = Extractor(inquiry, model=own.model or target.model or "", fallback=own.fallback, zone=zone)
     yield Learning(store, archiving.knowledge, finder, pause=own.pause)
 
 

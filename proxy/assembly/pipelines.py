@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from datetime import tzinfo
 from functools import partial
 
 import msgspec
@@ -13,8 +12,8 @@ from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
 from filters.recall import Recall
 from filters.restore_history import RestoreHistory
-from filters.zone import zone_named
 from proxy.assembly.targets import targets_of
+from proxy.assembly.zone import zone_of
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.exact import Exact
@@ -61,7 +60,7 @@ def _pipeline(
         wanted=_wanted(settings.request),
         tells=max((step.limit for step in settings.request if isinstance(step, InjectFacts)), default=0),
         recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
-        zone=_zone(settings.request),
+        zone=zone_of(settings.request),
         model=settings.model or None,
         first_token=settings.first_token or sum(target.patience for target in asked),
         total=max(target.total for target in asked),
@@ -73,11 +72,6 @@ def _pipeline(
 def _wanted(steps: Iterable[RequestFilter]) -> Wanted:
     kinds = {type(step) for step in steps}
     return Wanted(injecting=InjectSummaries in kinds, restoring=RestoreHistory in kinds)
-
-
-def _zone(steps: Iterable[RequestFilter]) -> tzinfo:
-    """Where the first step that recalls tells days by."""
-    return zone_named(next((step.timezone for step in steps if isinstance(step, Recall)), "UTC"))
 
 
 def _lately(steps: Iterable[RequestFilter]) -> Lately | None:

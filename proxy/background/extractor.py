@@ -1,7 +1,7 @@
 """The model that finds facts: what it is shown, and what is believed of its answer."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 import msgspec
@@ -86,12 +86,13 @@ class _Answer(msgspec.Struct):
 
 
 class Extractor:
-    """Asks one model, and another one where it fails."""
+    """Asks one model, and another one where it fails. Days begin as in ``zone``."""
 
-    def __init__(self, inquiry: Inquiry, *, model: str, fallback: str) -> None:
+    def __init__(self, inquiry: Inquiry, *, model: str, fallback: str, zone: tzinfo = UTC) -> None:
         self._inquiry = inquiry
         self._model = model
         self._fallback = fallback
+        self._zone = zone
 
     async def facts(
         self, said: Sequence[Heard], known: Sequence[Fact], *, last: str | None
@@ -105,7 +106,7 @@ class Extractor:
         failure: Exception = Unasked("No model is named for facts.")
         for model in models:
             try:
-                answer = await self._inquiry.ask(_prompt(said, known), model=model, form=FORM)
+                answer = await self._inquiry.ask(_prompt(said, known, self._zone), model=model, form=FORM)
                 return list(_believed(_listed(answer), said, known))
             except Unusable as error:
                 failure = error if isinstance(error, Unfound) else Unfound(str(error))
@@ -117,12 +118,12 @@ class Extractor:
             del failure  # it holds what is in this frame, all that was asked
 
 
-def _prompt(said: Sequence[Heard], known: Sequence[Fact]) -> list[Message]:
+def _prompt(said: Sequence[Heard], known: Sequence[Fact], zone: tzinfo) -> list[Message]:
     on_file = [
         {"id": fact.id, "category": fact.category, "text": one_line(fact.text, _LONGEST)} for fact in known
     ]
     lines = [
-        {"number": number, "on": _day(one.at), "text": one.text[:_MOST_SAID]}
+        {"number": number, "on": _day(one.at, zone), "text": one.text[:_MOST_SAID]}
         for number, one in enumerate(said, start=1)
     ]
     data = f"{_marked('known', on_file)}\n\n{_marked('said', lines)}"
@@ -138,9 +139,9 @@ def _quoted(data: object) -> str:
     return msgspec.json.encode(data).decode().replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _day(at: float) -> str:
+def _day(at: float, zone: tzinfo) -> str:
     try:
-        return time.strftime("%A, %Y-%m-%d", time.gmtime(at))
+        return f"{datetime.fromtimestamp(at, zone):%A, %Y-%m-%d}"
     except (OverflowError, ValueError, OSError):
         return "a day that is not known"  # what was carried here from elsewhere may bear any number
 

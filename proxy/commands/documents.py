@@ -1,4 +1,6 @@
+import shlex
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -20,24 +22,38 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names, as 'doc
 
 @documents.command(epilog=codes(good="all were added", bad="one could not be, or there is no archive"))
 def add(paths: Paths, *, config: Where = USUAL, tenant: Tenant = "") -> None:
-    """Add documents; what was added under the same path before is replaced."""
+    """Add documents; what was added under the same path before is replaced.
+
+    Of a folder, what is not there any more is named, and stays until it is removed.
+    """
     from rich.console import Console
     from rich.progress import track
 
     found = {name_of(path): path for given in paths for path in files(given)}
     console = Console(stderr=True)
 
-    async def work(memory: Memory, whose: str) -> list[str]:
+    async def work(memory: Memory, whose: str) -> tuple[dict[str, str], list[str]]:
         archive, mute = archiving_of(memory).archive, not console.is_terminal
         names = track(found, description="Adding", console=console, transient=True, disable=mute)
-        return [fault for name in names if (fault := await _added(archive, whose, name, found[name]))]
+        faults = {name: fault for name in names if (fault := await _added(archive, whose, name, found[name]))}
+        return faults, await archive.documents(whose)
 
-    faults = remembered(config, tenant, work, there=nowhere)
+    faults, known = remembered(config, tenant, work, there=nowhere)
     typer.echo(f"{len(found) - len(faults)} of {len(found)} documents were added.")
-    for fault in faults:
+    for fault in faults.values():
         typer.echo(fault, err=True)
+    for name in known:
+        if name in faults or _is_gone(name, paths, found):
+            goes = f"turnkeeper documents remove {shlex.quote(name)}"
+            typer.echo(f"{name}: what it said before is still told; it goes with: {goes}", err=True)
     if faults or not found:
         raise typer.Exit(1)
+
+
+def _is_gone(name: str, paths: Collection[Path], found: Collection[str]) -> bool:
+    """Whether a document was in one of these folders, and is there no more."""
+    folders = [Path(name_of(path)) for path in paths if path.is_dir()]
+    return name not in found and any(map(Path(name).is_relative_to, folders)) and not Path(name).exists()
 
 
 @documents.command("list", epilog=codes(good="listed", bad="there is no archive"))

@@ -16,6 +16,10 @@ class TurnkeeperError(Exception):
         self.param = param
         self.code = code or self.code
 
+    def let_go(self) -> None:
+        """Lets go of the frames that it came through, which hold the whole request, and often itself."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+
     @property
     def reason(self) -> str:
         """What the log says of it."""

@@ -159,7 +159,7 @@ class HeldSessions:
         session = decode(held.blob) if held else Session()
         entries = await all_of(self._store, key, session)
         is_theirs = session.user == person.person
-        said = [entry for entry in entries if is_theirs or entry.user == person.person]
+        said = [entry for entry in entries if is_theirs or entry.speaker == person.person]
         return [_shown(key, session, said, is_theirs=is_theirs)] if is_theirs or said else []
 
     async def _forget(self, key: Key, person: Owner) -> bool:
@@ -170,7 +170,7 @@ class HeldSessions:
             if session.user == person.person:
                 return await self._store.delete(key)
             entries = await all_of(self._store, key, session)
-            if held is None or all(entry.user != person.person for entry in entries):
+            if held is None or all(entry.speaker != person.person for entry in entries):
                 return False
             left, cold = _without(session, entries, person.person)
             moved = [msgspec.msgpack.encode(entry) for entry in cold]
@@ -194,11 +194,11 @@ def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Ses
     Where summaries stand for some of it, they go, and all turns are held ready for new ones.
     """
     told = None if session.told and session.told.person == name else session.told
-    session = bygone.without(session, (e for e in entries if e.user == name), now=time.time())
-    kept = tuple(entry for entry in entries if entry.user != name)
-    if any(entry.user == name and entry.place <= session.reach for entry in entries):
+    session = bygone.without(session, (e for e in entries if e.speaker == name), now=time.time())
+    kept = tuple(entry for entry in entries if entry.speaker != name)
+    if any(entry.speaker == name and entry.place <= session.reach for entry in entries):
         return msgspec.structs.replace(session, entries=kept, moved=0, summaries=(), told=told), ()
-    hot = tuple(entry for entry in session.entries if entry.user != name)
+    hot = tuple(entry for entry in session.entries if entry.speaker != name)
     cold = kept[: len(kept) - len(hot)]
     return msgspec.structs.replace(session, entries=hot, moved=len(cold), told=told), cold
 

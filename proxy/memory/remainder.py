@@ -44,6 +44,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     shared: bool = False
     scale: float = 0.0
     forgotten: Forgotten | None = None
+    prompts: tuple[str, ...] = ()
 
 
 _CARRIED: Final = tuple(name for name in Remainder.__struct_fields__ if name != "entries")

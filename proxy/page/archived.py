@@ -1,4 +1,4 @@
-"""Conversations in the permanent log: to be read, whether or not a session of their name is still held."""
+"""Conversations in the permanent log: to be read, and deleted once no session of their name is held."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,11 +6,12 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from proxy.errors import NotFound
+from proxy.errors import Conflict, NotFound
 from proxy.memory.archive.archive import Archive
 from proxy.memory.store import Key
 from proxy.page.hearing import Line, lines
-from proxy.page.room import Room
+from proxy.page.room import Room, redirect
+from proxy.place import identifier
 
 _HERE: Final = "conversations"
 _ON_A_PAGE: Final = 50
@@ -42,6 +43,36 @@ async def page(room: Room, key: Key, start: int) -> Response:
     )
 
 
+async def _asked_to_delete(room: Room) -> Response:
+    key = await _alone(room)
+    if not await archive_of(room).turns_of(key, start=0, limit=1):
+        raise NotFound("There is no such conversation in the archive.")
+    return await room.page("delete.html", _HERE, id=key.session, archived=True)
+
+
+async def _deleted(room: Room) -> Response:
+    key = await _alone(room)
+    await room.parts.people.forget_session(key.tenant, key.session)
+    return redirect(_HERE, "archive", "all")
+
+
+async def _alone(room: Room) -> Key:
+    """A session that is in the archive alone; raises Conflict where one of its name is held."""
+    key = key_of(room)
+    archive_of(room)
+    if await room.memory.store.read(key) is not None:
+        raise Conflict("A conversation of this name is held, and may be going on: delete that first.")
+    return key
+
+
+def key_of(room: Room) -> Key:
+    """The session that a page's path names; raises NotFound for what can be no name."""
+    session = identifier(room.params["id"])
+    if session is None:
+        raise NotFound("There is no such conversation.")
+    return Key(room.tenant, session)
+
+
 def archive_of(room: Room) -> Archive:
     """Where turns are kept for good; raises NotFound where they are not."""
     archiving = room.memory.archiving
@@ -54,4 +85,8 @@ def _read_only(heard: Sequence[Line]) -> Sequence[Line]:
     return [msgspec.structs.replace(line, editable=False) for line in heard]
 
 
-ROUTES: Final = (("GET", "/conversations/archive/all", _listed),)
+ROUTES: Final = (
+    ("GET", "/conversations/archive/all", _listed),
+    ("GET", "/conversations/{id}/archive/delete", _asked_to_delete),
+    ("POST", "/conversations/{id}/archive/delete", _deleted),
+)

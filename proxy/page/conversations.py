@@ -10,9 +10,9 @@ from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.store import UNRENEWED, Key
 from proxy.page import archived
+from proxy.page.archived import key_of
 from proxy.page.hearing import Line, is_as_shown, lines, reworded
 from proxy.page.room import Room, redirect
-from proxy.place import identifier
 from proxy.rest.sessions import delete
 from proxy.telemetry.account import Account
 from proxy.traces.trace import Trace
@@ -53,7 +53,7 @@ def _latest(room: Room) -> Sequence[Account]:
 
 
 async def _shown(room: Room) -> Response:
-    key = _key(room)
+    key = key_of(room)
     if await room.memory.store.read(key) is None and room.memory.archiving:
         return await archived.page(room, key, _position(room.query.get("from", "0"), _FURTHEST))
     session, _ = await _read(room, key)
@@ -82,21 +82,21 @@ async def _lines(room: Room, key: Key, session: Session, start: int, end: int) -
 
 
 async def _asked_to_delete(room: Room) -> Response:
-    key = _key(room)
+    key = key_of(room)
     session, _ = await _read(room, key)
     person = session.user if room.memory.archiving else None
     count = session.moved + len(session.entries)
-    return await room.page("delete.html", _HERE, id=key.session, count=count, person=person)
+    return await room.page("delete.html", _HERE, id=key.session, count=count, person=person, archived=False)
 
 
 async def _deleted(room: Room) -> Response:
-    key = _key(room)
+    key = key_of(room)
     await delete(room.memory, room.server.traces, key)
     return redirect(_HERE)
 
 
 async def _asked_to_edit(room: Room) -> Response:
-    key = _key(room)
+    key = key_of(room)
     session, _ = await _read(room, key)
     line = _line(session, room.params["position"])
     return await _edit(room, key, line)
@@ -108,7 +108,7 @@ async def _edit(room: Room, key: Key, line: Line, *, wordless: bool = False) -> 
 
 
 async def _edited(room: Room) -> Response:
-    key = _key(room)
+    key = key_of(room)
     session, version = await _read(room, key)
     line = _line(session, room.params["position"])
     if not is_as_shown(line, room.form.get("shown", "")):
@@ -148,13 +148,6 @@ def _line(session: Session, position: str) -> Line:
     if not line.editable:
         raise NotFound("This turn has no words of its own that could be edited.")
     return line
-
-
-def _key(room: Room) -> Key:
-    session = identifier(room.params["id"])
-    if session is None:
-        raise NotFound("There is no such conversation.")
-    return Key(room.tenant, session)
 
 
 def _position(given: str | None, otherwise: int) -> int:

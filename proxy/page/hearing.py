@@ -97,7 +97,7 @@ def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> Line
     return Line(
         position=position,
         role=entry.role,
-        speaker=entry.user or entry.name,
+        speaker=entry.speaker or entry.name,
         source=entry.source,
         at=entry.at,
         turn=entry.turn if entry.engine_turn is None else entry.engine_turn,

@@ -42,7 +42,7 @@ async def _shown(room: Room) -> Response:
     if archiving:
         facts = await archiving.knowledge.of(person)
         if asked:
-            query = Query(text=asked, now=time.time(), limit=_FOUND)
+            query = Query(text=asked, now=time.time(), limit=_FOUND, zone=room.parts.zone)
             found = await archiving.finder.search(person, query)
     recent = [t.account for t in room.server.traces.newest(room.tenant) if t.account.user == person.person]
     return await room.page(

@@ -50,7 +50,8 @@ async def _found(request: Request) -> Response:
     finder = rest.archiving_of(request).finder
     asked = rest.checked(Asked, await rest.content(request))
     person = Owner(request.scope["tenant"], identifier(asked.user) or "")
-    query = Query(text=asked.query, now=time.time(), limit=asked.limit)
+    zone = request.scope["parts"].zone
+    query = Query(text=asked.query, now=time.time(), limit=asked.limit, zone=zone)
     return rest.answer({"results": [_told(one) for one in await finder.search(person, query)]})
 
 

@@ -100,6 +100,7 @@ class Fallback:
         return self._candidates.take(now, min(self._due - _LEAST, max(self._patience, now + _A_MOMENT)))
 
     def _failed(self, candidate: Candidate, error: UpstreamError, began: float) -> None:
+        error.let_go()
         if not (self._cut_short(candidate.target, began) and isinstance(error, UpstreamTimeout)):
             self._failure = error
         if isinstance(error, UpstreamUnreachable):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from filters.message import Message
+from proxy.answer.transcript import transcript
 from proxy.tools.kit import Tools
 
 Call = dict[str, Any]
@@ -53,17 +54,16 @@ class Dialogue:
         """What the model said beside its calls."""
         return "".join(message.text for message in self.said if message.role == "assistant")
 
-    @property
-    def owing(self) -> bool:
-        """Whether tools have told of a change that is not made as long as nothing reaches the client."""
-        return self._kit.owing
+    def passed_on(self, shown: bytes) -> None:
+        """What tools have told to be changed is changed once anything of the answer has reached the client.
 
-    def keep(self) -> None:
-        """Something of the answer has reached the client: the change is made."""
-        self._kit.keep()
+        ``shown`` is what went out to him, in whole events, or all of it.
+        """
+        if self._kit.owing and transcript(shown).reached:
+            self._kit.keep()
 
     async def kept(self) -> None:
-        """The same before an answer ends, so that whoever asks then finds it changed."""
+        """The same at an answer's end, so that whoever asks then finds it changed."""
         await self._kit.kept()
 
     def leave_to(self, speaker: object) -> None:

@@ -21,6 +21,8 @@ from proxy.memory.owner import Owner
 from proxy.tools.offer import FORGET, RECALL, STORE
 
 _MOST_FOUND: Final = 8
+_MOST_CALLS: Final = 20
+"""How many calls of one turn are carried out: a server that ends has time for as many changes."""
 _PATIENCE: Final = 0.5
 """For how many seconds an answer's end may wait for what is owed."""
 
@@ -52,7 +54,8 @@ class Notebook:
     """Carries out tool calls for one person; what goes wrong is told to the model, in time.
 
     What is to be changed is owed until the turn is worth it: the model is told as if it were done, and finds
-    it so. Of a person without a name nothing is kept. Days begin as in ``zone``.
+    it so. The first twenty calls are carried out. Of a person without a name nothing is kept. Days begin as
+    in ``zone``.
     """
 
     def __init__(
@@ -68,7 +71,9 @@ class Notebook:
         self._finder = finder
         self._zone = zone
         self._promises = promises or Promises()
+        self._calls = 0
         self._owed: list[_Owed] = []
+        self._begun: list[_Owed] = []
         self._keeping: asyncio.Task[None] | None = None
         self._tools: dict[str, Callable[[str, float], Awaitable[Any]]] = {
             STORE: self._store,
@@ -78,14 +83,19 @@ class Notebook:
 
     async def carry_out(self, name: str, arguments: str, until: float) -> str:
         """What the model is told, as JSON; memory may answer until then, in the loop's time."""
+        self._calls += 1
+        return msgspec.json.encode(await self._told(name, arguments or "{}", until)).decode()
+
+    async def _told(self, name: str, arguments: str, until: float) -> Any:
+        if self._calls > _MOST_CALLS:
+            return {"error": f"This was not done: memory takes {_MOST_CALLS} calls in one turn."}
         try:
             async with asyncio.timeout_at(until):
-                told = await self._tools[name](arguments or "{}", until)
+                return await self._tools[name](arguments, until)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            told = {"error": f"The arguments cannot be used: {error}"}
+            return {"error": f"The arguments cannot be used: {error}"}
         except (StoreError, TimeoutError):
-            told = {"error": "Memory does not answer now. Go on without it."}
-        return msgspec.json.encode(told).decode()
+            return {"error": "Memory does not answer now. Go on without it."}
 
     @property
     def owing(self) -> bool:
@@ -95,7 +105,8 @@ class Notebook:
     def keep(self) -> None:
         """As the protocol has it: whatever becomes of the turn."""
         if self._owed:
-            self._keeping = self._promises.make([one.work for one in self._owed])
+            self._keeping = self._promises.make([one.work for one in self._owed], behind=self._keeping)
+            self._begun += self._owed
             self._owed = []
 
     async def kept(self) -> None:
@@ -120,7 +131,7 @@ class Notebook:
     async def _recall(self, arguments: str, until: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Recall)
         query = Query(text=asked.query, now=time.time(), limit=_MOST_FOUND, zone=self._zone)
-        owed = {one.id: one.text for one in self._owed}
+        owed = {one.id: one.text for one in self._changes}
         within = until - asyncio.get_running_loop().time()
         known = await self._finder.search(self._person, query, within=within)
         found = [one for one in known if one.source not in owed]
@@ -135,10 +146,15 @@ class Notebook:
         self._owed.append(_Owed(asked.id, partial(self._knowledge.drop, self._person, asked.id)))
         return {"forgotten": True}
 
+    @property
+    def _changes(self) -> list[_Owed]:
+        """All that the model was told of in this turn: what has been begun may be yet to be found."""
+        return [*self._begun, *self._owed]
+
     async def _known(self) -> dict[str, str]:
         """What is known by its id, as it will be."""
         known = {fact.id: fact.text for fact in await self._knowledge.of(self._person)}
-        for one in self._owed:
+        for one in self._changes:
             known.pop(one.id, None)
             if one.text is not None:
                 known[one.id] = one.text

@@ -82,6 +82,10 @@ def said(text: str, turn: int) -> dict[str, Any]:
     return {"role": "assistant", "content": text, "turn_id": turn, "metadata": {"source": "llm"}}
 
 
+def prompt(text: str, source: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, "turn_id": 2, "metadata": {"source": source}}
+
+
 def call(proxy: ProxyServer, upstream: FakeUpstream, *messages: Any, answer: str = "Hello.") -> None:
     upstream.says(*sse(stream_of(answer)))
     assert proxy.chat(list(messages), channel="room-1", stream=True).status_code == 200
@@ -343,6 +347,30 @@ def test_a_history_that_comes_after_the_next_call_began_goes_to_its_own(proxy, u
     ]
     call(proxy, upstream, user("Me again.", 1), said("Welcome back.", 1), user("And?", 2))
     assert [m["content"] for m in upstream.last.json["messages"]] == ["Me again.", "Welcome back.", "And?"]
+
+
+def test_what_the_engine_said_by_itself_is_told_of_as_nobodys_words(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    start, first = seconds(100), user("I am Ann.", 1)
+    tell(proxy, notice(101, start_ts=start))
+    call(proxy, upstream, first, answer="Hello, Ann.")
+    shown = [first, said("Hello, Ann.", 1), prompt("Are you still there?", "silence")]
+    failed = [user("A story!", 2), prompt("Please try again later.", "llm_failure")]
+    call(proxy, upstream, *shown, *failed, user("A story, please!", 3), answer="Once upon a time.")
+    history = [
+        spoken("user", "I am Ann.", -80),
+        spoken("assistant", "Hello, Ann.", -70),
+        spoken("assistant", "Are you still there?", -60),
+        spoken("user", "A story!", -50),
+        spoken("assistant", "Please try again later.", -45),
+        spoken("user", "A story, please!", -40),
+        spoken("assistant", "Once upon a time.", -30),
+        spoken("assistant", "Are you still there?", -20),
+    ]
+    tell(proxy, notice(103, start_ts=start, stop_ts=seconds(), contents=history))
+    texts = ["I am Ann.", "Hello, Ann.", "A story!", "A story, please!", "Once upon a time."]
+    assert [text for _, text in held(proxy)] == texts
 
 
 def test_what_was_forgotten_is_not_told_of_again(proxy: ProxyServer, upstream: FakeUpstream) -> None:

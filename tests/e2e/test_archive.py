@@ -180,8 +180,12 @@ def test_yesterday_is_where_the_step_says(
     told = {"role": "user", "content": WORDS, "turn_id": 0, "timestamp": at, "metadata": {"user": "ann"}}
     proxy.client.put("/v1/memory/sessions/s1", json={"contents": [told]}).raise_for_status()
     settle(proxy)
-    say(proxy, "Anything from yesterday?", session="s2")
+    asked = "Anything from yesterday?"
+    say(proxy, asked, session="s2")
     assert (WORDS in sent(upstream)[-1]["content"]) == is_told
+    assert (WORDS in str(search(proxy, asked))) == is_told
+    page = proxy.client.get("/people/ann", params={"query": asked}).text
+    assert ("/conversations/s1" in page.partition('id="turns-kept"')[0]) == is_told
 
 
 def test_what_is_recalled_is_never_stored(archiving: ProxyServer):

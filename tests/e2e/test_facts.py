@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, up
     assert prompts(upstream)[-1] == [{"role": "user", "content": "Hello?"}]
 
 
+@pytest.mark.parametrize("hours", [-12, 12])
+def test_what_is_said_bears_the_day_where_the_callers_are(
+    serve: Serve, upstream: FakeUpstream, url: str, hours: int
+) -> None:
+    step = f"timestamp_prefix: {{timezone: {f'Etc/GMT{-hours:+d}'}}}"
+    proxy = serve(CONFIG.replace("inject_facts, recall]", f"inject_facts, {step}]"), MEMORY_URL=url)
+    upstream.script = model(find, says("Noted."))
+    zone = timezone(timedelta(hours=hours))
+    before = datetime.now(zone)
+    say(proxy, "I see the dentist tomorrow.")
+    (asked,) = awaited(lambda: extractions(upstream))
+    days = {f"{at:%A, %Y-%m-%d}" for at in (before, datetime.now(zone))}
+    assert lines(asked, "said")[0]["on"] in days
+
+
 def test_a_session_is_looked_at_once(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
     awaited(lambda: known(proxy))
@@ -100,8 +116,8 @@ def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str)
     carried["turnkeeper"] |= {"entries": [*carried["turnkeeper"]["entries"], {}], "turns": 3}
     proxy = serve(CONFIG, MEMORY_URL=url)
     assert proxy.client.put("/v1/memory/sessions/s2", json=carried).status_code == 200
-    awaited(lambda: known(proxy, "carl") == ["I have a fish."])
-    assert (known(proxy), known(proxy, "bob")) == ([], [])
+    awaited(lambda: (known(proxy, "carl"), known(proxy, "bob")) == (["I have a fish."], ["I have a cat."]))
+    assert known(proxy) == []
 
 
 def test_what_was_removed_is_not_learnt_again_by_an_import(proxy, upstream) -> None:

@@ -116,6 +116,17 @@ def test_what_was_stored_is_known_when_the_answer_ends(
         assert f"Has {number} dogs." in str(upstream.last.json["messages"])
 
 
+def test_what_was_stored_is_known_once_the_caller_hears_the_answer(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    begun = [HEAD, chunk(ROLE), chunk(delta(content="Noted.")), 30.0]
+    says(upstream, calling("memory_store", text="Likes kiwis."), begun)
+    body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "I like kiwis."}]}
+    with proxy.client.stream("POST", "/v1/chat/completions", json=body, headers=WHO) as got:
+        assert any("Noted" in piece for piece in got.iter_text())
+        assert until(lambda: known(proxy) == ["Likes kiwis."])
+
+
 def test_an_answer_that_broke_off_has_reached_the_caller(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     broken = [HEAD, chunk(ROLE), chunk(delta(content="I will re")), END]
     says(upstream, calling("memory_store", text="Likes kiwis."), broken)

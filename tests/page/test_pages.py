@@ -932,6 +932,7 @@ def archived(proxy: ProxyServer, text: str) -> list[str]:
     """What is archived of ann's words, once ``text`` is among it."""
     end = time.monotonic() + 10
     while True:
+        proxy.run(proxy.app.memory.archiving.archivist.idle())
         turns = proxy.client.get("/v1/memory/users/ann/export").json()["turns"]
         kept = [turn["message"]["content"] for turn in turns]
         if text in kept:
@@ -972,6 +973,61 @@ def test_a_deleted_conversation_is_not_said_to_have_expired(archiving: ProxyServ
     assert visit.post("/conversations/room-1/delete", seen="/conversations/room-1/delete").status_code == 303
     page = words(visit.page("/conversations/room-1"))
     assert "No longer held, and kept in the archive" in page and "Expired" not in page
+
+
+LOGGED = "/conversations/room-1/archive/delete"
+
+
+def test_a_conversation_in_the_archive_is_deleted_after_a_question(archiving: ProxyServer):
+    turn = talk(archiving, user_id="ann")
+    assert archived(archiving, "Can you tell me a joke?")
+    visit = Visit(archiving)
+    assert visit.get(LOGGED).status_code == 409
+    visit.post("/conversations/room-1/delete", seen="/conversations/room-1/delete")
+    assert LOGGED in {each["href"] for each in Markup(visit.page("/conversations/room-1")).of("a")}
+    assert "Delete this conversation?" in visit.page(LOGGED)
+    assert visit.get("/conversations/room-1").status_code == 200
+    assert visit.post(LOGGED, seen=LOGGED).status_code == 303
+    for path in ("/conversations/room-1", LOGGED, f"/turns/{turn}"):
+        assert visit.get(path).status_code == 404
+    assert "room-1" not in visit.page("/conversations/archive/all")
+    assert "Nothing was found" in visit.page("/people/ann?query=scarecrow")
+
+
+def test_a_conversation_that_began_anew_meanwhile_is_not_deleted_with_the_archived_one(
+    archiving: ProxyServer,
+):
+    talk(archiving, user_id="ann")
+    assert archived(archiving, "Can you tell me a joke?")
+    archiving.client.delete("/v1/memory/sessions/room-1")
+    visit = Visit(archiving)
+    token = visit.token(LOGGED)
+    talk(archiving, user_id="ann")
+    got = visit.post(LOGGED, token=token)
+    assert got.status_code == 409 and "delete that first" in got.text
+    assert visit.get("/conversations/room-1").status_code == 200
+    assert archived(archiving, "Can you tell me a joke?")
+
+
+def test_nobody_deletes_another_tenants_archived_conversation(serve: Serve, tmp_path: Path):
+    config = KEYED.replace('"memory:"', f'"sqlite:{tmp_path / "memory.db"}"')
+    proxy = serve(config, TURNKEEPER_KEYS=KEYS)
+    mine = bearer("secret-1")
+    proxy.chat(JOKE, channel="room-1", user_id="ann", headers=mine)
+    settle(proxy)
+    proxy.run(proxy.app.memory.archiving.archivist.idle())
+    proxy.client.delete("/v1/memory/sessions/room-1", headers=mine)
+    one, two = signed_in(proxy), signed_in(proxy, "secret-2")
+    assert two.get(LOGGED).status_code == 404
+    assert two.post(LOGGED, seen="/").status_code == 303
+    for refused in ({}, {"token": two.token("/")}):
+        assert one.post(LOGGED, **refused).status_code == 403
+    fields = {"token": one.token(LOGGED)}
+    foreign = {"sec-fetch-site": "cross-site"}
+    assert one.client.post(LOGGED, data=fields, headers=foreign).status_code == 403
+    assert "Can you tell me a joke?" in one.page("/conversations/room-1")
+    assert one.post(LOGGED, seen=LOGGED).status_code == 303
+    assert one.get("/conversations/room-1").status_code == 404
 
 
 @pytest.mark.parametrize("name", [".", ".."])

@@ -52,8 +52,8 @@ class _Talk(NamedTuple):
     others: Mapping[str, int]
 
     def named(self, entry: Entry) -> str | None:
-        """The other person whom a user's words name."""
-        return entry.user if entry.role == "user" and entry.user != self.user else None
+        """The other person who said a user's words."""
+        return entry.speaker if entry.role == "user" and entry.speaker != self.user else None
 
 
 def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]:

@@ -20,7 +20,9 @@ class Part(NamedTuple):
 
 def welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[Part | None]]:
     """The entries with ``None`` for those of a forgotten person or session; each turn is whole."""
-    names = {entry.user for entry in entries if entry.user} | ({session.user} if session.user else set())
+    names = {entry.speaker for entry in entries if entry.speaker} | (
+        {session.user} if session.user else set()
+    )
     buried = {}
     for name in sorted(names):
         buried[name] = yield from buried_at(key.tenant, PERSON, name)
@@ -36,7 +38,7 @@ def welcome(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[
 def _welcomed(part: Part, buried: Mapping[str, float], *forgotten: float) -> Part | None:
     """What was answered to a forgotten person stays in the session of another, and is found by nobody."""
     entry, guest = part
-    if _is_refused(entry, buried.get(entry.user or "", 0.0), *forgotten):
+    if _is_refused(entry, buried.get(entry.speaker or "", 0.0), *forgotten):
         return None
     return part._replace(guest=NOBODY) if guest and _is_refused(entry, buried.get(guest, 0.0)) else part
 

@@ -21,9 +21,12 @@ class Promises:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def make(self, works: Sequence[Work]) -> asyncio.Task[None]:
-        """Begins to do all of it, one behind the other; whoever wants to may wait."""
-        task = asyncio.get_running_loop().create_task(_done(works))
+    def make(self, works: Sequence[Work], behind: asyncio.Task[None] | None = None) -> asyncio.Task[None]:
+        """Begins to do all of it, one behind the other, and ``behind`` what was begun before.
+
+        Whoever wants to may wait.
+        """
+        task = asyncio.get_running_loop().create_task(_done(works, behind))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -38,7 +41,9 @@ class Promises:
                 _log.error("%d answers' changes of what is known could not be written", len(late))
 
 
-async def _done(works: Sequence[Work]) -> None:
+async def _done(works: Sequence[Work], behind: asyncio.Task[None] | None) -> None:
+    if behind:
+        await asyncio.wait({behind})
     until = asyncio.get_running_loop().time() + _OUTAGE
     for work in works:
         try:

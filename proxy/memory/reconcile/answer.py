@@ -10,7 +10,8 @@ from proxy.memory.reconcile.heard import renewed
 from proxy.memory.reconcile.question import position_of
 from proxy.memory.replay.line import CUT, Line, kinship
 from proxy.memory.session.newest import Newest, Turn
-from proxy.memory.session.session import Entry, Session, message_of, remembering
+from proxy.memory.session.session import Entry, Session, message_of
+from proxy.memory.session.unheard import remembering
 from proxy.memory.speech.wording import goes_on
 
 _NEAR = 6
@@ -22,7 +23,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``turn`` is the turn that it answers, as ``asked`` tells; ``finished`` is false where the stream broke off
     or the client hung up; ``reached`` is whether anything with content reached the client. ``ended`` is when
     it ended, in seconds since 1970, 0 where nobody knows. ``number`` is the engine's own of the turn that the
-    request asks for, where it says so.
+    request asks for, where it says so, and ``asker`` who asks.
     """
 
     turn: Turn | None
@@ -33,6 +34,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reached: bool = True
     ended: float = 0.0
     number: int | None = None
+    asker: str | None = None
 
 
 def answered(held: Session, answer: Answer, *, now: float) -> Session:
@@ -50,10 +52,25 @@ def answered(held: Session, answer: Answer, *, now: float) -> Session:
     question = position_of(held.entries, answer.turn)
     if question is None:
         return held
+    held = _asked_by(held, question, answer.asker)
     said = _said(answer, held.entries[question], now)
     if _late(held, question, now):
         return _overtaken(held, said, question)
     return _ended(_put(held, said, question), held, answer)
+
+
+def _asked_by(held: Session, question: int, asker: str | None) -> Session:
+    """With who said the words that are answered, where they name nobody and may be another's than before."""
+    words = held.entries[question]
+    known = words.put_in or words.asker or words.user not in {None, held.alias}
+    if asker is None or known or (asker == held.user and not held.shared):
+        return held
+    entries = (
+        *held.entries[:question],
+        msgspec.structs.replace(words, asker=asker),
+        *held.entries[question + 1 :],
+    )
+    return msgspec.structs.replace(held, entries=entries)
 
 
 def _ended(session: Session, held: Session, answer: Answer) -> Session:

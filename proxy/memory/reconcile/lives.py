@@ -13,6 +13,7 @@ from filters.message import LARGEST, Message
 from proxy.memory.reconcile.history import retold
 from proxy.memory.reconcile.utterance import plausible, uttered
 from proxy.memory.session.agents import Agents
+from proxy.memory.session.prompts import unprompted
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.speech.functions import modern
 from proxy.memory.speech.speech import is_speech
@@ -69,11 +70,12 @@ def told(
 ) -> tuple[Session, int | None]:
     """The session once an engine has told all that was said in an agent's life, and that life.
 
-    What the proxy has seen itself keeps its marks; what it has not seen is added in its place. Where a later
+    What the proxy has seen itself keeps its marks; what it has not seen is added in its place, but for what
+    the engine says by itself. Where a later
     life has begun, and the agent's own is not held, nothing changes. An agent that has stopped says no more:
     that life is over.
     """
-    spoken = [modern(message) for message in contents if is_speech(message)]
+    spoken = [modern(message) for message in unprompted(session, contents) if is_speech(message)]
     life = _life_of(session, agent, spoken)
     if life is None and not _went_on(session, agent):
         session = _begun(session)

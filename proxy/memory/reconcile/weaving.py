@@ -12,7 +12,8 @@ from proxy.memory.reconcile.question import question_before, turn_of, unasked
 from proxy.memory.replay.line import CUT, NEW, Line, kinship
 from proxy.memory.replay.replay import Replay
 from proxy.memory.session.newest import Newest, Turn
-from proxy.memory.session.session import Entry, Session, remembering
+from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.unheard import remembering
 from proxy.memory.speech.wording import takes_up
 
 

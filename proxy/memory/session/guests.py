@@ -15,8 +15,9 @@ _RESULTS = frozenset({"tool", "function"})
 def guests(session: Session, entries: Iterable[Entry]) -> list[str | None]:
     """For each entry the other person whose it is; ``None`` where it is the session's own person's.
 
-    What a user said is the speaker's whom the message names. What was answered is of him who spoke last
-    before it in its turn, and a result goes with its call. ``entries`` are in order, and each turn whole.
+    What a user said is the speaker's whom the message names, or its request. What was answered is of him who
+    spoke last before it in its turn, and a result goes with its call. ``entries`` are in order, and each turn
+    whole.
     """
     own = {None, session.user, session.alias}
     unasked = None if session.forgotten is None else NOBODY
@@ -27,7 +28,7 @@ def guests(session: Session, entries: Iterable[Entry]) -> list[str | None]:
         if entry.place != place:
             place, asking, calling = entry.place, unasked, unasked
         if entry.role == "user":
-            asking = None if entry.user in own else entry.user
+            asking = None if entry.speaker in own else entry.speaker
         elif entry.role not in _RESULTS:
             calling = asking
         found.append(calling if entry.role in _RESULTS else asking)
@@ -40,6 +41,6 @@ def supposed(person: str, entries: Sequence[Entry]) -> Session:
     The first to speak is the session's person: under another name, unless his own is among those that speak.
     Words may have been forgotten, for all that the entries tell.
     """
-    names = [entry.user for entry in entries if entry.role == "user" and not entry.put_in]
+    names = [entry.speaker for entry in entries if entry.role == "user" and not entry.put_in]
     alias = names[0] if names and person not in names else None
     return Session(user=person, alias=alias, entries=tuple(entries), forgotten=Forgotten(at=0.0))

@@ -1,6 +1,5 @@
 """A session as it is held: what was said and heard, life by life."""
 
-from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,7 +24,6 @@ REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
 COMMAND: Final = "command"
 """The source of what a program put in through the engine's interface."""
-_ASIDE = 4
 _FIRST: Final = Reach(0, 0)
 # Before 2001 no voice engine spoke: a smaller number counts from something else than 1970.
 _CLOCKS_FROM: Final = 1e9
@@ -52,6 +50,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     timestamp: int | float | None = None
     source: str | None = None
     user: str | None = None
+    asker: str | None = None
+    """Whom the request named that asked with these words, where they name nobody."""
     interrupted: bool = False
     interrupt_timestamp: int | float | None = None
     original: str | None = None
@@ -75,6 +75,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     def place(self) -> Reach:
         """Its turn."""
         return Reach(self.life, self.turn)
+
+    @property
+    def speaker(self) -> str | None:
+        """Who said it, as far as its request or the message tells."""
+        return self.asker or self.user
 
     @property
     def put_in(self) -> bool:
@@ -138,6 +143,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """How many tokens the model counts for each that is estimated, 0 where it has not said."""
     forgotten: Forgotten | None = None
     """What was deleted and an engine may still replay."""
+    prompts: tuple[str, ...] = ()
+    """The imprints of what the engine was seen to say by itself, against a silence or for a failure."""
 
     @property
     def older(self) -> bool:
@@ -185,20 +192,12 @@ def _metadata(entry: Entry) -> dict[str, Any]:
     return marks
 
 
-def remembering(held: Session, unheard: Iterable[Entry]) -> Session:
-    """The session with answers that were not heard kept aside; four of them, the newest."""
-    known = {entry.generated for entry in held.unheard}
-    answers = [e for e in unheard if e.role == "assistant" and e.text.strip() and e.generated not in known]
-    return msgspec.structs.replace(held, unheard=(*held.unheard, *answers)[-_ASIDE:]) if answers else held
-
-
 def ordered(session: Session) -> Session:
     """The session with its turns in order: earlier versions may have written some that go back."""
     if disorder(session) is None:
         return session
     entries = tuple(risen(session.entries, _FIRST))
-    newest = entries[-1].place if entries else START
-    last = max(newest, Reach(session.life, session.turns - 1), START)
+    last = max(entries[-1].place if entries else START, Reach(session.life, session.turns - 1), START)
     return msgspec.structs.replace(
         session,
         entries=entries,

@@ -7,6 +7,7 @@ import msgspec
 
 from filters.line import one_line
 from filters.message import Message
+from proxy.memory.session.prompts import prompted
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.session.told import Told
 
@@ -23,9 +24,10 @@ def knowing(
 ) -> Session:
     """The session with who speaks, and what a model was told of them; the newest request's word counts.
 
-    Whose it is says its first request: whom it names, or where it is its newest message alone that does
-    (``by_message``), whoever is named first in its window.
+    What the engine says by itself is known, too. Whose it is says its first request: whom it names, or where
+    it is its newest message alone that does (``by_message``), whoever is named first in its window.
     """
+    session = prompted(session, window)
     spoken = next((message.user for message in reversed(window) if message.role == "user"), None)
     if session.user is None and user:
         person = _first(window) if by_message and spoken == user else user
@@ -39,9 +41,9 @@ def knowing(
 
 
 def speaker(session: Session, entry: Entry) -> str | None:
-    """Who said it: whom the message names, else the session's person; nobody, where that may be another."""
-    if entry.user not in {None, session.alias}:
-        return entry.user
+    """Who said it: whom it or its request names, else the session's person; nobody, where others may have."""
+    if entry.speaker not in {None, session.alias}:
+        return entry.speaker
     return None if session.shared else session.user
 
 

@@ -101,3 +101,28 @@ def test_a_document_from_elsewhere_has_its_whole_path(run: Run, tmp_path_factory
 def test_a_pipe_gets_nothing_of_how_far_it_is(run: Run, tmp_path: Path):
     (tmp_path / "a.md").write_text("We open at nine.")
     assert run("documents", "add", "a.md").stderr == ""
+
+
+def test_what_was_added_before_and_is_not_there_any_more_is_named(run: Run, tmp_path: Path):
+    book = tmp_path / "book"
+    (book / "old").mkdir(parents=True)
+    for name in ("a.md", "b c.md", "old/d.md", "page.html"):
+        (book / name).write_text("We open at nine.")
+    (tmp_path / "book.md").write_text("We close at six.")
+    for each in ("book", "book/page.html", "book.md"):
+        assert run("documents", "add", each).stderr == ""
+    (book / "a.md").write_text("")
+    for path in (book / "b c.md", book / "old/d.md", tmp_path / "book.md"):
+        path.unlink()
+    assert [line.split(":")[0] for line in run("documents", "add", "book/a.md").stderr.splitlines()] == [
+        "book/a.md"
+    ] * 2
+    done = run("documents", "add", "book")
+    fault, *told = done.stderr.splitlines()
+    assert "no text" in fault
+    assert [line.split(":")[0] for line in told] == ["book/a.md", "book/b c.md", "book/old/d.md"]
+    assert told[1].endswith(": turnkeeper documents remove 'book/b c.md'")
+    assert run("documents", "remove", "book/a.md", "book/b c.md", "book/old/d.md").exit_code == 0
+    (book / "a.md").write_text("We open at ten.")
+    assert run("documents", "add", "book").stderr == ""
+    assert [line.split(":")[0] for line in run("documents", "add", ".").stderr.splitlines()] == ["book.md"]

@@ -2,15 +2,16 @@
 
 import asyncio
 import json
-import time
 
 import pytest
 
 from proxy.memory.archive.finder import Finder, Likeness
 from proxy.memory.facts.knowledge import Knowledge
+from proxy.memory.facts.promises import Promises
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
+from tests.fake_upstream import delta
 from tests.hurried_loop import run
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +44,22 @@ class Shelf:
         return []
 
 
+class Slow(Shelf):
+    """One whose writes take their time."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    async def add_fact(self, person, fact):
+        await asyncio.sleep(self.seconds)
+        await super().add_fact(person, fact)
+
+    async def remove_fact(self, person, fact):
+        await asyncio.sleep(self.seconds)
+        return await super().remove_fact(person, fact)
+
+
 class Dead(Shelf):
     async def facts(self, person, *, now, superseded=False):
         raise StoreError("gone")
@@ -54,8 +71,9 @@ class Dead(Shelf):
         raise StoreError("gone")
 
 
-def notebook_of(shelf, person=ANN, likeness=None):
-    return Notebook(person, Knowledge(shelf), Finder(shelf, likeness=likeness))
+def notebook_of(shelf, person=ANN, likeness=None, promises=None):
+    finder = Finder(shelf, likeness=likeness)
+    return Notebook(person, Knowledge(shelf), finder, promises=promises)
 
 
 async def told(name, arguments, shelf=None, person=ANN):
@@ -128,15 +146,71 @@ class Round:
     )
 
 
-async def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
-    shelf = Hanging()
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(shelf), 4))
-    started = time.monotonic()
+async def carried_on(dialogue):
+    """How long a round takes, in the loop's time."""
+    started = asyncio.get_running_loop().time()
     await dialogue.carry_on(Round())
-    assert 1.9 < time.monotonic() - started < 3.5
+    return asyncio.get_running_loop().time() - started
+
+
+def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(Hanging()), 4))
+    assert 1.9 < run(carried_on(dialogue)) < 3.5
     _, *told = dialogue.said
     assert len(told) == 6
     assert all("does not answer" in each.content for each in told)
+
+
+class Many(Round):
+    calls = tuple(
+        {"id": "", "function": {"name": "memory_store", "arguments": json.dumps({"text": f"Fact {number}."})}}
+        for number in range(12)
+    )
+
+
+async def test_of_a_turn_no_more_is_told_to_be_stored_than_a_server_that_ends_has_time_for():
+    shelf, promises = Slow(0.01), Promises()
+    notebook = notebook_of(shelf, promises=promises)
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook, 4))
+    for _ in range(2):
+        await dialogue.carry_on(Many())
+    told = [json.loads(each.content) for each in dialogue.said if each.role == "tool"]
+    assert ["stored" in each for each in told] == [True] * 20 + [False] * 4
+    assert "20 calls" in told[-1]["error"]
+    notebook.keep()
+    await promises.drain()
+    assert len(shelf.kept) == 12
+
+
+async def test_what_a_model_thinks_is_not_heard():
+    shelf = Shelf()
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(shelf), 4))
+    await dialogue.carry_on(Many())
+    for heard in ({"reasoning_content": "Well, "}, {"content": " "}):
+        dialogue.passed_on(delta(**heard))
+    await asyncio.sleep(0)
+    assert shelf.kept == []
+    dialogue.passed_on(delta(content="Noted."))
+    await asyncio.sleep(0)
+    assert shelf.kept
+
+
+async def test_what_is_being_stored_is_known_to_later_calls_of_its_turn():
+    shelf = Slow(0.01)
+    notebook = notebook_of(shelf)
+
+    async def call(name, **arguments):
+        until = asyncio.get_running_loop().time() + 5
+        return json.loads(await notebook.carry_out(name, json.dumps(arguments), until))
+
+    stored = await call("memory_store", text="Ann is tall.")
+    notebook.keep()
+    assert await call("memory_store", text="ann is tall") == stored
+    found = await call("memory_recall", query="tall")
+    assert [one["id"] for one in found["found"]] == [stored["id"]]
+    assert await call("memory_forget", id=stored["id"]) == {"forgotten": True}
+    await notebook.kept()
+    assert shelf.kept == []
 
 
 class Mute:

@@ -1,0 +1,144 @@
+"""Several persons in one conversation whom nothing but each request's own user tells apart."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_speakers import (
+    ANSWERS,
+    BOBS,
+    EVES,
+    QUESTION,
+    contents,
+    exported,
+    found,
+    settle,
+)
+from tests.fake_upstream import FakeUpstream, sse, stream_of
+from tests.proxy_server import ProxyServer
+from tests.scripted_model import fact, model
+from tests.waiting import until
+
+CONFIG = """
+memory:
+  sessions: "${MEMORY_URL}"
+  deadline: 5s
+  summaries: {upstream: main, model: notes}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines:
+  default: {upstreams: [main], request: [restore_history, inject_summaries, recall, user_context]}
+"""
+FACTS = "  facts: {upstream: main, model: notes, pause: 100ms}\n"
+AGAIN = "Which town has jazz, then?"
+Serve = Callable[..., ProxyServer]
+
+
+def answering(request: Any) -> Any:
+    """The answer to the newest words."""
+    newest = request.json["messages"][-1]["content"]
+    known = {BOBS: ANSWERS[1], EVES: ANSWERS[2], AGAIN: ANSWERS[3]}
+    return sse(stream_of(next((answer for words, answer in known.items() if newest.endswith(words)), "So.")))
+
+
+@pytest.fixture
+def proxy(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
+    upstream.script = answering
+    return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+WINDOW = [
+    said("user", BOBS),
+    said("assistant", ANSWERS[1]),
+    said("user", EVES),
+    said("assistant", ANSWERS[2]),
+    said("user", AGAIN),
+]
+
+
+def ask(proxy: ProxyServer, window: list[dict[str, Any]], who: str, session: str = "room") -> None:
+    headers = {"X-Session-Id": session, "X-User-Id": who}
+    assert proxy.chat(window, headers=headers, stream=True).status_code == 200
+
+
+def talked(proxy: ProxyServer) -> None:
+    for end, who in ((1, "bob"), (3, "eve"), (5, "bob")):
+        ask(proxy, WINDOW[:end], who)
+    settle(proxy)
+
+
+def test_each_finds_his_own_words_and_the_answers_to_them(proxy: ProxyServer) -> None:
+    talked(proxy)
+    assert (found(proxy, "bob"), found(proxy, "eve")) == ({BOBS, AGAIN}, {EVES})
+    assert found(proxy, "bob", "assistant") == {ANSWERS[1], ANSWERS[3]}
+    assert found(proxy, "eve", "assistant") == {ANSWERS[2]}
+
+
+def test_each_is_told_his_own_words_in_a_later_call(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    talked(proxy)
+    for name, own, others in (("bob", BOBS, EVES), ("eve", EVES, BOBS)):
+        ask(proxy, [said("user", QUESTION)], name, f"later-{name}")
+        shown = upstream.last.json["messages"]
+        assert f"the caller said: {own}" in shown[-1]["content"]
+        assert others not in str(shown)
+
+
+def test_whoever_is_forgotten_is_gone_from_anothers_conversation(proxy: ProxyServer) -> None:
+    talked(proxy)
+    eves = exported(proxy, "eve")
+    assert [line["content"] for line in eves["sessions"][0]["contents"]] == [EVES]
+    assert {turn["message"]["content"] for turn in eves["turns"]} == {EVES}
+    assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
+    assert EVES not in contents(proxy) and BOBS in contents(proxy)
+    assert found(proxy, "eve") == set()
+    ask(proxy, [*WINDOW, said("assistant", ANSWERS[3]), said("user", "Bye.")], "bob")
+    settle(proxy)
+    assert EVES not in contents(proxy) and "Bye." in contents(proxy)
+
+
+def test_facts_are_his_who_said_it(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> None:
+    upstream.script = model(lambda said, _: [fact(line["text"], line["number"]) for line in said], answering)
+    config = CONFIG.replace("  summaries:", f"{FACTS}  summaries:")
+    proxy = serve(config, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
+    talked(proxy)
+
+    def known(who: str) -> list[str]:
+        facts = proxy.client.get(f"/v1/memory/users/{who}/facts").json()["data"]
+        return [one["text"] for one in facts]
+
+    assert until(lambda: EVES in known("eve") and AGAIN in known("bob"))
+    assert EVES not in known("bob")
+
+
+def test_notes_tell_who_spoke(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    talked(proxy)
+    ask(proxy, [*WINDOW, said("assistant", ANSWERS[3]), said("user", "Bye.")], "eve")
+    upstream.script = lambda _: sse(stream_of("They talked."))
+    proxy.client.post("/v1/memory/sessions/room/summaries").raise_for_status()
+    asked = next(r for r in reversed(upstream.requests) if "<transcript>" in str(r.json))
+    lines = asked.json["messages"][-1]["content"].splitlines()
+    told = [json.loads(line) for line in lines if line.startswith('{"role":"user"')]
+    assert {one["text"]: one.get("speaker") for one in told} == {BOBS: None, EVES: "eve", AGAIN: "bob"}
+
+
+def test_the_prompt_stays_as_the_engine_showed_it(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    talked(proxy)
+    window = [*WINDOW[4:], said("assistant", ANSWERS[3]), said("user", "And when?")]
+    upstream.script = lambda _: sse(stream_of("At nine."))
+    ask(proxy, window, "eve")
+    assert [m["content"] for m in upstream.last.json["messages"][:3]] == [BOBS, ANSWERS[1], EVES]
+
+
+def test_an_export_carries_who_spoke(proxy: ProxyServer) -> None:
+    talked(proxy)
+    carried = proxy.client.get("/v1/memory/sessions/room").json()
+    proxy.client.put("/v1/memory/sessions/copy", json=carried).raise_for_status()
+    settle(proxy)
+    assert len(exported(proxy, "eve")["sessions"]) == 2
+    assert found(proxy, "eve") == {EVES}

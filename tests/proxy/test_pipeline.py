@@ -1,0 +1,32 @@
+"""What a pipeline's memory does at its end."""
+
+import asyncio
+
+from proxy.memory.facts.promises import Promises
+from proxy.pipeline import Archiving, Memory
+from tests.hurried_loop import run
+
+
+class Place:
+    """Whatever is closed, and a recorder that is given up after three seconds."""
+
+    async def drain(self):
+        await asyncio.sleep(3)
+
+    async def aclose(self):
+        pass
+
+
+async def ended():
+    place, promises = Place(), Promises()
+    others = {name: place for name in Archiving.__struct_fields__ if name not in {"promises", "mem0"}}
+    archiving = Archiving(**others, promises=promises)
+    memory = Memory(place, place, place, place, place, archiving)
+    promises.make([asyncio.Event().wait])
+    before = asyncio.get_running_loop().time()
+    await memory.aclose()
+    return asyncio.get_running_loop().time() - before
+
+
+def test_turns_and_promises_have_three_seconds_together():
+    assert 2.9 < run(ended()) < 3.5
