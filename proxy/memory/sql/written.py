@@ -12,7 +12,7 @@ from proxy.memory.store import Held, Key
 T = TypeVar("T")
 
 _MOST_HELD: Final = 32
-_MOST_STATES: Final = 1000
+_MOST_STATES: Final = 500
 
 
 class State(NamedTuple):
