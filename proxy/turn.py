@@ -46,7 +46,7 @@ async def take(request: Request, pipeline: Pipeline, reply: Reply, in_flight: In
     """
     reply.watch.clock.begin("recall")
     reply.watch.size = len(request.body)
-    call = wire.read(request.body, request.headers, request.query)
+    call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
     if pipeline.places.proof:

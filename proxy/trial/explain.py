@@ -68,7 +68,7 @@ def of(request: Request, pipeline: Pipeline, now: float, *, remembers: bool = Fa
 
 
 def _read(request: Request, pipeline: Pipeline) -> tuple[Call, Identity]:
-    call = wire.read(request.body, request.headers, request.query)
+    call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
     who = session.of(call, pipeline.places, request.tenant)
     if pipeline.places.proof:
         pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
