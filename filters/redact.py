@@ -8,6 +8,7 @@ import msgspec
 from pydantic import Field, model_validator
 
 from filters.base import AnswerFilter, Context, Example, Messages, RequestFilter, Spoken, Stage
+from filters.injected import Injected
 from filters.message import Message
 from filters.number import Whole
 from filters.role import Role
@@ -29,10 +30,11 @@ class Redact(RequestFilter, AnswerFilter):
     """Put marks in the place of e-mail addresses, phone, card and account numbers, and IP addresses.
 
     It reads all that is said: texts and parts, refusals, tool results, what tool calls are given, in their
-    older form ``function_call`` too, and the ``metadata.original`` of an answer that was cut short. Card
-    numbers and IBANs count when their check digits are right. A phone number is told from other numbers by
-    its form: a plus, a leading zero, brackets or the groups of North America; ten bare digits may as well be
-    an order, so they stay. Numbers that are spelled out in words stay too.
+    older form ``function_call`` too, and the ``metadata.original`` of an answer that was cut short. With the
+    user's words go summaries and facts, which tell of them, and with tool results what memory tools find.
+    Card numbers and IBANs count when their check digits are right. A phone number is told from other numbers
+    by its form: a plus, a leading zero, brackets or the groups of North America; ten bare digits may as well
+    be an order, so they stay. Numbers that are spelled out in words stay too.
 
     Of an answer it reads the content. A stream waits while a word may yet become an e-mail address, which is
     until its end; without the kind ``email``, hardly a word waits.
@@ -147,7 +149,7 @@ class Redact(RequestFilter, AnswerFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with marks for what is personal."""
-        redacted = [self._message(m) if m.role in self._whose else m for m in messages]
+        redacted = [self._message(m) if self._reads(m) else m for m in messages]
         same = all(new is old for new, old in zip(redacted, messages, strict=True))
         return messages if same else redacted
 
@@ -165,6 +167,10 @@ class Redact(RequestFilter, AnswerFilter):
             pieces += [text[done:begin], self.marks[kind]]
             done = end
         return "".join([*pieces, text[done:]])
+
+    def _reads(self, message: Message) -> bool:
+        """Summaries and facts tell what the user said, whoever is made to say them."""
+        return message.role in self._whose or ("user" in self.roles and isinstance(message, Injected))
 
     def _message(self, message: Message) -> Message:
         changed: dict[str, Any] = {}

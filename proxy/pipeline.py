@@ -1,6 +1,7 @@
 """What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, tzinfo
 from typing import Final
@@ -155,6 +156,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     tool_rounds: int = 0
     recalls: int = 0
     """How much is recalled of a person for each turn; 0 where no step tells of it."""
+    most_messages: int = sys.maxsize
+    """How many messages a request may have."""
     zone: tzinfo = UTC
     """Where the days begin that a person speaks of."""
     wanted: Wanted = Wanted()

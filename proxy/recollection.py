@@ -21,6 +21,7 @@ from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
+from proxy.memory.reconcile.unsaid import Unsaid
 from proxy.memory.session.told import Told
 from proxy.memory.store import Key
 from proxy.pipeline import Memory, Pipeline
@@ -33,6 +34,7 @@ Lacking = Callable[[str], None]
 
 _log = logging.getLogger("turnkeeper")
 _FACTS = "facts"
+_RECALLED = "recalled"
 
 
 class Aside(NamedTuple):
@@ -59,6 +61,11 @@ class Recollected(NamedTuple):
     told: Told | None = None
     read: Reading | None = None
 
+    def unsaid(self, who: Identity) -> Unsaid:
+        """What of this talk the archive may tell as said, and was not."""
+        read = self.read
+        return Unsaid(who.session, read.session, read.replay) if read else Unsaid()
+
 
 async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lacking) -> Recollected:
     """What is remembered of a turn; a dead memory costs neither the call nor the rest."""
@@ -73,6 +80,8 @@ async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lack
         held, *found = await asyncio.gather(ask, *(_or_none(each.name, each.ask, lacking) for each in aside))
         told = {each.field: value for each, value in zip(aside, found, strict=True) if value is not None}
         facts = told.pop(_FACTS, facts)
+        if told.get(_RECALLED):
+            told[_RECALLED] = _said(told[_RECALLED], held.unsaid(who))
         held = held._replace(memory=msgspec.structs.replace(held.memory, **told)) if told else held
     else:  # a task would cost more than it saves
         held = await ask
@@ -86,6 +95,10 @@ def _with_facts(held: Recollected, facts: Sequence[Fact], pipeline: Pipeline, wh
     if found.head or found.tail:
         known = msgspec.structs.replace(known, facts=_shown(found.head), news=_shown(found.tail))
     return held._replace(memory=known, told=None if held.epoch is None else found.told)
+
+
+def _said(recalled: Sequence[Remembered], unsaid: Unsaid) -> tuple[Remembered, ...]:
+    return tuple(one for one in recalled if one.kind != "turn" or not unsaid.holds(one.source, one.text))
 
 
 def _shown(facts: Sequence[Fact]) -> tuple[Remembered, ...]:
@@ -110,7 +123,7 @@ def _of_person(
     if pipeline.recalls:
         words, of = newest_words(call.messages), memory.archiving.recollection.of
         ask = partial(of, person, words, now=time.time(), limit=pipeline.recalls, zone=pipeline.zone)
-        yield Aside("recalled", "recall", ask)
+        yield Aside(_RECALLED, "recall", ask)
 
 
 def _facts_at_once(pipeline: Pipeline, memory: Memory, who: Identity) -> Sequence[Fact] | None:

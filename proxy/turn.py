@@ -46,7 +46,7 @@ async def take(request: Posted, pipeline: Pipeline, reply: Reply, in_flight: InF
     """
     reply.watch.clock.begin("recall")
     reply.watch.size = len(request.body)
-    call = wire.read(request.body, request.headers, request.query)
+    call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
     who = session.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
     if pipeline.places.proof:
@@ -62,7 +62,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     heard, context = remembered.call, context_of(who, remembered.memory, pipeline, now=time.time())
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
-    question = _question(heard, pipeline, who, context, notes)
+    question = _question(remembered, pipeline, who, context, notes)
     _own_up(notes, reply)
     watch.content = content = Content(
         call=call,
@@ -143,10 +143,11 @@ def _own_up(notes: chain.Notes, reply: Reply) -> None:
 
 
 def _question(
-    call: Call, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
+    remembered: Recollected, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
 ) -> Question:
+    call = remembered.call
     fields = chain.set_fields(pipeline.filters, call.fields, context, notes)
-    tools = toolbox.tools(fields, pipeline, who)
+    tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who))
     return Question(
         headers=call.headers,
         fields=tools.offer.fields if tools else fields,

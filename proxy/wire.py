@@ -2,15 +2,16 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from filters.message import LARGEST, Message
 from proxy import extension
-from proxy.errors import RequestError
+from proxy.errors import RequestError, TooLarge
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -45,19 +46,34 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return None
 
 
-def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> Call:
+def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str], most: int = sys.maxsize) -> Call:
     """The call that a body asks for.
 
-    Raises RequestError, naming the field and what was expected, where OpenAI's own fields are wrong. A
-    wrong *extension* field (``turn_id``, ``timestamp``, ``metadata``) is left out.
+    Raises RequestError, naming the field and what was expected, where OpenAI's own fields are wrong, and
+    TooLarge for more than ``most`` messages. A wrong *extension* field (``turn_id``, ``timestamp``,
+    ``metadata``) is left out.
     """
     fields = top_level(body)
     raw = fields.pop("messages", None)
     if raw is None:
         raise RequestError("'messages' is missing; send an array of messages.", param="messages")
     _check(fields)
+    if memoryview(raw).nbytes > most * _SHORTEST:
+        _bound(raw, most)
     messages, left_out = read_messages(raw)
     return Call(headers=headers, query=query, fields=fields, messages=messages, left_out=left_out)
+
+
+def _bound(raw: Raw, most: int) -> None:
+    """Raises TooLarge, before any of them is looked at, for too many messages."""
+    try:
+        count = len(_items.decode(raw))
+    except (msgspec.DecodeError, RecursionError):  # no list, or none that can be read: what is wrong is told
+        return
+    if count > most:
+        raise TooLarge(
+            f"'messages' has {count} items; 'listen.max_messages' sets the limit of {most}.", param="messages"
+        )
 
 
 def _check(fields: Mapping[str, Raw]) -> None:
@@ -72,6 +88,8 @@ def _check(fields: Mapping[str, Raw]) -> None:
 _NULL = Raw(b"null")
 _CHOICES = frozenset({b"true", b"false", b"null"})
 _top_level = msgspec.json.Decoder(dict[str, Raw])
+_items = msgspec.json.Decoder(list[Raw])
+_SHORTEST: Final = len('{"role":""},')
 _strict = msgspec.json.Decoder(list[Message])
 
 

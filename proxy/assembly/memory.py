@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from filters.redact import Redact
 from proxy.assembly.recall import finder_of
 from proxy.assembly.targets import targets_of
 from proxy.assembly.zone import zone_of
+from proxy.background.discretion import Discretion
 from proxy.background.extractor import Extractor
 from proxy.background.inquiry import Inquiry
 from proxy.background.pause import Pause
@@ -19,6 +21,7 @@ from proxy.errors import ConfigError
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embedding import Embedding
+from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Codec
@@ -73,11 +76,13 @@ def memory_of(
     opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
     store = Recent(Metered(Guard(opened, patience=deadline / 4), meter), rounds=_rounds(url))
     # Work in the background waits where it must, and shuts the store off for nobody.
-    summaries = Summaries(opened, window, _summariser(own.summaries, targets))
+    discretion = _discretion(settings)
+    summaries = Summaries(opened, window, _summariser(own.summaries, targets, discretion))
     archive = _archive(own, codec, elsewhere)
-    archiving = _archiving(own, store, archive, tenants(settings), targets)
+    finder = finder_of(archive, own.recall, targets, discretion) if archive else None
+    archiving = _archiving(own, store, archive, tenants(settings), finder)
     works: list[Work] = [summaries] if own.summaries else []
-    works += _learning(settings, opened, archiving, targets)
+    works += _learning(settings, opened, archiving, targets, discretion)
     worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
     pulse = Pulse(opened, patience=deadline + LATE)
@@ -115,7 +120,11 @@ def _chores(store: Store, archiving: Archiving | None) -> Iterator[Chore]:
 
 
 def _learning(
-    settings: Settings, store: Store, archiving: Archiving | None, targets: Mapping[str, Target]
+    settings: Settings,
+    store: Store,
+    archiving: Archiving | None,
+    targets: Mapping[str, Target],
+    discretion: Discretion,
 ) -> Iterator[Learning]:
     """Who finds facts; nobody without an archive, or where the model could only tell what it was shown."""
     own = settings.memory.facts if settings.memory else None
@@ -124,7 +133,8 @@ def _learning(
         return
     inquiry = Inquiry(target, timeout=own.timeout)
     zone = zone_of(settings.pipelines["default"].request)
-    finder = Extractor(inquiry, model=own.model or target.model or "", fallback=own.fallback, zone=zone)
+    model = own.model or target.model or ""
+    finder = Extractor(inquiry, model=model, fallback=own.fallback, zone=zone, discretion=discretion)
     yield Learning(store, archiving.knowledge, finder, pause=own.pause)
 
 
@@ -139,7 +149,15 @@ def _window(settings: MemorySettings) -> Window:
     )
 
 
-def _summariser(settings: SummarySettings | None, targets: Mapping[str, Target]) -> Summariser | None:
+def _discretion(settings: Settings) -> Discretion:
+    """What any chain keeps from a model is kept from those that are asked in the background."""
+    steps = (step for one in settings.pipelines.values() for step in one.request)
+    return Discretion(tuple(step for step in steps if isinstance(step, Redact)))
+
+
+def _summariser(
+    settings: SummarySettings | None, targets: Mapping[str, Target], discretion: Discretion
+) -> Summariser | None:
     """The model that writes summaries; none where it could only tell what it was shown."""
     target = targets[settings.upstream] if settings else None
     if settings is None or target is None or isinstance(target.upstream, Practice):
@@ -149,6 +167,7 @@ def _summariser(settings: SummarySettings | None, targets: Mapping[str, Target])
         model=settings.model or target.model or "",
         fallback=settings.fallback,
         input_tokens=settings.input_tokens,
+        discretion=discretion,
     )
 
 
@@ -183,12 +202,11 @@ def _archiving(
     store: Store,
     archive: Archive | None,
     tenants: tuple[str, ...],
-    targets: Mapping[str, Target],
+    finder: Finder | None,
 ) -> Archiving | None:
-    if archive is None:
+    if archive is None or finder is None:
         return None
     archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
-    finder = finder_of(archive, settings.recall, targets)
     recollection = Recollection(finder, deadline=settings.deadline)
     most = settings.facts.max if settings.facts else MOST
     mem0 = _mem0(settings)

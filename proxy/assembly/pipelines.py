@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -37,7 +38,8 @@ def pipelines_of(
 ) -> Mapping[str, Pipeline]:
     """The pipelines by name, to these models and with this memory."""
     made = {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
-    return {name: msgspec.structs.replace(one, exact=exact) for name, one in made.items()} if exact else made
+    common = partial(msgspec.structs.replace, exact=exact, most_messages=settings.listen.max_messages)
+    return {name: common(one) for name, one in made.items()}
 
 
 def _pipeline(

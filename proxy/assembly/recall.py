@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from proxy.background.discretion import Discretion
 from proxy.background.embedder import HttpEmbedder
 from proxy.background.reranker import HttpReranker
 from proxy.configuration.settings import Embeddings, RecallAids, Rerank
@@ -15,28 +16,31 @@ from proxy.practice import Practice
 _UNNAMED: Final = "default"
 
 
-def finder_of(archive: Archive, settings: RecallAids, targets: Mapping[str, Target]) -> Finder:
+def finder_of(
+    archive: Archive, settings: RecallAids, targets: Mapping[str, Target], discretion: Discretion
+) -> Finder:
     """A search of the archive with all the help that is configured."""
-    return Finder(
-        archive, likeness=_likeness(settings.embeddings, targets), order=_order(settings.rerank, targets)
-    )
+    likeness = _likeness(settings.embeddings, targets, discretion)
+    return Finder(archive, likeness=likeness, order=_order(settings.rerank, targets, discretion))
 
 
-def _likeness(settings: Embeddings | None, targets: Mapping[str, Target]) -> Likeness | None:
+def _likeness(
+    settings: Embeddings | None, targets: Mapping[str, Target], discretion: Discretion
+) -> Likeness | None:
     target = _target(settings, targets)
     if settings is None or target is None:
         return None
-    embedder = HttpEmbedder(
-        target, model=settings.model or target.model or _UNNAMED, timeout=settings.timeout
-    )
+    model = settings.model or target.model or _UNNAMED
+    embedder = HttpEmbedder(target, model=model, timeout=settings.timeout, discretion=discretion)
     return Likeness(embedder, settings.weight, settings.least)
 
 
-def _order(settings: Rerank | None, targets: Mapping[str, Target]) -> Order | None:
+def _order(settings: Rerank | None, targets: Mapping[str, Target], discretion: Discretion) -> Order | None:
     target = _target(settings, targets)
     if settings is None or target is None:
         return None
-    reranker = HttpReranker(target, model=settings.model or target.model or _UNNAMED, timeout=WITHIN)
+    model = settings.model or target.model or _UNNAMED
+    reranker = HttpReranker(target, model=model, timeout=WITHIN, discretion=discretion)
     return Order(reranker, settings.top)
 
 

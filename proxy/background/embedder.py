@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from proxy.background.discretion import Discretion
 from proxy.background.endpoint import Endpoint, beginning
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.vector import Vector, unit
@@ -27,13 +28,16 @@ class _Answer(msgspec.Struct):
 class HttpEmbedder:
     """One model. ``timeout`` is in seconds, for one request."""
 
-    def __init__(self, target: Target, *, model: str, timeout: float) -> None:
+    def __init__(
+        self, target: Target, *, model: str, timeout: float, discretion: Discretion | None = None
+    ) -> None:
+        self._shown = (discretion or Discretion()).text
         self.model = model
         self._endpoint = Endpoint(target, _PATH, timeout=timeout)
 
     async def vectors(self, texts: Sequence[str]) -> list[Vector]:
         """A vector for the beginning of each text, in order; raises UpstreamError."""
-        begun = [beginning(text, _LONGEST) for text in texts]
+        begun = [beginning(self._shown(text), _LONGEST) for text in texts]
         asked = {"model": self.model, "input": begun, "encoding_format": "float"}
         answer = await self._endpoint.ask(asked, _Answer)
         places = [place if line.index is None else line.index for place, line in enumerate(answer.data)]

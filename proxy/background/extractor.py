@@ -8,6 +8,7 @@ import msgspec
 
 from filters.line import one_line
 from filters.message import Message
+from proxy.background.discretion import Discretion
 from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Category, Fact
@@ -88,8 +89,17 @@ class _Answer(msgspec.Struct):
 class Extractor:
     """Asks one model, and another one where it fails. Days begin as in ``zone``."""
 
-    def __init__(self, inquiry: Inquiry, *, model: str, fallback: str, zone: tzinfo = UTC) -> None:
+    def __init__(
+        self,
+        inquiry: Inquiry,
+        *,
+        model: str,
+        fallback: str,
+        zone: tzinfo = UTC,
+        discretion: Discretion | None = None,
+    ) -> None:
         self._inquiry = inquiry
+        self._discretion = discretion or Discretion()
         self._model = model
         self._fallback = fallback
         self._zone = zone
@@ -104,9 +114,10 @@ class Extractor:
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
         failure: Exception = Unasked("No model is named for facts.")
+        prompt = _prompt(said, known, self._zone, self._discretion)
         for model in models:
             try:
-                answer = await self._inquiry.ask(_prompt(said, known, self._zone), model=model, form=FORM)
+                answer = await self._inquiry.ask(prompt, model=model, form=FORM)
                 return list(_believed(_listed(answer), said, known))
             except Unusable as error:
                 failure = error if isinstance(error, Unfound) else Unfound(str(error))
@@ -118,12 +129,15 @@ class Extractor:
             del failure  # it holds what is in this frame, all that was asked
 
 
-def _prompt(said: Sequence[Utterance], known: Sequence[Fact], zone: tzinfo) -> list[Message]:
+def _prompt(
+    said: Sequence[Utterance], known: Sequence[Fact], zone: tzinfo, discretion: Discretion
+) -> list[Message]:
     on_file = [
-        {"id": fact.id, "category": fact.category, "text": one_line(fact.text, _LONGEST)} for fact in known
+        {"id": fact.id, "category": fact.category, "text": one_line(discretion.text(fact.text), _LONGEST)}
+        for fact in known
     ]
     lines = [
-        {"number": number, "on": _day(one.at, zone), "text": one.text[:_MOST_SAID]}
+        {"number": number, "on": _day(one.at, zone), "text": discretion.text(one.text)[:_MOST_SAID]}
         for number, one in enumerate(said, start=1)
     ]
     data = f"{_marked('known', on_file)}\n\n{_marked('said', lines)}"

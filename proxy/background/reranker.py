@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from proxy.background.discretion import Discretion
 from proxy.background.endpoint import Endpoint, beginning
 from proxy.errors import UpstreamBroken
 from proxy.pipeline import Target
@@ -27,14 +28,21 @@ class _Answer(msgspec.Struct):
 class HttpReranker:
     """One model. ``timeout`` is in seconds, for one request."""
 
-    def __init__(self, target: Target, *, model: str, timeout: float) -> None:
+    def __init__(
+        self, target: Target, *, model: str, timeout: float, discretion: Discretion | None = None
+    ) -> None:
+        self._shown = (discretion or Discretion()).text
         self._model = model
         self._endpoint = Endpoint(target, _PATH, timeout=timeout)
 
     async def relevance(self, question: str, texts: Sequence[str]) -> list[float]:
         """How well the beginning of each text answers, in order; raises UpstreamError."""
-        documents = [beginning(text, _LONGEST) for text in texts]
-        asked = {"model": self._model, "query": beginning(question, _LONGEST), "documents": documents}
+        documents = [beginning(self._shown(text), _LONGEST) for text in texts]
+        asked = {
+            "model": self._model,
+            "query": beginning(self._shown(question), _LONGEST),
+            "documents": documents,
+        }
         answer = await self._endpoint.ask({**asked, "top_n": len(texts)}, _Answer)
         found = {line.index: line.relevance_score for line in answer.results}
         if sorted(line.index for line in answer.results) != list(range(len(texts))):

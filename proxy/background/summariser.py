@@ -7,6 +7,7 @@ import msgspec
 
 from filters.message import Message
 from filters.tokens import in_text
+from proxy.background.discretion import Discretion
 from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
 from proxy.memory.faults import Unmade, Unnamed, Unusable, Useless
@@ -37,8 +38,17 @@ _FRAME: Final = 400
 class Summariser:
     """Asks one model, and another one where it fails. ``input_tokens`` is what it is shown at once."""
 
-    def __init__(self, inquiry: Inquiry, *, model: str, fallback: str, input_tokens: int) -> None:
+    def __init__(
+        self,
+        inquiry: Inquiry,
+        *,
+        model: str,
+        fallback: str,
+        input_tokens: int,
+        discretion: Discretion | None = None,
+    ) -> None:
         self._inquiry = inquiry
+        self._discretion = discretion or Discretion()
         self._model = model
         self._fallback = fallback
         self._room = max(input_tokens - _FRAME, 100)
@@ -47,10 +57,10 @@ class Summariser:
         self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
     ) -> Notes:
         """Notes on what was said; ``last`` is the model that is asked where the settings name none."""
-        background = _fitting(earlier, self._room // 4)
+        background = _fitting(list(map(self._discretion.text, earlier)), self._room // 4)
         written: list[str] = []
         model = ""
-        for piece in _pieces(map(_line, said), self._room * 3 // 4):
+        for piece in _pieces(map(self._line, said), self._room * 3 // 4):
             prompt = _prompt(background, "transcript", piece, _WRITE)
             text, model = await self._ask(prompt, in_text(piece), last, fallback)
             written.append(text)
@@ -62,10 +72,22 @@ class Summariser:
         """One text in the place of several."""
         written: list[str] = []
         model = ""
-        for piece in _pieces(map(_quoted, notes), self._room):
+        for piece in _pieces(map(_quoted, map(self._discretion.text, notes)), self._room):
             text, model = await self._ask(_prompt("", "notes", piece, _MERGE), in_text(piece), last, "")
             written.append(text)
         return Notes("\n".join(written), model)
+
+    def _line(self, entry: Entry) -> str:
+        told: dict[str, object] = {"role": entry.role, "text": self._discretion.text(entry.text, entry.role)}
+        if entry.put_in:
+            told["source"] = entry.source
+        elif entry.user and entry.role == "user":
+            told["speaker"] = entry.user
+        if entry.tool_calls:
+            told["calls"] = [call.get("function") for call in self._discretion.calls(entry.tool_calls)]
+        if entry.interrupted:
+            told["interrupted"] = True
+        return _quoted(told)
 
     async def _ask(
         self, prompt: Sequence[Message], most: int, last: str | None, fallback: str
@@ -98,19 +120,6 @@ def _prompt(background: str, name: str, data: str, task: str) -> list[Message]:
     words = task.replace("{words}", str(max(20, min(_MOST_WORDS, in_text(data) // 3))))
     shown = f"{before}<{name}>\n{data}\n</{name}>\n\n{words}"
     return [Message(role="system", content=_TASK), Message(role="user", content=shown)]
-
-
-def _line(entry: Entry) -> str:
-    told: dict[str, object] = {"role": entry.role, "text": entry.text}
-    if entry.put_in:
-        told["source"] = entry.source
-    elif entry.user and entry.role == "user":
-        told["speaker"] = entry.user
-    if entry.tool_calls:
-        told["calls"] = [call.get("function") for call in entry.tool_calls]
-    if entry.interrupted:
-        told["interrupted"] = True
-    return _quoted(told)
 
 
 def _quoted(data: object) -> str:

@@ -8,7 +8,7 @@ from proxy import assembly
 from proxy.commands.configured import USUAL, Served, configured
 from proxy.commands.terminal import told
 from proxy.configuration.settings import Memory, Settings
-from proxy.serving import fleet, server, signals
+from proxy.serving import files, fleet, server, signals
 from proxy.serving.fleet import Fleet
 from proxy.serving.listening import listen
 from proxy.serving.reload import Reload
@@ -23,6 +23,7 @@ def serve(
 ) -> None:
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     signals.hold(signals.AGAIN)
+    files.allow()
     with told():
         settings = configured(config)
         fleet.fit(settings, workers)

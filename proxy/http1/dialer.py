@@ -1,7 +1,9 @@
 """Whoever opens connections."""
 
 import asyncio
+import errno
 import ssl
+from typing import Final
 
 from proxy.errors import UpstreamUnreachable
 from proxy.http1.connection import Connection
@@ -9,6 +11,9 @@ from proxy.http1.origin import Origin
 from proxy.http1.proxies import Proxy
 from proxy.http1.route import Route
 from proxy.http1.tunnel import Tunnel
+
+# No fault of whoever is asked.
+_NO_FILES_LEFT: Final = {errno.EMFILE, errno.ENFILE}
 
 
 class Dialer:
@@ -26,9 +31,7 @@ class Dialer:
         except TimeoutError:
             raise
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be looked up
-            raise UpstreamUnreachable(
-                f"cannot connect to {self._route}: {error}; check its address"
-            ) from None
+            raise UpstreamUnreachable(f"cannot connect to {self._route}: {error}; {_advice(error)}") from None
 
     async def _straight(self, connection: Connection) -> None:
         first = self._route.first
@@ -66,3 +69,9 @@ class Dialer:
             f"the TLS certificate of {self._route} was not accepted: {error.verify_message}; "
             "check the host name, and SSL_CERT_FILE for a certificate authority of your own"
         )
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
+        return "let this server have more of them (ulimit -n)"
+    return "check its address"

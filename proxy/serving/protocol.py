@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from proxy.edge.reply import OUTLET
 from proxy.errors import HeadTooLarge, RequestError, TooSlow, TurnkeeperError
+from proxy.serving import heads
 from proxy.serving.chunked import Chunked
 from proxy.serving.refusal import refusal
 from proxy.serving.unframed import unframe
@@ -95,6 +96,9 @@ class Protocol(HttpToolsProtocol):
         """The head is there: the request is answered, or waits for those before it."""
         if self._declining:
             return
+        self._fault = heads.fault(self.parser.get_http_version(), self.headers)
+        if self._fault:
+            raise httptools.HttpParserError
         super().on_headers_complete()
         self._in_head, self._in_body, self._moved = False, True, True
         self._stop_the_clock()

@@ -18,6 +18,7 @@ from proxy.memory.facts.knowledge import Knowledge, Learnt, id_of
 from proxy.memory.facts.promises import Promises, Work
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
+from proxy.memory.reconcile.unsaid import Unsaid
 from proxy.tools.offer import FORGET, RECALL, STORE
 
 _MOST_FOUND: Final = 8
@@ -55,22 +56,28 @@ class Notebook:
 
     What is to be changed is owed until the turn is worth it: the model is told as if it were done, and finds
     it so. The first twenty calls are carried out. Of a person without a name nothing is kept. Days begin as
-    in ``zone``.
+    in ``zone``. What is ``unsaid`` of the talk at hand is not found, and what is found is told as it may be
+    ``shown``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whose it is, and what it is carried out on
         self,
         person: Owner,
         knowledge: Knowledge,
         finder: Finder,
         zone: tzinfo = UTC,
         promises: Promises | None = None,
+        *,
+        unsaid: Unsaid | None = None,
+        shown: Callable[[str], str] = str,
     ) -> None:
         self._person = person
         self._knowledge = knowledge
         self._finder = finder
         self._zone = zone
         self._promises = promises or Promises()
+        self._unsaid = unsaid or Unsaid()
+        self._shown = shown
         self._calls = 0
         self._owed: list[_Owed] = []
         self._begun: list[_Owed] = []
@@ -134,9 +141,13 @@ class Notebook:
         owed = {one.id: one.text for one in self._changes}
         within = until - asyncio.get_running_loop().time()
         known = await self._finder.search(self._person, query, within=within)
-        found = [one for one in known if one.source not in owed]
+        found = [one for one in known if one.source not in owed and not self._was_not_said(one)]
         new = [{"text": text, "kind": "fact", "id": fact} for fact, text in owed.items() if text is not None]
-        return {"found": [*new, *(_told(one, self._zone) for one in found)]}
+        told = [*new, *(_told(one, self._zone) for one in found)]
+        return {"found": [{**one, "text": self._shown(one["text"])} for one in told]}
+
+    def _was_not_said(self, one: Found) -> bool:
+        return one.kind == "turn" and self._unsaid.holds(one.session_id, one.text)
 
     async def _forget(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Forget)

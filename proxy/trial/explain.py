@@ -67,7 +67,7 @@ def of(request: Posted, pipeline: Pipeline, now: float, *, remembers: bool = Fal
 
 
 def _read(request: Posted, pipeline: Pipeline) -> tuple[Call, Identity]:
-    call = wire.read(request.body, request.headers, request.query)
+    call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
     who = session.of(call, pipeline.places, request.tenant)
     if pipeline.places.proof:
         pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))

@@ -97,6 +97,48 @@ def test_what_is_no_http_gets_400_in_openai_s_shape(proxy: ProxyServer, nonsense
 
 
 @pytest.mark.parametrize(
+    ("version", "hosts", "status"),
+    [("1.1", [], 400), ("1.1", ["localhost"] * 2, 400), ("1.0", ["localhost", "a.b"], 400), ("1.0", [], 200)],
+)
+def test_a_request_names_its_host_once(
+    proxy: ProxyServer, version: str, hosts: list[str], status: int
+) -> None:
+    """Who stands in front may have gone by the other one (RFC 9112, 3.2)."""
+    lines = "".join(f"host: {host}\r\n" for host in hosts)
+    with RawClient(proxy.port) as client:
+        client.send(f"GET /v1/models HTTP/{version}\r\n{lines}connection: close\r\n\r\n".encode())
+        got, _, body = split(client.rest())
+    assert got == status
+    assert status == 200 or "'Host'" in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "codings",
+    [["identity", "chunked"], ["chunked", "identity"], ["gzip, chunked"], ["chunked", "chunked"], [""]],
+    ids=" then ".join,
+)
+def test_a_body_that_is_not_just_chunked_gets_400(
+    proxy: ProxyServer, upstream: FakeUpstream, codings: list[str]
+) -> None:
+    """Two readers who take its end for another place take its rest for another's request."""
+    head = "".join(f"transfer-encoding: {coding}\r\n" for coding in codings)
+    body = request().partition(b"\r\n\r\n")[2]
+    with RawClient(proxy.port) as client:
+        client.send(CHUNKED[: CHUNKED.index(b"transfer")] + head.encode() + b"\r\n" + chunk(body) + END)
+        status, _, error = split(client.rest())
+    assert status == 400
+    assert is_openai_error(error)
+    assert not upstream.requests
+
+
+def test_chunked_may_be_written_in_capitals(proxy: ProxyServer) -> None:
+    body = request().partition(b"\r\n\r\n")[2]
+    with RawClient(proxy.port) as client:
+        client.send(CHUNKED.replace(b"chunked", b" Chunked ") + b"\r\n" + chunk(body) + END)
+        assert split(client.until(b"Hello there."))[0] == 200
+
+
+@pytest.mark.parametrize(
     "head",
     [
         b"GET /healthz HTTP/1.1\r\nhost: a.localhost\r\nx-big: " + b"x" * 100_000 + b"\r\n\r\n",

@@ -24,6 +24,7 @@ pipelines:
 BOBS = "I am Bob, I love jazz."
 EVES = "I am Eve, I take insulin every morning."
 ANSWERS = ["", "Jazz, I see.", "Insulin, I see.", "Berlin has jazz."]
+AGAIN = "And jazz from Berlin?"
 QUESTION = "When do I take insulin, and who loves jazz?"
 Serve = Callable[..., ProxyServer]
 
@@ -132,12 +133,12 @@ def test_what_a_forgotten_guest_was_answered_is_told_to_nobody(proxy: ProxyServe
     talked(proxy)
     assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
     assert contents(proxy) == [BOBS, ANSWERS[1], ANSWERS[2]]
-    later = [*WINDOW, answer(2), user("And jazz from Berlin?", 3, "bob")]
+    later = [*WINDOW, answer(2), user(AGAIN, 3, "bob")]
     proxy.chat(later, channel="room", stream=True)
     settle(proxy)
-    assert contents(proxy) == [BOBS, *ANSWERS[1:3], "And jazz from Berlin?", ANSWERS[3]]
+    assert contents(proxy) == [BOBS, *ANSWERS[1:3], AGAIN, ANSWERS[3]]
     assert found(proxy, "eve") == found(proxy, "eve", "assistant") == set()
-    assert found(proxy, "bob") == {BOBS, "And jazz from Berlin?"}
+    assert found(proxy, "bob") == {BOBS, AGAIN}
     assert found(proxy, "bob", "assistant") == {ANSWERS[1], ANSWERS[3]}
 
 
@@ -200,3 +201,21 @@ def test_whom_a_request_names_is_its_sessions_person(proxy: ProxyServer, where: 
     settle(proxy)
     assert proxy.client.get("/v1/memory/sessions/room").json()["turnkeeper"]["user"] == "eve"
     assert (found(proxy, "bob"), found(proxy, "eve")) == ({BOBS}, {EVES})
+
+
+def test_whom_a_later_request_names_has_his_own_words(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    """The request's user counts for words that name nobody: those that it asks, and no earlier ones."""
+    window = [user(BOBS, 1), answer(1), user(EVES, 2), answer(2), user(AGAIN, 3)]
+    for name, end in (("bob", 1), ("eve", 3), ("bob", 5)):
+        proxy.chat(window[:end], channel="room", user_id=name, stream=True)
+    settle(proxy)
+    assert (found(proxy, "bob"), found(proxy, "eve")) == ({BOBS, AGAIN}, {EVES})
+    assert found(proxy, "eve", "assistant") == {ANSWERS[2]}
+    proxy.client.delete("/v1/memory/users/eve").raise_for_status()
+    left = [BOBS, *ANSWERS[1:3], AGAIN, ANSWERS[3]]
+    assert contents(proxy) == left
+    upstream.script = lambda _: sse(stream_of("Bye."))
+    window += [answer(3), user("Thank you.", 4)]
+    proxy.chat(window, channel="room", user_id="bob", stream=True)
+    settle(proxy)
+    assert contents(proxy) == [*left, "Thank you.", "Bye."]

@@ -18,6 +18,25 @@ pipelines: {default: {upstreams: [main]}}
 """
 
 
+SHORT = SMALL.replace("{max_body: 2KB}", "{max_messages: 3}")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/explain"])
+def test_more_messages_than_anybody_says_are_refused(serve: Serve, path: str) -> None:
+    """Others wait while they are looked through, however small each is."""
+    client, body = serve(SHORT).client, {"model": "m", "messages": [{"role": "user", "content": "Hi"}] * 3}
+    assert client.post(path, json=body).status_code == 200
+    body["messages"] = [*body["messages"], {"none": "of these is read"}]
+    got = client.post(path, json=body)
+    assert got.status_code == 413
+    assert got.json()["error"] == {
+        "message": "'messages' has 4 items; 'listen.max_messages' sets the limit of 3.",
+        "type": "invalid_request_error",
+        "param": "messages",
+        "code": "request_too_large",
+    }
+
+
 @pytest.mark.parametrize("framing", [{"Content-Length": str(len(PIECE) * PIECES)}, {}])
 def test_a_client_that_reads_only_after_it_has_said_all_is_told(
     serve: Serve, framing: dict[str, str]

@@ -36,7 +36,7 @@ import os, runpy, signal, sys
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == "proxy.cli":
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGN)
 
 # Whoever was begun in the background by a shell has been told to hear nothing of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,9 +45,25 @@ runpy.run_module("proxy", run_name="__main__")
 """
 
 
+def interrupted(sign, *arguments):
+    """How it ends when ``sign`` comes while it is being loaded."""
+    command = [sys.executable, "-c", INTERRUPTED.replace("SIGN", sign.name, 1), *arguments]
+    return subprocess.run(command, capture_output=True, check=False, timeout=20)
+
+
 def test_whoever_changes_his_mind_while_it_is_loaded_sees_no_traceback():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False, timeout=20)
+    done = interrupted(signal.SIGINT)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_a_reload_that_comes_while_it_is_loaded_ends_nothing(command):
+    done = interrupted(signal.SIGHUP, command, "nowhere.yaml")
+    assert (done.returncode, b"nowhere.yaml" in done.stderr) == (1, True)
+
+
+def test_a_terminal_that_is_closed_ends_what_reads_nothing_again():
+    assert interrupted(signal.SIGHUP, "check", "nowhere.yaml").returncode == -signal.SIGHUP
 
 
 def test_the_command_is_what_python_runs():

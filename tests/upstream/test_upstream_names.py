@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 from typing import Any
 
 import pytest
@@ -28,6 +29,17 @@ async def test_whoever_dials_is_told_that_it_cannot_be_reached(name: str) -> Non
     with pytest.raises(UpstreamUnreachable, match="check its address"):
         await pool.dial(now() + 2)
     assert not len(pool)
+
+
+async def test_a_server_without_files_left_is_told_so() -> None:
+    pool = pool_to(Route(Origin("http", "127.0.0.1", 9, ""), None, None))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(UpstreamUnreachable, match="ulimit -n"):
+            await pool.dial(now() + 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def test_who_keeps_connections_warm_lives_on(caplog: Any) -> None:

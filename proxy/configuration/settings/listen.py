@@ -17,5 +17,7 @@ class Listen(Part):
     """A port; 0 takes one that is free."""
     max_body: Size = 16_000_000
     """The largest request that is read."""
+    max_messages: Annotated[Whole, Field(ge=1)] = 10_000
+    """How many messages a request may have. Others wait while they are looked through."""
     grace: Duration = 6.0
     """How long calls may last after SIGTERM; writing memory may take 3 s more."""

@@ -1,21 +1,17 @@
 """Which replayed line is which held line, where engines do not number their turns."""
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
+from proxy.memory.replay.fixed import Gap, settled
 from proxy.memory.replay.gap import pairs
-from proxy.memory.replay.line import CUT, NEW, Key, Line, kinship, says_again
+from proxy.memory.replay.line import CUT, NEW, Line, kinship, says_again
 from proxy.memory.replay.results import paired
 from proxy.memory.speech.wording import same
 
 AGAIN: Final = -2
 
 _SENTENCE = 3
-
-Gap = tuple[range, range]
 
 
 def align(held: Sequence[Line], window: Sequence[Line], *, moved: bool = False) -> list[int]:
@@ -52,50 +48,14 @@ def _echoes(window: Sequence[Line], w: int) -> bool:
 
 def _aligned(held: Sequence[Line], window: Sequence[Line], *, older: bool) -> list[int]:
     places = [NEW] * len(window)
-    fixed = _fixed_points(held, window)
+    fixed, gaps = settled(held, window)
     for w, h in fixed:
         places[w] = h
-    for gap in _gaps(fixed, len(window), len(held)):
+    for gap in gaps:
         _fill(places, held, window, gap, older=older and gap[0].start == 0)
     _earliest(places, window, older=older)
     _swapped(places, held, window)
     return places
-
-
-def _fixed_points(held: Sequence[Line], window: Sequence[Line]) -> list[tuple[int, int]]:
-    once = _singles(held)
-    both = [(w, once[key]) for key, w in _singles(window).items() if key in once]
-    return _rising(both)
-
-
-def _singles(lines: Sequence[Line]) -> dict[Key, int]:
-    keys = [line.key for line in lines]
-    count = Counter(keys)
-    return {key: i for i, key in enumerate(keys) if count[key] == 1 and key[0] != "call"}
-
-
-def _rising(both: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest run of pairs that rises on both sides (patience sorting)."""
-    tops: list[int] = []
-    piles: list[int] = []
-    before: list[int | None] = []
-    for i, (_, h) in enumerate(both):
-        pile = bisect_left(tops, h)
-        tops[pile:] = [h, *tops[pile + 1 :]]
-        piles[pile:] = [i, *piles[pile + 1 :]]
-        before.append(piles[pile - 1] if pile else None)
-    run: list[tuple[int, int]] = []
-    last = piles[-1] if piles else None
-    while last is not None:
-        run.append(both[last])
-        last = before[last]
-    return run[::-1]
-
-
-def _gaps(fixed: list[tuple[int, int]], replayed: int, held: int) -> list[Gap]:
-    ends = [(-1, -1), *fixed, (replayed, held)]
-    spans = [(range(w + 1, to_w), range(h + 1, to_h)) for (w, h), (to_w, to_h) in pairwise(ends)]
-    return [(ws, hs) for ws, hs in spans if ws and hs]
 
 
 def _fill(places: list[int], held: Sequence[Line], window: Sequence[Line], gap: Gap, *, older: bool) -> None:

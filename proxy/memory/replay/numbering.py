@@ -1,11 +1,14 @@
 """Which replayed line is which held line, where the engine numbers its turns."""
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Final, cast
 
 from filters.message import Message
 from proxy.memory.replay.alignment import repeated
-from proxy.memory.replay.line import CUT, KIN, NEW, Line, kinship, number_of
+from proxy.memory.replay.line import CUT, KIN, NEW, Key, Line, kinship, number_of
+
+# So many lines of one turn and speaker are not compared with each other, for which all callers would wait.
+_WIDE: Final = 100_000
 
 Lane = tuple[int, str, object]
 Fit = Callable[[Line, Line], bool]
@@ -81,16 +84,28 @@ def _pairs(
 ) -> list[tuple[int, int]]:
     """Pairs of one turn and speaker, the surest first; where the window cuts the turn, its end counts."""
     ws, hs = free
+    if len(ws) * len(hs) > _WIDE:
+        return _equals(held, window, free) if sure is _SURE else []
     pairs = []
     for fits in sure if hs else ():
         for w in ws[::-1] if cut else list(ws):
-            fitting = [h for h in hs if fits(window[w], held[h])]
-            if fitting:
-                h = fitting[-1] if cut else fitting[0]
+            h = next((h for h in (reversed(hs) if cut else hs) if fits(window[w], held[h])), None)
+            if h is not None:
                 pairs.append((w, h))
                 ws.remove(w)
                 hs.remove(h)
     return pairs
+
+
+def _equals(
+    held: Sequence[Line], window: Sequence[Line], free: tuple[list[int], list[int]]
+) -> list[tuple[int, int]]:
+    """The lines of a turn that are equal to the letter, the last ones first."""
+    known: dict[Key, list[int]] = {}
+    for h in free[1]:
+        known.setdefault(held[h].key, []).append(h)
+    shown = ((w, known.get(window[w].key)) for w in reversed(free[0]))
+    return [(w, places.pop()) for w, places in shown if places]
 
 
 def _in_order(places: Sequence[int], window: Sequence[Line], w: int, h: int) -> bool:

@@ -1,5 +1,6 @@
 """Answers that an engine replays in pieces, as several messages in a row: memory holds each once."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
@@ -39,12 +40,12 @@ def in_pieces(held: Sequence[Entry], spoken: Sequence[Message]) -> list[int]:
         return []
     if not any(_is_answer(one) and _is_answer(other) for one, other in pairwise(spoken)):
         return []
-    generated = [
+    generated = sorted(
         bare(entry.generated) for entry in held if entry.role == "assistant" and not entry.tool_calls
-    ]
+    )
     counts, position = [], 0
     while position < len(spoken):
-        counts.append(_count(generated, spoken[position:]))
+        counts.append(_count(generated, spoken, position))
         position += counts[-1]
     return counts if max(counts) > 1 else []
 
@@ -79,16 +80,24 @@ def _is_answer(message: Message) -> bool:
     return spoken and number_of(message) is None and not message.interrupted
 
 
-def _count(generated: Sequence[str], lines: Sequence[Message]) -> int:
-    if not _is_answer(lines[0]):
+def _count(generated: Sequence[str], spoken: Sequence[Message], first: int) -> int:
+    """How many lines from the ``first`` on are one of the answers, which are in their order."""
+    if not _is_answer(spoken[first]):
         return 1
-    said, count = bare(lines[0].text), 1
-    for line in lines[1:]:
+    said, count = bare(spoken[first].text), 1
+    while first + count < len(spoken):
+        line = spoken[first + count]
         more = bare(line.text) if _is_answer(line) else ""
-        if not more or not any(answer.startswith(said + more) for answer in generated):
+        if not more or not _begins(generated, said + more):
             break
         said, count = said + more, count + 1
     return count if said else 1
+
+
+def _begins(generated: Sequence[str], letters: str) -> bool:
+    """Whether an answer begins with these letters: the first that comes no earlier in their order does."""
+    at = bisect_left(generated, letters)
+    return at < len(generated) and generated[at].startswith(letters)
 
 
 def _joined(pieces: Sequence[Message]) -> Message:

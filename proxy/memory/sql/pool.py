@@ -128,6 +128,7 @@ class Pool:
         try:
             async with pool.acquire(timeout=self._timeout) as connection:
                 await _migrate(connection)
+            await self._ready(pool)
         except _UNREADABLE:
             pool.terminate()
             raise StoreError("The address of the memory database cannot be understood.") from None
@@ -135,6 +136,13 @@ class Pool:
             pool.terminate()
             raise
         return pool
+
+    async def _ready(self, pool: Any) -> None:
+        """Half of the connections stand, or as many as the server gives: callers come several at once."""
+        asked = (pool.acquire(timeout=self._timeout) for _ in range(-(-self._size // 2)))
+        for connection in await asyncio.gather(*asked, return_exceptions=True):
+            if not isinstance(connection, BaseException):
+                await pool.release(connection)
 
 
 async def _as_it_is(_connection: Connection) -> None:

@@ -8,6 +8,8 @@ import pytest
 from filters.message import Message
 from proxy.memory.recall import known, laid
 from proxy.memory.reconcile.reconcile import taken
+from proxy.memory.replay import fixed, numbering
+from proxy.memory.replay.replay import read
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.summaries.compaction import fitted
@@ -29,12 +31,12 @@ def talk(*, numbered: bool) -> Session:
     return Session(entries=tuple(entries), turns=20, created=NOW, updated=NOW, summaries=(told,))
 
 
-def turn(read: Session, window: Sequence[Message]) -> Session:
+def turn(before: Session, window: Sequence[Message]) -> Session:
     """All that a turn asks of memory, but for reading and writing."""
-    reading = laid(read, window)
+    reading = laid(before, window)
     known(reading, window)
-    said, _ = taken(read, reading.said, now=NOW + 9, replay=reading.replay)
-    return fitted(read, said, WINDOW, now=NOW + 9)[0]
+    said, _ = taken(before, reading.said, now=NOW + 9, replay=reading.replay)
+    return fitted(before, said, WINDOW, now=NOW + 9)[0]
 
 
 def results(n: int) -> list[Message]:
@@ -132,12 +134,62 @@ def numbered_calls(n: int) -> list[Message]:
     return [*(msgspec.structs.replace(line, turn_id=1) for line in calls), message("2u:Well?")]
 
 
-@pytest.mark.parametrize("made", [results, numbered_calls], ids=lambda made: made.__name__)
+def a_call_again_and_again(n: int) -> list[Message]:
+    return [message("u:Go."), *[calling("c"), result("c")] * n, message("u:Well?")]
+
+
+def numbered_answers(n: int) -> list[Message]:
+    return [*one_turn(n), message("4u:Well?")]
+
+
+def growing_answers(n: int) -> list[Message]:
+    return [message("u:Go."), *(message("a:" + "so" * i) for i in range(1, n)), message("u:Well?")]
+
+
+UNCUT: list[Made] = [
+    results,
+    numbered_calls,
+    calls_with_results,
+    a_call_again_and_again,
+    a_number_now_and_then,
+    numbered_answers,
+    growing_answers,
+]
+
+
+@pytest.fixture
+def soon_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes a tenth of a second would take a test minutes to count."""
+    monkeypatch.setattr(fixed, "_WIDE", 900)
+    monkeypatch.setattr(fixed, "_NEWEST", 30)
+    monkeypatch.setattr(numbering, "_WIDE", 900)
+
+
+def slid(window: list[Message]) -> list[Message]:
+    return [*window[:1], *window[3:], message("9u:More.")]
+
+
+@pytest.mark.parametrize("made", UNCUT, ids=lambda made: made.__name__)
+@pytest.mark.usefixtures("soon_wide")
 def test_a_turn_that_nothing_can_cut_takes_no_more_as_it_is_replayed(made: Made) -> None:
     def again(n: int) -> int:
         window = made(n)
         held = turn(Session(), window[:-1])
         assert len(held.entries) >= n
-        return work(lambda: turn(held, [*window[:1], *window[3:], message("9u:More.")]))
+        return work(lambda: turn(held, slid(window)))
 
     assert again(2 * FEW) < 2.5 * again(FEW)
+
+
+@pytest.mark.parametrize(
+    "made", [calls_with_results, a_call_again_and_again, a_number_now_and_then, one_turn]
+)
+@pytest.mark.parametrize("shown", [list, slid], ids=["again", "slid"])
+def test_a_turn_of_hundreds_of_lines_is_known_as_one_of_few(
+    made: Made, shown: Callable[[list[Message]], list[Message]], request: pytest.FixtureRequest
+) -> None:
+    window = made(FEW)
+    held = turn(Session(), window[:-1])
+    near = read(held, shown(window)).places
+    request.getfixturevalue("soon_wide")
+    assert read(held, shown(window)).places == near

@@ -225,3 +225,27 @@ async def test_a_read_and_a_write_are_one_round_trip_each(
     assert await store.write(KEY, b"1", version=held.version, ttl=60, cold=[b"a", b"b"])
     assert len(asked) <= 9
     assert not [query for query in asked if "RESET" in query or "BEGIN" in query]
+
+
+async def connected(url: str) -> set[int]:
+    """Whom the server serves, but for who asks."""
+    served = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    [rows] = await sql(url, f"{served} AND pid <> pg_backend_pid()")
+    return {row["pid"] for row in rows}
+
+
+async def test_callers_who_come_at_once_find_connections(opened: Open, url: str):
+    """After a start, or a reload, each of them would wait for one of his own, for longer than he can."""
+    store = opened(url)
+    others = await connected(url)
+    await at_last(store.ping)
+    assert len(await connected(url) - others) >= 4
+
+
+async def test_a_server_that_has_one_connection_left_is_memory_all_the_same(opened: Open, url: str):
+    schema = url.rpartition("=")[2]
+    role = f"alone_{schema}"
+    await sql(url, f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1", f"GRANT ALL ON SCHEMA {schema} TO {role}")
+    store = opened(url.replace("postgres@", f"{role}@"))
+    await at_last(store.ping)
+    assert await store.write(KEY, b"1", version=0, ttl=60)

@@ -1,0 +1,30 @@
+"""More callers than a system lets a program have by default."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.fake_upstream import FakeUpstream
+from tests.proxy_server import CONFIG
+from tests.serving_process import LISTEN, ServingProcess
+
+SOFT = 60
+
+
+@pytest.fixture
+def serving(tmp_path: Path, upstream: FakeUpstream) -> Iterator[ServingProcess]:
+    """Started as most systems start whoever asks for nothing: with fewer open files than it may have."""
+    process = ServingProcess(tmp_path, LISTEN + CONFIG, UPSTREAM_BASE_URL=upstream.url)
+    process.command = ["sh", "-c", f'ulimit -S -n {SOFT}; exec "$@"', "sh", *process.command]
+    with process:
+        yield process
+
+
+def test_a_server_has_as_many_connections_as_the_system_lets_it(serving: ServingProcess) -> None:
+    with ExitStack() as idle:
+        for _ in range(SOFT):
+            idle.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
+        assert serving.chat().status_code == 200
