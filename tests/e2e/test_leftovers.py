@@ -33,7 +33,7 @@ OURS = {
     "Fallback",
     "Question",
     "Answer",
-    "Passage",
+    "RelayedStream",
     "Said",
     "Call",
     "Transcript",
