@@ -114,7 +114,7 @@ class Guard:
 
     def _check(self) -> None:
         if self._probe is not None and not self._probe.done():
-            raise StoreError("the store did not answer in time; it is asked again in the background")
+            raise StoreError("the store did not answer within memory.deadline, and is asked again in a while")
 
     def _is_shut(self) -> bool:
         return self._probe is not None and not self._probe.done()
