@@ -11,7 +11,8 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,5 +272,11 @@ def _rest(process: subprocess.Popen[str]) -> str:
 def missing(block: Block) -> Iterator[str]:
     """The packages that a Python block needs and that are not installed."""
     for found in re.finditer(r"^(?:from|import) (\w+)", block.text, re.MULTILINE):
-        if find_spec(found[1]) is None:
+        if found[1] not in _installed() and not (ROOT / found[1]).is_dir():
             yield found[1]
+
+
+@cache
+def _installed() -> frozenset[str]:
+    """As the packages themselves say: what is found on the path may be a folder of tests."""
+    return frozenset(packages_distributions()) | sys.stdlib_module_names

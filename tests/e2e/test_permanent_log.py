@@ -87,7 +87,7 @@ def test_the_page_leads_to_what_has_expired(proxy: ProxyServer) -> None:
     assert '"/conversations/s1"' in visit.page("/conversations/archive/all")
     page = visit.page("/conversations/s1")
     assert "My dog is <b>Rex</b>" in words(page) and "Hello there." in words(page)
-    assert "/edit/" not in page and "/delete" not in page
+    assert "/edit/" not in page and '"/conversations/s1/delete"' not in page
     assert visit.get("/conversations/s1?from=2").status_code == 404
     assert visit.get("/conversations/none").status_code == 404
 
