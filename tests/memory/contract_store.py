@@ -154,10 +154,12 @@ async def test_who_wrote_last_learns_what_another_process_wrote_since(reopen: Op
     one, other = reopen(), reopen()
     version = await put(one)
     assert await other.write(KEY, b"theirs", version=version, ttl=60)
-    assert not await one.write(KEY, b"ours", version=version, ttl=60)
     held = await read(one)
     assert held.blob == b"theirs"
     assert await one.write(KEY, b"ours", version=held.version, ttl=60)
+    version = (await read(one)).version
+    assert await other.write(KEY, b"theirs", version=version, ttl=60)
+    assert not await one.write(KEY, b"ours", version=version, ttl=60)
     version, at = (await read(one)).version, time.time()
     await other.delete(KEY)
     await refused(one, version, at)
