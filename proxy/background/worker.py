@@ -155,9 +155,8 @@ class Worker:
                 return
             if done:
                 setbacks = Setbacks()
-            if (
-                setbacks.count > failed
-            ):  # the failure itself is gone by now, and with it all that had been read
+            if setbacks.count > failed:
+                # The failure itself is gone by now, and with it all that had been read.
                 await lull.rest(setbacks.rest)
             else:
                 await asyncio.sleep(0 if done else lease.TTL / 4)
@@ -172,6 +171,8 @@ class Worker:
             setbacks.add(error)
             self._note(self._lulls[work.name], setbacks, key, error)
             return None
+        finally:
+            self._begin_next()
 
     def _note(self, lull: Lull, setbacks: Setbacks, key: Key, error: Exception) -> None:
         if isinstance(error, Unasked):
@@ -192,13 +193,10 @@ class Worker:
             if lull.on:
                 self._begin_next()  # who waits for its end takes no slot
             for_all = await lull.over()
-            try:
-                async with self._slots:
-                    if lull.on and not for_all:
-                        continue  # a lull began while all slots were taken
-                    return await self._attempt(work, key, setbacks.unusable, for_all=for_all)
-            finally:
-                self._begin_next()
+            async with self._slots:
+                if lull.on and not for_all:
+                    continue  # a lull began while all slots were taken
+                return await self._attempt(work, key, setbacks.unusable, for_all=for_all)
 
     async def _attempt(self, work: Work, key: Key, unusable: int, *, for_all: bool) -> bool | None:
         lull = self._lulls[work.name]
