@@ -147,7 +147,7 @@ def _question(
 ) -> Question:
     call = remembered.call
     fields = chain.set_fields(pipeline.filters, call.fields, context, notes)
-    tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who))
+    tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
     return Question(
         headers=call.headers,
         fields=tools.offer.fields if tools else fields,

@@ -71,9 +71,8 @@ def told(
     """The session once an engine has told all that was said in an agent's life, and that life.
 
     What the proxy has seen itself keeps its marks; what it has not seen is added in its place, but for what
-    the engine says by itself. Where a later
-    life has begun, and the agent's own is not held, nothing changes. An agent that has stopped says no more:
-    that life is over.
+    the engine says by itself. Where a later life has begun, and the agent's own is not held, nothing changes.
+    An agent that has stopped says no more: that life is over.
     """
     spoken = [modern(message) for message in unprompted(session, contents) if is_speech(message)]
     life = _life_of(session, agent, spoken)
