@@ -21,7 +21,7 @@ from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.session.speaker import knowing
 from proxy.memory.speech.speech import spoken
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from proxy.memory.summaries.compaction import fitted
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled
@@ -208,7 +208,7 @@ class Recorder:
         blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
         with self._pulse.writing(key):
             ttl = self.window.ttl
-            written = await self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
+            written = await self._store.write(key, Put(blob, version=version, ttl=ttl, cold=cold, at=at))
         if written:
             self._store.keep(key, blob, kept)
         return written

@@ -1,12 +1,11 @@
 """A store that does not cost every call its deadline while it is dead."""
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from proxy.memory.faults import StoreError
-from proxy.memory.store import Held, Key, Listed, Store
+from proxy.memory.store import Held, Key, Listed, Put, Store
 
 T = TypeVar("T")
 
@@ -40,27 +39,14 @@ class Guard:
             self._failed(began)
             raise
 
-    async def write(  # noqa: PLR0913 - as the protocol has it
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         """As the store does."""
-        return await self._timed(
-            lambda: self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
-        )
+        return await self._timed(lambda: self._store.write(key, put))
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """As the store does."""
         await self._probed()
-        return await self._timed(lambda: self._store.replace(key, blob, version=version, ttl=ttl, cold=cold))
+        return await self._timed(lambda: self._store.replace(key, put))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the store does."""

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.memory.faults import StoreError
 from proxy.memory.guard import Guard
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 
 pytestmark = pytest.mark.anyio
 
@@ -35,11 +35,11 @@ class Moody:
     async def read(self, key, *, leisure=False):
         await self._answer("read")
 
-    async def write(self, key, blob, *, version, ttl, cold=(), at=0.0):
+    async def write(self, key, put):
         await self._answer("write")
         return True
 
-    async def replace(self, key, blob, *, version, ttl, cold):
+    async def replace(self, key, put):
         await self._answer("replace")
         return True
 
@@ -75,13 +75,13 @@ async def guard(store: Moody):
 
 
 def write(store):
-    return store.write(KEY, b"", version=0, ttl=1)
+    return store.write(KEY, Put(b"", version=0, ttl=1))
 
 
 CALLS = {
     "read": lambda store: store.read(KEY),
     "write": write,
-    "replace": lambda store: store.replace(KEY, b"", version=0, ttl=1, cold=[b"x"]),
+    "replace": lambda store: store.replace(KEY, Put(b"", version=0, ttl=1, cold=[b"x"])),
     "delete": lambda store: store.delete(KEY),
     "cold": lambda store: store.cold(KEY),
     "list": lambda store: store.list("t"),

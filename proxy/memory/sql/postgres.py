@@ -4,7 +4,6 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -31,7 +30,7 @@ from proxy.memory.sql.statement import (
     stored,
     whose,
 )
-from proxy.memory.store import LEISURE, Held, Key, Listed, Store
+from proxy.memory.store import LEISURE, Held, Key, Listed, Put, Store
 
 Rows = list[Any]
 
@@ -92,31 +91,20 @@ class PostgresStore:
         rows = await self._fetch(READ, whose(key), pool, within)
         return Held(*rows[0]) if rows else None
 
-    async def write(  # noqa: PLR0913 - as the protocol has it
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         """As the protocol has it; what has expired is taken away first, in a round trip of its own."""
-        arguments = _arguments(key, blob, version, ttl, cold) | {"at": at}
+        arguments = _arguments(key, put)
         self._sweep()
-        if await self._fetch(_REPLACE if version else _CREATE, arguments):
+        if await self._fetch(_REPLACE if put.version else _CREATE, arguments):
             return True
         if await self._fetch(REFUSED, arguments):
             raise Deleted("The session was deleted.")
-        return version == 0 and await self._pool.run(partial(_created_anew, arguments))
+        return put.version == 0 and await self._pool.run(partial(_created_anew, arguments))
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """As the protocol has it, in several round trips."""
-        arguments = _arguments(key, blob, version, ttl, cold) | {"at": math.inf}
-        return await self._leisurely.run(partial(_replaced if version else _created_anew, arguments))
+        arguments = _arguments(key, put._replace(at=math.inf))
+        return await self._leisurely.run(partial(_replaced if put.version else _created_anew, arguments))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the protocol has it."""
@@ -168,14 +156,15 @@ class PostgresStore:
             self._pool.start(_swept)
 
 
-def _arguments(key: Key, blob: bytes, version: int, ttl: float, cold: Sequence[bytes]) -> dict[str, object]:
+def _arguments(key: Key, put: Put) -> dict[str, object]:
     return whose(key) | {
-        "blob": blob,
-        "version": version,
+        "blob": put.blob,
+        "version": put.version,
         "fresh": secrets.randbits(_VERSION_BITS) + 1,
-        "expires": time.time() + ttl,
-        "count": len(cold),
-        "entries": list(cold),
+        "expires": time.time() + put.ttl,
+        "count": len(put.cold),
+        "entries": list(put.cold),
+        "at": put.at,
     }
 
 
