@@ -35,8 +35,8 @@ class Sick:
     def __init__(self, store: Store, failures: int) -> None:
         self.store, self.failures = store, failures
 
-    async def read(self, key: Key) -> Any:
-        return await self.store.read(key)
+    async def read(self, key: Key, *, leisure: bool = False) -> Any:
+        return await self.store.read(key, leisure=leisure)
 
     async def deleted(self, key: Key) -> float | None:
         return await self.store.deleted(key)
@@ -244,10 +244,10 @@ class Away(Sick):
         super().__init__(store, failures=10**6)
         self.sealed = sealed
 
-    async def read(self, key: Key) -> Any:
+    async def read(self, key: Key, *, leisure: bool = False) -> Any:
         if key in self.sealed:
             raise Unreadable("its key is lost")
-        return await super().read(key)
+        return await super().read(key, leisure=leisure)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -68,19 +68,26 @@ def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driv
     """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema.
 
     Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and
-    whoever reads leaves at the deadline.
+    whoever reads leaves at the deadline. Where that gives everybody leisure, few come at once.
     """
-    return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline)
+    size = _CONNECTIONS if deadline < LEISURE else 2 * _FEW_CONNECTIONS
+    return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline, size=size)
 
 
 class PostgresStore:
     """One round trip for each read and each write. Versions are drawn at random, as SqliteStore's are."""
 
     def __init__(
-        self, url: str, *, timeout: float = TIMEOUT, leisure: float = LEISURE, deadline: float | None = None
+        self,
+        url: str,
+        *,
+        timeout: float = TIMEOUT,
+        leisure: float = LEISURE,
+        deadline: float | None = None,
+        size: int = _CONNECTIONS,
     ) -> None:
         self._deadline = deadline
-        self._pool = Pool(url, timeout=timeout, size=_CONNECTIONS)
+        self._pool = Pool(url, timeout=timeout, size=size)
         # How long a command may take is a connection's matter, and calls shall not wait for what is long.
         self._leisurely = Pool(url, timeout=max(timeout, leisure), size=_FEW_CONNECTIONS)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY

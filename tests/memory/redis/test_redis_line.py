@@ -71,7 +71,7 @@ async def test_turns_that_ask_together_share_a_connection(server: RedisServer):
 async def test_a_question_is_on_its_way_once_its_task_has_begun(server: RedisServer):
     async with opened(server.url) as store:
         assert await store.read(KEY) is None
-        whole = Metered(Guard(CodedStore(store, codec.Plain()), patience=1), lambda *_: None)
+        whole = Metered(Guard(CodedStore(store, codec.Plain()), deadline=4), lambda *_: None)
         asked = asyncio.create_task(whole.read(KEY))
         await asyncio.sleep(0)
         assert len(store._link._made.client.line._asked) == 1
