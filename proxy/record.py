@@ -21,7 +21,7 @@ from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.session.speaker import knowing
 from proxy.memory.speech.speech import spoken
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from proxy.memory.summaries.compaction import fitted
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled
@@ -155,7 +155,8 @@ class Recorder:
         ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
         """
         fault = StoreError("others are writing this session")
-        for _ in range(_ATTEMPTS):
+        due = time.monotonic() + _ATTEMPTS * _SHORTEST
+        while time.monotonic() < due:
             try:
                 if key not in self._waiting and await self._changed(key, change, at=at):
                     return
@@ -207,14 +208,13 @@ class Recorder:
     ) -> bool:
         blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
         with self._pulse.writing(key):
-            ttl = self.window.ttl
-            written = await self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
+            written = await self._store.write(key, Put(blob, version, self.window.ttl, cold, at))
         if written:
             self._store.keep(key, blob, kept)
         return written
 
     async def _held(self, key: Key) -> tuple[Session, int]:
-        held = await self._store.read(key)
+        held = await self._store.read(key, leisure=True)
         return (self._store.session(key, held), held.version) if held else (Session(), 0)
 
     def tell(self, key: Key, session: Session) -> None:
