@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from proxy.answer.transcript import Transcript, read_back, transcript
+from proxy.memory.apart import apart
 from proxy.memory.arrears import Arrears
 from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.pulse import Pulse
@@ -18,7 +19,7 @@ from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.overtaken import settled
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay.bygone import deleted
-from proxy.memory.session.session import Entry, Session, encode
+from proxy.memory.session.session import Session, encode
 from proxy.memory.session.speaker import knowing
 from proxy.memory.speech.speech import spoken
 from proxy.memory.store import Key
@@ -175,7 +176,7 @@ class Recorder:
             known = after(settled(held, time.time()), said, told, reasoning=self._reasoning)
             return self._asking(known, said)
 
-        return await self._changed(said.key, change, at=said.at, read=read)
+        return await self._changed(said.key, change, at=said.at, read=read, lines=len(said.window))
 
     def _asking(self, session: Session, said: Said) -> Session:
         """The session with what is known of how it is asked."""
@@ -192,20 +193,31 @@ class Recorder:
         return self._scales.learned(model, estimated(said.shown, said.tools), counted) if counted else None
 
     async def _changed(
-        self, key: Key, change: Callable[[Session], Session], *, at: float, read: Reading | None = None
+        self,
+        key: Key,
+        change: Callable[[Session], Session],
+        *,
+        at: float,
+        read: Reading | None = None,
+        lines: int = 0,
     ) -> bool:
+        """Whether a session is held as it was changed, by a window of so many ``lines``."""
         session, version = await self._held(key) if read is None else read[:2]
         if not version and (forgotten := await self._store.deleted(key)):
             session = deleted(forgotten)
-        kept, moved = fitted(session, change(session), self.window, now=at)
-        if written := await self._written(key, kept, moved, version=version, at=at):
+
+        def work() -> tuple[Session, bytes, list[bytes]]:
+            kept, moved = fitted(session, change(session), self.window, now=at)
+            return kept, encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
+
+        kept, blob, cold = await apart(work, lines + len(session.entries))
+        if written := await self._written(key, kept, blob, cold, version=version, at=at):
             self.tell(key, kept)
         return written
 
     async def _written(
-        self, key: Key, kept: Session, moved: Sequence[Entry], *, version: int, at: float
+        self, key: Key, kept: Session, blob: bytes, cold: Sequence[bytes], *, version: int, at: float
     ) -> bool:
-        blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
         with self._pulse.writing(key):
             ttl = self.window.ttl
             written = await self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
