@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _LONG: Final = 500
-"""So many messages take some ten milliseconds; calls have fewer, and a thread's two steps are not for them."""
+"""So many messages take some ten milliseconds. Calls have fewer, and need no thread."""
 
 
 async def apart(work: Callable[[], T], messages: int) -> T:
