@@ -76,7 +76,7 @@ def test_a_piece_of_python_is_python(block: Block) -> None:
 
 @pytest.fixture
 def place(serve: Callable[..., ProxyServer], tmp_path: Path, page: Path) -> tuple[Place, ProxyServer]:
-    """The server is one that ``make run`` has started, and of engines one with the key that their pages set."""
+    """The server is as ``make run`` starts it; before engines, with the key that their pages set."""
     folder = tmp_path / "place"
     folder.mkdir()
     of_engine = page.parent.name == "engines"
