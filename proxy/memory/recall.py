@@ -11,6 +11,7 @@ from proxy.memory.apart import apart
 from proxy.memory.facts.telling import epoch
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.reconcile import marked, missing
+from proxy.memory.replay.belated import righted
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
 from proxy.memory.replay.parting import parted, without
@@ -84,6 +85,7 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
+    window, replay = righted(window, replay)
     silent = onesided(replay, window) if wanted.restoring else Onesided()
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
     former = _former(session, replay, behind) if wanted.injecting else ()
