@@ -51,8 +51,8 @@ class FactShelf(Protocol):
 class Knowledge:
     """Facts about persons, in one place.
 
-    At most ``most`` are known of each: the least important go first. Of the category ``daily`` they last for
-    ``daily`` seconds, of the category ``conversation`` for ``talk`` seconds.
+    At most ``most`` are known of each: what is over soon goes first, and of the rest the least important. Of
+    the category ``daily`` they last for ``daily`` seconds, of the category ``conversation`` for ``talk``.
     """
 
     def __init__(
@@ -163,8 +163,13 @@ class Knowledge:
 
     async def _let_go(self, person: Owner, known: Sequence[Fact], count: int) -> None:
         if count > 0:
-            for fact in sorted(known, key=lambda one: (one.importance, one.created))[:count]:
+            for fact in sorted(known, key=_worth)[:count]:
                 await self._shelf.remove_fact(person, fact.id)
+
+
+def _worth(fact: Fact) -> tuple[bool, float, float]:
+    """What is over soon is worth least: gone for it, what lasts would be gone for good."""
+    return fact.category == "core", fact.importance, fact.created
 
 
 def id_of(person: Owner, key: str | None, text: str) -> str:
