@@ -80,7 +80,7 @@ async def test_case_and_white_space_make_no_other_fact(knowledge: Knowledge) -> 
 
 
 async def test_a_full_stop_makes_no_other_fact(knowledge: Knowledge) -> None:
-    ended = ["Lives in Bonn.", "住在波恩。", "住在科隆．", "उसका नाम अन्ना है।", "اس کا نام آنا ہے۔"]
+    ended = ["Lives in Bonn.", "住在波恩。", "住在科隆．", "उसका नाम अन्ना है।", "اس کا نام آنا ہے۔"]  # noqa: RUF001
     for text in [*ended, *(text[:-1] for text in ended)]:
         await knowledge.learn(ANN, Learnt(text=text))
     assert await texts(knowledge) == ended
