@@ -187,15 +187,16 @@ def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[F
     """
     ids = {plain(fact.text): fact.id for fact in known} | {fact.id: fact.id for fact in known}
     for one in [fact for fact in map(_converted, found) if fact][:_MOST_FACTS]:
-        places = [said[number - 1].place for number in dict.fromkeys(one.evidence) if 0 < number <= len(said)]
+        rests_on = [said[number - 1] for number in dict.fromkeys(one.evidence) if 0 < number <= len(said)]
         text = one_line(one.text, _LONGEST + 1)
-        if places and 0 < len(text) <= _LONGEST:
+        if rests_on and 0 < len(text) <= _LONGEST:
             yield Learnt(
                 text=text,
                 category=one.category,
-                evidence=tuple(dict.fromkeys(places)),
+                evidence=tuple(dict.fromkeys(words.place for words in rests_on)),
                 replaces=ids.get(one.replaces or "") or ids.get(plain(one.replaces or "")),
                 importance=min(max(one.importance, 0.0), 1.0),
+                said=max(words.at for words in rests_on),
             )
 
 

@@ -120,6 +120,26 @@ def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str)
     assert known(proxy) == []
 
 
+def test_what_mattered_for_a_day_last_week_is_not_told_today(proxy, upstream) -> None:
+    def sorts(said: Any, _known: Any) -> Any:
+        kinds = {"I": "core", "Today": "daily", "Now": "conversation"}
+        return [fact(one["text"], one["number"], category=kinds[one["text"].split()[0]]) for one in said]
+
+    upstream.script = model(sorts, says("Noted."))
+    week, hours = (int(time.time() - hours * 3600) for hours in (7 * 24, 2))
+    texts = [("I have a dog.", week), ("Today I am ill.", week), ("Now I am in a hurry.", hours)]
+    texts.append(("Today I am at the zoo.", hours))
+    contents = [
+        {"role": "user", "content": text, "timestamp": at, "turn_id": n} for n, (text, at) in enumerate(texts)
+    ]
+    carried = {"user": "ann", "contents": contents}
+    assert proxy.client.put("/v1/memory/sessions/s1", json=carried).status_code == 200
+    awaited(lambda: _learnt(proxy) > START)
+    assert known(proxy) == ["I have a dog.", "Today I am at the zoo."]
+    daily = proxy.client.get(ANN).json()["data"][1]
+    assert daily["expires"] == pytest.approx(hours + 24 * 3600, abs=1)
+
+
 def test_what_was_removed_is_not_learnt_again_by_an_import(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
     awaited(lambda: known(proxy))
