@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,23 @@ def test_a_fact_that_is_added_or_removed_in_a_call_counts_from_the_next_turn_on(
     assert proxy.client.delete("/v1/memory/users/ann").status_code in {200, 204}
     say(proxy, "Four?", session="s9")
     assert prompts(upstream)[-1] == [{"role": "user", "content": "Four?"}]
+
+
+def test_what_comes_to_be_known_in_a_call_stays_where_it_was_told(serve: Serve, upstream, url: str) -> None:
+    proxy = serve(CONFIG.replace("inject_facts, recall", "inject_facts"), MEMORY_URL=url, PAUSE="1h")
+    upstream.script = model(find, says("Noted."))
+    talk = ["Hello?"]
+    for text in ("", "Has a cat.", "", "Has a fish.", ""):
+        if text:
+            proxy.client.post(ANN, json={"text": text})
+        say(proxy, *talk)
+        awaited(lambda: len(exported(proxy)["contents"]) == len(talk) + 1)
+        talk += ["Noted.", f"And {len(talk)}?"]
+    for earlier, later in pairwise(prompts(upstream)):
+        assert later[: len(earlier)] == earlier
+    told = [message["content"] for message in prompts(upstream)[-1] if message["role"] == "user"]
+    assert ["Has a cat." in text for text in told] == [False, True, False, False, False]
+    assert ["Has a fish." in text for text in told] == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize("blank", ["", " ", " \n\t", "\u3000"])
