@@ -239,7 +239,7 @@ def test_what_comes_to_be_known_in_a_call_stays_where_it_was_told(serve: Serve, 
         if text:
             proxy.client.post(ANN, json={"text": text})
         say(proxy, *talk)
-        awaited(lambda: len(exported(proxy)["contents"]) == len(talk) + 1)
+        awaited(lambda held=len(talk) + 1: len(exported(proxy)["contents"]) == held)
         talk += ["Noted.", f"And {len(talk)}?"]
     for earlier, later in pairwise(prompts(upstream)):
         assert later[: len(earlier)] == earlier
