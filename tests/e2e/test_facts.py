@@ -15,6 +15,7 @@ from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from tests.fake_upstream import FakeUpstream, Received, answer, completion
+from tests.long_call import settle
 from tests.proxy_server import ProxyServer
 from tests.scripted_model import calls, fact, is_extraction, lines, model, says
 from tests.serving_process import LISTEN, ServingProcess
@@ -239,7 +240,7 @@ def test_what_comes_to_be_known_in_a_call_stays_where_it_was_told(serve: Serve, 
         if text:
             proxy.client.post(ANN, json={"text": text})
         say(proxy, *talk)
-        awaited(lambda held=len(talk) + 1: len(exported(proxy)["contents"]) == held)
+        settle(proxy)
         talk += ["Noted.", f"And {len(talk)}?"]
     for earlier, later in pairwise(prompts(upstream)):
         assert later[: len(earlier)] == earlier
