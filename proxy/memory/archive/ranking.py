@@ -53,7 +53,10 @@ Worths = dict[int, float]
 
 def worths(question: Lookup, passages: Collection[Passage], owned: int) -> Worths:
     """What each passage is worth by itself; ``owned`` is how many passages their owner has in all."""
-    places = {term: place for place, group in enumerate(question.groups) for term in group}
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, group in enumerate(question.groups):
+        for term in group:
+            places[term].append(place)
     held = {one.id: _held(one.terms.split(), places) for one in passages}
     weights = _weights(len(question.groups), _found(passages, held), owned)
     usual = sum(length for length, _ in held.values()) / max(1, len(held)) or 1.0
@@ -72,11 +75,10 @@ _Held = tuple[int, dict[int, int]]
 # How many terms a passage has, and how often those that are asked for, by their place in the question.
 
 
-def _held(terms: Sequence[str], places: Mapping[str, int]) -> _Held:
+def _held(terms: Sequence[str], places: Mapping[str, Sequence[int]]) -> _Held:
     counts: dict[int, int] = {}
     for term in terms:
-        place = places.get(term)
-        if place is not None:
+        for place in places.get(term, ()):
             counts[place] = counts.get(place, 0) + 1
     return len(terms), counts
 
