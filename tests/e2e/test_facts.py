@@ -81,12 +81,16 @@ def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, up
     assert prompts(upstream)[-1] == [{"role": "user", "content": "Hello?"}]
 
 
-@pytest.mark.parametrize("hours", [-12, 12])
+@pytest.mark.parametrize(
+    ("hours", "asked_of"),
+    [(-12, "inject_facts, recall]"), (12, "inject_facts, recall]"), (12, "[restore_history]")],
+)
 def test_what_is_said_bears_the_day_where_the_callers_are(
-    serve: Serve, upstream: FakeUpstream, url: str, hours: int
+    serve: Serve, upstream: FakeUpstream, url: str, hours: int, asked_of: str
 ) -> None:
+    """As ``default`` says, or another pipeline where that says nothing."""
     step = f"timestamp_prefix: {{timezone: {f'Etc/GMT{-hours:+d}'}}}"
-    proxy = serve(CONFIG.replace("inject_facts, recall]", f"inject_facts, {step}]"), MEMORY_URL=url)
+    proxy = serve(CONFIG.replace(asked_of, f"{asked_of[:-1]}, {step}]"), MEMORY_URL=url)
     upstream.script = model(find, says("Noted."))
     zone = timezone(timedelta(hours=hours))
     before = datetime.now(zone)
