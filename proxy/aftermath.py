@@ -48,7 +48,7 @@ def after(
     told = told or transcript(said.answer)
     if not told.reached:
         return session
-    session = knowing(session, said.user, said.window, said.told, by_message=said.by_message)
+    session = knowing(session, said.user, said.window, said.telling, by_message=said.by_message)
     speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(said.window), None)
     known, turn = taken(session, speech, now=said.at, attempt=said.attempt, replay=replay)
     answer = Answer(
