@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
+from proxy.memory.apart import apart
 from proxy.memory.facts.telling import epoch
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.reconcile import marked, missing
+from proxy.memory.replay.belated import righted
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
 from proxy.memory.replay.parting import parted, without
@@ -82,6 +85,7 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
+    window, replay = righted(window, replay)
     silent = onesided(replay, window) if wanted.restoring else Onesided()
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
     former = _former(session, replay, behind) if wanted.injecting else ()
@@ -123,26 +127,32 @@ async def recalled(
     ``attempt`` is what the request says of itself. While a store is asked that has to be waited for, the
     window is laid beside what was written last: nearly always that is what comes.
     """
+    told = partial(_told, window=window, wanted=wanted, attempt=attempt)
     last = store.last(key) if store.rounds else None
     if last is None:
-        read = _read(store, key, await store.read(key), window, attempt)
-        return read, known(read, window, wanted)
+        return await told(*_session(store, key, await store.read(key)))
     asked = asyncio.create_task(store.read(key))
     try:
         for _ in range(store.rounds):
             await asyncio.sleep(0)
-        guess = laid(last.session, window, 0, attempt)
-        likely = known(guess, window, wanted)
+        guess, likely = await told(last.session, 0)
         held = await asked
     finally:
         asked.cancel()
     if held is not None and held.blob == last.blob:
         return guess._replace(version=held.version), likely
-    read = _read(store, key, held, window, attempt)
-    return read, known(read, window, wanted)
+    return await told(*_session(store, key, held))
 
 
-def _read(store: Recent, key: Key, held: Held | None, window: Sequence[Message], attempt: Attempt) -> Reading:
-    if held is None:
-        return laid(Session(), window)
-    return laid(store.session(key, held), window, held.version, attempt)
+def _session(store: Recent, key: Key, held: Held | None) -> tuple[Session, int]:
+    return (Session(), 0) if held is None else (store.session(key, held), held.version)
+
+
+async def _told(
+    session: Session, version: int, *, window: Sequence[Message], wanted: Wanted, attempt: Attempt
+) -> tuple[Reading, Known]:
+    def work() -> tuple[Reading, Known]:
+        read = laid(session, window, version, attempt)
+        return read, known(read, window, wanted)
+
+    return await apart(work, len(session.entries) + len(window))
