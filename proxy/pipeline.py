@@ -27,6 +27,7 @@ from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
+from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
@@ -84,7 +85,7 @@ class Memory(msgspec.Struct, frozen=True):
     """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises.
 
     ``people`` knows every place that holds a person's words.
-    ``pulse`` is how the store fares while nobody calls.
+    ``pulse`` is how the store fares while nobody calls, and ``veil`` what is kept from all of it.
     """
 
     store: Recent
@@ -94,6 +95,7 @@ class Memory(msgspec.Struct, frozen=True):
     people: People
     archiving: Archiving | None = None
     pulse: Pulse | None = None
+    veil: Veil = BARE
 
     @property
     def degraded(self) -> bool:

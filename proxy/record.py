@@ -8,19 +8,17 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from proxy.answer.transcript import Transcript, read_back, transcript
+from proxy.aftermath import after
+from proxy.answer.transcript import read_back
 from proxy.memory.arrears import Arrears
 from proxy.memory.faults import Deleted, StoreError
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
-from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.overtaken import settled
-from proxy.memory.reconcile.reconcile import taken
+from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.session.speaker import knowing
-from proxy.memory.speech.speech import spoken
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import fitted
 from proxy.memory.summaries.plan import Window
@@ -42,7 +40,7 @@ class Recorder:
     ``pulse`` tells how the store fares, and is told of what it takes and refuses.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - where it writes, and what it minds
         self,
         store: Recent,
         window: Window,
@@ -50,6 +48,7 @@ class Recorder:
         *,
         reasoning: bool = False,
         pulse: Pulse | None = None,
+        veil: Veil = BARE,
     ) -> None:
         self.lost_turns = 0
         self.window = window
@@ -57,6 +56,7 @@ class Recorder:
         self._listeners = listeners
         self._reasoning = reasoning
         self._pulse = pulse or Pulse(store)
+        self._veil = veil
         self._waiting: dict[Key, deque[Said]] = {}
         self.arrears = Arrears()
         self._scales = Scales()
@@ -172,7 +172,8 @@ class Recorder:
             return True  # a failed turn leaves memory as it was, be it without this session
 
         def change(held: Session) -> Session:
-            known = after(settled(held, time.time()), said, told, reasoning=self._reasoning)
+            held = settled(held, time.time())
+            known = after(held, said, told, reasoning=self._reasoning, veil=self._veil)
             return self._asking(known, said)
 
         return await self._changed(said.key, change, at=said.at, read=read)
@@ -221,30 +222,3 @@ class Recorder:
         """Tells the listeners of a session that was written."""
         for told in self._listeners:
             told(key, session)
-
-
-def after(
-    session: Session, said: Said, told: Transcript | None = None, *, reasoning: bool = False
-) -> Session:
-    """What is held after a turn; the same turn again changes nothing, and a failed one neither.
-
-    ``told`` is what was said in it, where that was read. ``reasoning`` says whether that is kept.
-    """
-    told = told or transcript(said.answer)
-    if not told.reached:
-        return session
-    session = knowing(session, said.user, said.window, said.told, by_message=said.by_message)
-    speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(said.window), None)
-    known, turn = taken(session, speech, now=said.at, attempt=said.attempt, replay=replay)
-    answer = Answer(
-        turn=turn,
-        text=told.text,
-        tool_calls=told.whole_calls,
-        reasoning=told.reasoning if reasoning else None,
-        finished=told.finished,
-        reached=told.reached,
-        ended=said.ended,
-        number=said.turn,
-        asker=None if said.by_message else said.user,
-    )
-    return answered(known, answer, now=said.at)

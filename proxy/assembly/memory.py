@@ -26,6 +26,7 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
+from proxy.memory.episodes.redacted import redacted
 from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import MOST, Knowledge
 from proxy.memory.facts.learning import Learning
@@ -36,6 +37,9 @@ from proxy.memory.open import open_store
 from proxy.memory.people import Archived, HeldSessions, Holding, People
 from proxy.memory.pulse import LATE, Pulse
 from proxy.memory.recent import Recent
+from proxy.memory.redaction.redacting import Redacting
+from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.redaction.veil import Veil
 from proxy.memory.sealing import codec_of
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.store import Store
@@ -71,16 +75,17 @@ def memory_of(
         return None, None
     own, deadline = settings.memory, settings.memory.deadline
     url, window = own.sessions.get_secret_value(), _window(own)
-    codec = codec_of([key.get_secret_value() for key in own.encryption])
-    elsewhere = _elsewhere(url)
-    opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
+    codec, redaction = codec_of([key.get_secret_value() for key in own.encryption]), _redaction(own)
+    veil, elsewhere = Veil(redaction), _elsewhere(url)
+    edge = Redacting(codec, redaction) if redaction else codec
+    opened = open_store(url, deadline=deadline, codec=edge, elsewhere=elsewhere)
     store = Recent(Metered(Guard(opened, patience=deadline / 4), meter), rounds=_rounds(url))
     # Work in the background waits where it must, and shuts the store off for nobody.
     discretion = _discretion(settings)
-    summaries = Summaries(opened, window, _summariser(own.summaries, targets, discretion))
-    archive = _archive(own, codec, elsewhere)
+    summaries = Summaries(opened, window, _summariser(own.summaries, targets, discretion), veil)
+    archive = _archive(own, codec, elsewhere, redaction)
     finder = finder_of(archive, own.recall, targets, discretion) if archive else None
-    archiving = _archiving(own, store, archive, tenants(settings), finder)
+    archiving = _archiving(own, store, archive, tenants(settings), finder, redaction=redaction)
     works: list[Work] = [summaries] if own.summaries else []
     works += _learning(settings, opened, archiving, targets, discretion)
     worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
@@ -88,14 +93,20 @@ def memory_of(
     pulse = Pulse(opened, patience=deadline + LATE)
     memory = Memory(
         store,
-        Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse),
-        open_episodes(url, deadline=deadline, codec=codec, store=store),
+        Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse, veil=veil),
+        redacted(open_episodes(url, deadline=deadline, codec=codec, store=store), redaction),
         summaries,
         People((*_holdings(archiving), HeldSessions(store, file=_file(url)), KeptTurns(traces))),
         archiving,
         pulse,
+        veil,
     )
     return memory, worker
+
+
+def _redaction(settings: MemorySettings) -> Redaction:
+    """What is never stored."""
+    return Redaction(settings.redact.marking) if settings.redact else NOTHING
 
 
 def _holdings(archiving: Archiving | None) -> Iterator[Holding]:
@@ -150,9 +161,10 @@ def _window(settings: MemorySettings) -> Window:
 
 
 def _discretion(settings: Settings) -> Discretion:
-    """What any chain keeps from a model is kept from those that are asked in the background."""
-    steps = (step for one in settings.pipelines.values() for step in one.request)
-    return Discretion(tuple(step for step in steps if isinstance(step, Redact)))
+    """What any chain keeps from a model, or is never stored, is kept from those asked in the background."""
+    steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
+    stored = settings.memory.redact if settings.memory else None
+    return Discretion((stored.marking, *steps) if stored else steps)
 
 
 def _summariser(
@@ -190,19 +202,23 @@ def _elsewhere(url: str) -> Elsewhere | None:
     return Elsewhere(path) if path else None
 
 
-def _archive(settings: MemorySettings, codec: Codec, elsewhere: Elsewhere | None) -> Archive | None:
+def _archive(
+    settings: MemorySettings, codec: Codec, elsewhere: Elsewhere | None, redaction: Redaction
+) -> Archive | None:
     """The archive; ``elsewhere`` is of the sessions' file."""
     url = settings.archive_url
     beside = elsewhere if url == settings.sessions.get_secret_value() else None
-    return open_archive(url, codec=codec, elsewhere=beside) if url else None
+    return open_archive(url, codec=codec, elsewhere=beside, redaction=redaction) if url else None
 
 
-def _archiving(
+def _archiving(  # noqa: PLR0913 - what it is put together from
     settings: MemorySettings,
     store: Store,
     archive: Archive | None,
     tenants: tuple[str, ...],
     finder: Finder | None,
+    *,
+    redaction: Redaction,
 ) -> Archiving | None:
     if archive is None or finder is None:
         return None
@@ -210,7 +226,7 @@ def _archiving(
     recollection = Recollection(finder, deadline=settings.deadline)
     most = settings.facts.max if settings.facts else MOST
     mem0 = _mem0(settings)
-    knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl)
+    knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl, redaction=redaction)
     acquaintance = Acquaintance(knowledge, deadline=settings.deadline)
     return Archiving(archive, finder, archivist, recollection, knowledge, acquaintance, mem0)
 

@@ -1,7 +1,8 @@
 """What a turn gets to know of its session: one read, and values that no longer change."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from filters.base import Snapshot
@@ -9,6 +10,7 @@ from filters.message import Message, epoch_seconds
 from proxy.memory.facts.telling import epoch
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.reconcile import marked, missing
+from proxy.memory.redaction.veil import BARE, Veil, Veiled
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
 from proxy.memory.replay.parting import parted, without
@@ -24,13 +26,14 @@ class Reading(NamedTuple):
     """A session as a turn read it, and the client's window beside it: what is recorded goes on from there.
 
     ``version`` is the one that a write replaces, 0 where nothing is held yet. ``replay`` is ``None`` where
-    nothing was said yet.
+    nothing was said yet. ``veiled`` is the window as it was laid there, where that is not as the client's.
     """
 
     session: Session
     version: int
     said: Speech
     replay: Replay | None
+    veiled: Veiled | None = None
 
     def of(self, session: Session) -> Replay | None:
         """The window beside a session, where that holds the same talk."""
@@ -38,11 +41,18 @@ class Reading(NamedTuple):
         return self.replay if session.entries is own.entries and session.newest is own.newest else None
 
 
-def laid(session: Session, window: Sequence[Message], version: int = 0, attempt: Attempt = UNTOLD) -> Reading:
+def laid(
+    session: Session,
+    window: Sequence[Message],
+    version: int = 0,
+    attempt: Attempt = UNTOLD,
+    veil: Veil = BARE,
+) -> Reading:
     """A session with a window laid beside it."""
-    said = spoken(window)
+    session, veiled = veil.beside(session, window)
+    said = spoken(veiled.window)
     replay = beside(session, said, Asking(attempt)) if session.entries else None
-    return Reading(session, version, said, replay)
+    return Reading(session, version, said, replay, veiled if veiled.own else None)
 
 
 class Known(NamedTuple):
@@ -78,20 +88,29 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
         carried = () if session.moved else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
         return Known(snapshot, window, epoch(session, session.life, injecting=wanted.injecting))
-    results = parted(replay)
+    veiled = read.veiled or Veiled(window)
+    window, results = veiled.window, parted(replay)
+    given = veiled.at(zip(results.lines, results.places, strict=True))
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
     silent = onesided(replay, window) if wanted.restoring else Onesided()
+    if silent.lines:
+        given |= veiled.at(zip(replay.spoken, replay.places, strict=True))
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
     former = _former(session, replay, behind) if wanted.injecting else ()
-    dropped = (*former, *missing(session, window, replay, behind=behind, also=also), *results.new)
+    lost = missing(session, window, replay, behind=behind, also=also, given=given)
+    dropped = (*former, *lost, *map(veiled.given, results.new))
     snapshot = _snapshot(session, replay, dropped, summaries)
     if silent.lines:
         window, replay = without(window, silent.lines), rest(replay, silent.lines)
     heard = marked(session, window, replay)
     seen = shown(session, replay, window, heard) if summaries else heard
-    return Known(snapshot, seen, epoch(session, session.life + replay.anew, injecting=wanted.injecting))
+    return Known(
+        snapshot,
+        veiled.unveiled(window, seen),
+        epoch(session, session.life + replay.anew, injecting=wanted.injecting),
+    )
 
 
 def _former(session: Session, replay: Replay, behind: Reach) -> tuple[Message, ...]:
@@ -115,34 +134,42 @@ def _snapshot(
     )
 
 
-async def recalled(
-    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = USUAL, attempt: Attempt = UNTOLD
+async def recalled(  # noqa: PLR0913 - what is asked for, and by whom
+    store: Recent,
+    key: Key,
+    window: Sequence[Message],
+    wanted: Wanted = USUAL,
+    attempt: Attempt = UNTOLD,
+    *,
+    veil: Veil = BARE,
 ) -> tuple[Reading, Known]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 
-    ``attempt`` is what the request says of itself. While a store is asked that has to be waited for, the
-    window is laid beside what was written last: nearly always that is what comes.
+    ``attempt`` is what the request says of itself, ``veil`` what memory may not see of the window. While a
+    store is asked that has to be waited for, the window is laid beside what was written last: nearly always
+    that is what comes.
     """
+    beside_it = partial(laid, window=window, attempt=attempt, veil=veil)
     last = store.last(key) if store.rounds else None
     if last is None:
-        read = _read(store, key, await store.read(key), window, attempt)
+        read = _read(store, key, await store.read(key), beside_it)
         return read, known(read, window, wanted)
     asked = asyncio.create_task(store.read(key))
     try:
         for _ in range(store.rounds):
             await asyncio.sleep(0)
-        guess = laid(last.session, window, 0, attempt)
+        guess = beside_it(last.session)
         likely = known(guess, window, wanted)
         held = await asked
     finally:
         asked.cancel()
     if held is not None and held.blob == last.blob:
         return guess._replace(version=held.version), likely
-    read = _read(store, key, held, window, attempt)
+    read = _read(store, key, held, beside_it)
     return read, known(read, window, wanted)
 
 
-def _read(store: Recent, key: Key, held: Held | None, window: Sequence[Message], attempt: Attempt) -> Reading:
+def _read(store: Recent, key: Key, held: Held | None, beside_it: Callable[..., Reading]) -> Reading:
     if held is None:
-        return laid(Session(), window)
-    return laid(store.session(key, held), window, held.version, attempt)
+        return beside_it(Session())
+    return beside_it(store.session(key, held), version=held.version)

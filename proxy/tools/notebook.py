@@ -124,6 +124,7 @@ class Notebook:
 
     async def _store(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Store)
+        asked.text = self._knowledge.kept(asked.text)
         if not self._person.person:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
         learnt, words = Learnt(text=asked.text, category=asked.category), plain(asked.text)
