@@ -50,6 +50,8 @@ _ADVICE: Final = {
     "SQLITE_NOTADB": "it is no SQLite database; set MEMORY_URL to another file",
     "SQLITE_CORRUPT": "it is damaged; move it away, or restore it from a backup",
 }
+# A commit of any other connection's empties the cache, so that a large one is of no use.
+_FEW_PAGES: Final = "PRAGMA cache_size = -512"
 # Two processes that start together wait for one another's migrations, on a thread that keeps no call waiting.
 _OPENING = 1.0
 
@@ -85,9 +87,15 @@ class File:
         One that is ``shared`` may be closed by another thread than the one that opened it.
         """
         place = f"file:{quote(os.fsencode(self.path))}?mode=rw"
-        return sqlite3.connect(
+        connection = sqlite3.connect(
             place, uri=True, timeout=wait, isolation_level=None, check_same_thread=not shared
         )
+        try:
+            connection.execute(_FEW_PAGES)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def fetch(self, statement: Statement, arguments: Arguments) -> list[tuple[object, ...]]:
         """All rows, over a connection of their own; for any thread. Raises StoreError."""

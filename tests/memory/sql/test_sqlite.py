@@ -476,6 +476,13 @@ async def test_the_file_is_in_the_mode_that_was_meant(hasty: SqliteStore):
     assert await hasty._writer.submit(modes) == ["wal", 1, 1, 1, 500]
 
 
+async def test_a_connection_keeps_few_pages_of_the_file(hasty: SqliteStore):
+    kept = "PRAGMA cache_size"
+    assert await hasty._writer.submit(lambda own: own.execute(kept).fetchone()) == (-512,)
+    with closing(hasty._file.connect(wait=0)) as another:
+        assert another.execute(kept).fetchone() == (-512,)
+
+
 # --- work
 
 
