@@ -77,8 +77,7 @@ def memory_of(
     url, window = own.sessions.get_secret_value(), _window(own)
     codec, redaction = codec_of([key.get_secret_value() for key in own.encryption]), _redaction(own)
     veil, elsewhere = Veil(redaction), _elsewhere(url)
-    edge = Redacting(codec, redaction) if redaction else codec
-    opened = open_store(url, deadline=deadline, codec=edge, elsewhere=elsewhere)
+    opened = open_store(url, deadline=deadline, codec=_edge(codec, redaction), elsewhere=elsewhere)
     store = Recent(Metered(Guard(opened, patience=deadline / 4), meter), rounds=_rounds(url))
     # Work in the background waits where it must, and shuts the store off for nobody.
     discretion = _discretion(settings)
@@ -102,6 +101,11 @@ def memory_of(
         veil,
     )
     return memory, worker
+
+
+def _edge(codec: Codec, redaction: Redaction) -> Codec:
+    """What all of a session passes on its way into its store."""
+    return Redacting(codec, redaction) if redaction else codec
 
 
 def _redaction(settings: MemorySettings) -> Redaction:
