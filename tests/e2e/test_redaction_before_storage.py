@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import redis
 from tests.e2e.conftest import Address
 from tests.e2e.test_agora_life_cycle import notice, tell
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
+from tests.page_visit import Visit
 from tests.proxy_server import ProxyServer
 from tests.remembering import call, held, said, settle, texts, user
 from tests.waiting import awaited
@@ -304,6 +306,72 @@ def test_a_result_comes_back_with_its_call_as_the_client_gave_it(
     call(proxy, result, said("Found."), user("Ring her."), stream=True)
     assert ("tool", f"Her number is {PHONE}.") in shown(upstream)
     assert [e.role for e in held(proxy)] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+
+
+def test_a_summary_stands_for_turns_with_numbers_as_for_others(
+    serve_on: Serve, upstream: FakeUpstream
+) -> None:
+    proxy = serve_on(CONFIG)
+    window: list[dict[str, Any]] = []
+    for n in range(6):
+        upstream.script = lambda _, n=n: sse(stream_of(f"Number {n} is {CARD}."))
+        window.append(user(f"I am {n}, at {PHONE}."))
+        path = "/pipelines/summed/v1/chat/completions"
+        proxy.chat(window, headers=WHO, stream=True, path=path).raise_for_status()
+        window.append(said(f"Number {n} is {CARD}."))
+        settle(proxy)
+        if n >= 3:
+            awaited(lambda: proxy.client.get("/v1/memory/sessions/s1/summaries").json()["data"])
+    told = next(r for r in reversed(upstream.requests) if r.json.get("stream")).json["messages"]
+    (summary,) = [m["content"] for m in told if m["role"] == "system"]
+    assert "[card]" in summary and CARD not in summary
+    spoken = [m["content"] for m in told if m["role"] != "system"]
+    assert 0 < len(spoken) < 11 and spoken == [m["content"] for m in window[11 - len(spoken) : 11]]
+
+
+def test_a_window_without_answers_keeps_the_clients_words(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    asked: list[dict[str, Any]] = []
+    for n in range(4):
+        upstream.script = lambda _, n=n: sse(stream_of(f"Answer {n}, {MAIL}."))
+        asked.append(user(f"Question {n}: {PHONE}."))
+        call(proxy, *asked, stream=True)
+        settle(proxy)
+    told = shown(upstream)
+    assert [content for role, content in told if role == "user"] == [m["content"] for m in asked]
+    assert [content for role, content in told if role == "assistant"] == [
+        f"Answer {n}, [email]." for n in range(3)
+    ]
+
+
+def test_what_is_edited_on_the_page_is_redacted(
+    proxy: ProxyServer, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    upstream.script = lambda _: sse(stream_of("Well."))
+    call(proxy, user("Hello."), stream=True)
+    settle(proxy)
+    visit, path = Visit(proxy), "/conversations/s1/edit/0"
+    (words,) = re.findall(r'name="shown" value="(\w+)"', visit.page(path))
+    assert visit.post(path, seen=path, shown=words, text=f"I am {MAIL}.").status_code == 303
+    settle(proxy)
+    assert texts(held(proxy))[0] == ("user", "I am [email].")
+    assert traces_of(bytes_in(tmp_path)) == []
+
+
+def test_the_same_request_again_and_an_older_one_late_change_nothing(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    upstream.script = lambda _: sse(stream_of(f"It is {CARD}."))
+    window = [user(f"I am {MAIL}."), said("Hello."), user(f"My number is {PHONE}.")]
+    for _ in range(3):
+        call(proxy, *window, stream=True)
+    assert texts(held(proxy)) == [
+        ("user", "I am [email]."),
+        ("assistant", "Hello."),
+        ("user", "My number is [phone]."),
+        ("assistant", "It is [card]."),
+    ]
+    call(proxy, *window, said(f"It is {CARD}."), user("Yes."), stream=True)
+    assert len(held(proxy)) == 6
 
 
 def test_what_was_stored_before_goes_when_its_session_is_written_again(

@@ -12,6 +12,7 @@ import msgspec
 
 from filters.letters import bare
 from filters.message import Message
+from filters.text.sensitive import Sensitive
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.session.session import Session
 from proxy.memory.speech.wording import cut, goes_on, same
@@ -40,8 +41,8 @@ class Opening(NamedTuple):
         """As much of a text as says this."""
         return self.text if text.startswith(self.text) else text[: cut(text, len(self.letters))].rstrip()
 
-    def is_cut(self, settled: str, half: str) -> bool:
-        """Whether a text, whose end is not ``settled``, says just this and half a find."""
+    def is_cut(self, settled: str, half: str, begun: Sensitive) -> bool:
+        """Whether a text, whose end is not ``settled``, says just this and half of what is ``begun`` so."""
         text = settled + half
         letters = bare(text)
         if not (len(bare(settled)) <= len(self.letters) < len(letters) and letters.startswith(self.letters)):
@@ -51,7 +52,8 @@ class Opening(NamedTuple):
             return bool(_TELLING.search(rest))
         if self.kind not in _NUMBERS:
             return len(rest.split()) == 1
-        return bool(_NUMBER.search(rest)) or (self.kind == "iban" and len(rest) <= _COUNTRY)
+        is_half = bool(_NUMBER.search(rest)) or (self.kind == "iban" and len(rest) <= _COUNTRY)
+        return is_half and begun.settled(rest) == 0
 
 
 class Halves:
@@ -62,12 +64,11 @@ class Halves:
         self._mark = re.compile("|".join(map(re.escape, redaction.marks.values())) or "(?!)")
         self._kinds = {mark: kind for kind, mark in redaction.marks.items()}
         self._begun = redaction.shaped
-        self._shaped = {_BROKEN, *redaction.kinds}
 
     def broken(self, text: str) -> str:
         """An answer whose stream broke off, less half a find at its end."""
         place = self._begun.settled(text)
-        return text[:place].rstrip() if _TELLING.search(text, place) else text
+        return text[:place].rstrip() if _TELLING.search(self._redaction.text(text[place:])) else text
 
     def shown(self, session: Session, own: Sequence[Message], lines: Sequence[Message]) -> Sequence[Message]:
         """A window whose lines end where a find begins that was cut there, as what is held tells.
@@ -89,11 +90,9 @@ class Halves:
             return line
         text = own.content.rstrip(_DOTTED)
         place = self._begun.settled(text)
-        said = self._redaction.text(text[:place]), text[place:]
-        # What a pattern of one's own begins with nobody knows: it has no half that is known as one.
-        known, unknown = said, ("", line.content.rstrip(_DOTTED))
-        pairs = [(one, known if one.kind in self._shaped else unknown) for one in possible]
-        cuts = [(one, settled + half) for one, (settled, half) in pairs if one.is_cut(settled, half)]
+        # Half a find may look like another, and what stands before it like the beginning of a longer one.
+        ways = (self._redaction.text(text[:place]), text[place:]), ("", line.content.rstrip(_DOTTED))
+        cuts = [(one, a + b) for one in possible for a, b in ways if one.is_cut(a, b, self._begun)]
         if not cuts or _is_whole(session, line):
             return line
         opening, whole = max(cuts, key=lambda pair: len(pair[0].letters))

@@ -18,10 +18,9 @@ from proxy.memory.speech.media import light
 
 S = TypeVar("S", bound=Sequence[Any])
 
-_SIGN: Final = re.compile("[0-9@]")
-"""All that is known to be personal holds one of these."""
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NAMES: Final = frozenset({"id", "type", "index", "name"})
+_MOST_CLEAN: Final = 4_000
 _DEEPEST: Final = 64
 _FORM: Final = 2
 """So deep is the form of a call; below, all is what a tool is given."""
@@ -35,7 +34,7 @@ class Redaction:
 
     def __init__(self, marking: Redact | None = None) -> None:
         self._marking = marking
-        self._only_signed = marking is not None and not marking.patterns
+        self._clean: set[int] = set()
 
     def __bool__(self) -> bool:
         return self._marking is not None
@@ -62,9 +61,17 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """A text."""
-        if self._marking is None or (self._only_signed and not _SIGN.search(text)):
+        if self._marking is None:
             return text
-        return self._marking.text(text)
+        # A window is mostly what the one before was: what was clean is known by its hash, keyed as all are.
+        if (known := hash(text)) in self._clean:
+            return text
+        shown = self._marking.text(text)
+        if shown is text:
+            if len(self._clean) >= _MOST_CLEAN:
+                self._clean.clear()
+            self._clean.add(known)
+        return shown
 
     def value(self, value: Any, depth: int = 0) -> Any:
         """Whatever JSON can hold, names included; what is nested beyond reason is left out."""
@@ -88,31 +95,31 @@ class Redaction:
 
     def message(self, message: Message) -> Message:
         """A message as memory may see it, pictures and the like already marked as such."""
-        content, calls, told, others = message.content, message.tool_calls, message.metadata, message.others
-        changed: dict[str, Any] = {
-            "content": self._content(content) if content else content,
-            "tool_calls": self.calls(calls) if calls else calls,
-            "metadata": self._told(told) if isinstance(told, dict) else told,
-            "others": self._others(others) if others else others,
-        }
-        given = (content, calls, told, others)
-        if all(new is old for new, old in zip(changed.values(), given, strict=True)):
+        given = message.content, message.tool_calls, message.metadata, message.others
+        content, calls, told, others = given
+        content = self._content(content) if content else content
+        calls = self.calls(calls) if calls else calls
+        told = self._told(told) if told else told
+        others = self._others(others) if others else others
+        if content is given[0] and calls is given[1] and told is given[2] and others is given[3]:
             return message
-        return msgspec.structs.replace(message, **changed)
+        return msgspec.structs.replace(
+            message, content=content, tool_calls=calls, metadata=told, others=others
+        )
 
     def entry(self, entry: Entry) -> Entry:
         """What a session, or the archive, holds of a message."""
-        content, calls = entry.content, entry.tool_calls
-        changed: dict[str, Any] = {
-            "content": self._content(content) if content else content,
-            "tool_calls": self.calls(calls) if calls else calls,
-            "original": self.text(entry.original) if entry.original else entry.original,
-            "reasoning": self.text(entry.reasoning) if entry.reasoning else entry.reasoning,
-        }
-        given = (content, calls, entry.original, entry.reasoning)
-        if all(new is old for new, old in zip(changed.values(), given, strict=True)):
+        given = entry.content, entry.tool_calls, entry.original, entry.reasoning
+        content, calls, original, reasoning = given
+        content = self._content(content) if content else content
+        calls = self.calls(calls) if calls else calls
+        original = self.text(original) if original else original
+        reasoning = self.text(reasoning) if reasoning else reasoning
+        if content is given[0] and calls is given[1] and original is given[2] and reasoning is given[3]:
             return entry
-        return msgspec.structs.replace(entry, **changed)
+        return msgspec.structs.replace(
+            entry, content=content, tool_calls=calls, original=original, reasoning=reasoning
+        )
 
     def entries(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """Several of them."""

@@ -167,6 +167,15 @@ def test_a_broken_answer_ends_before_half_a_number() -> None:
     assert [e.text for e in talk.session.entries] == ["Which card?", "It is", "Stop.", "Sorry."]
 
 
+@pytest.mark.parametrize(
+    ("text", "held"), [("It is 4111 1111 1111 1111", "It is [card]"), ("Mail ann@ex", "Mail")]
+)
+def test_a_whole_number_at_a_broken_end_is_a_mark(text: str, held: str) -> None:
+    talk = Talk(VEIL, numbered=False, size=99, reading=False)
+    talk.turn("Which card?", text, text, broken=True)
+    assert talk.session.entries[1].text == held
+
+
 def test_a_short_number_at_a_broken_end_stays() -> None:
     talk = Talk(VEIL, numbered=False, size=99, reading=False)
     talk.turn("Which table?", "It is table 12", "It is table 12", broken=True)
