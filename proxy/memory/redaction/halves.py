@@ -5,55 +5,22 @@ asks before its end. Laid beside a mark, half a number would be other words than
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from filters.letters import bare
 from filters.message import Message
-from filters.text.sensitive import Sensitive
+from proxy.memory.redaction.opening import BROKEN, TELLING, Opening, Split, opening, split
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.session.session import Session
-from proxy.memory.speech.wording import cut, goes_on, same
+from proxy.memory.speech.wording import goes_on, same
 
 _DOTTED: Final = ".… "
-_NUMBERS: Final = frozenset({"card", "iban", "ip", "phone"})
-_BEFORE: Final = re.compile(r"^\W+")
-_NUMBER: Final = re.compile("[0-9]")
-_TELLING: Final = re.compile("[0-9].*[0-9].*[0-9].*[0-9]|@", re.DOTALL)
-"""What is no half of a find for certain: fewer than four digits are a table's number, or a time."""
+_WORD: Final = re.compile(r"\S+")
+_MOST_SPLITS: Final = 40
 _NEWEST: Final = 4
-_COUNTRY: Final = 2
-_BROKEN: Final = ""
-"""The kind of what a stream that broke off may have begun."""
-
-
-class Opening(NamedTuple):
-    """What is held up to a find, its letters, and of which kind the find is."""
-
-    role: str
-    text: str
-    letters: str
-    kind: str
-
-    def end(self, text: str) -> str:
-        """As much of a text as says this."""
-        return self.text if text.startswith(self.text) else text[: cut(text, len(self.letters))].rstrip()
-
-    def is_cut(self, settled: str, half: str, begun: Sensitive) -> bool:
-        """Whether a text, whose end is not ``settled``, says just this and half of what is ``begun`` so."""
-        text = settled + half
-        letters = bare(text)
-        if not (len(bare(settled)) <= len(self.letters) < len(letters) and letters.startswith(self.letters)):
-            return False
-        rest = _BEFORE.sub("", text[cut(text, len(self.letters)) :])
-        if self.kind == _BROKEN:
-            return bool(_TELLING.search(rest))
-        if self.kind not in _NUMBERS:
-            return len(rest.split()) == 1
-        is_half = bool(_NUMBER.search(rest)) or (self.kind == "iban" and len(rest) <= _COUNTRY)
-        return is_half and begun.settled(rest) == 0
 
 
 class Halves:
@@ -68,7 +35,7 @@ class Halves:
     def broken(self, text: str) -> str:
         """An answer whose stream broke off, less half a find at its end."""
         place = self._begun.settled(text)
-        return text[:place].rstrip() if _TELLING.search(self._redaction.text(text[place:])) else text
+        return text[:place].rstrip() if TELLING.search(self._redaction.text(text[place:])) else text
 
     def shown(self, session: Session, own: Sequence[Message], lines: Sequence[Message]) -> Sequence[Message]:
         """A window whose lines end where a find begins that was cut there, as what is held tells.
@@ -78,25 +45,39 @@ class Halves:
         openings = [*self._openings(session, lines)]
         if not openings and not any(line.original and self._mark.search(line.original) for line in lines):
             return lines
-        return [self._shown(session, openings, *pair) for pair in zip(own, lines, strict=True)]
+        # Most lines are just what is held, and nobody looks for more in them.
+        held = {e.content for e in session.entries if isinstance(e.content, str)}
+        pairs = zip(own, lines, strict=True)
+        return [
+            line if _is_held(line, held) else self._shown(session, openings, given, line)
+            for given, line in pairs
+        ]
 
     def _shown(self, session: Session, openings: Sequence[Opening], own: Message, line: Message) -> Message:
-        if not isinstance(own.content, str):
-            return line
         possible = [one for one in openings if one.role == line.role]
         if line.role == "assistant" and line.original:
             possible += self._before_marks("assistant", line.original)
-        if not possible or not isinstance(line.content, str):
+        if not (possible and isinstance(own.content, str) and isinstance(line.content, str)):
             return line
-        text = own.content.rstrip(_DOTTED)
-        place = self._begun.settled(text)
-        # Half a find may look like another, and what stands before it like the beginning of a longer one.
-        ways = (self._redaction.text(text[:place]), text[place:]), ("", line.content.rstrip(_DOTTED))
-        cuts = [(one, a + b) for one in possible for a, b in ways if one.is_cut(a, b, self._begun)]
+        cuts = [*self._cuts(possible, own.content.rstrip(_DOTTED), line.content.rstrip(_DOTTED))]
         if not cuts or _is_whole(session, line):
             return line
-        opening, whole = max(cuts, key=lambda pair: len(pair[0].letters))
-        return msgspec.structs.replace(line, content=opening.end(whole))
+        longest, said = max(cuts, key=lambda pair: len(pair[0].letters))
+        return msgspec.structs.replace(line, content=longest.of(said.text))
+
+    def _cuts(self, possible: Sequence[Opening], own: str, marked: str) -> Iterator[tuple[Opening, Split]]:
+        place = self._begun.settled(own)
+        first, whole = bare(self._redaction.text(own[:place])), split("", marked)
+        likely = [
+            one for one in possible if one.letters.startswith(first) or whole.letters.startswith(one.letters)
+        ]
+        if not likely:
+            return
+        # Half a find may look like another, and what stands before it like the beginning of a longer one.
+        places = [place, *(word.start() for word in _WORD.finditer(own, place))][-_MOST_SPLITS:]
+        ways = [whole, *(split(self._redaction.text(own[:at]), own[at:]) for at in places)]
+        for one in likely:
+            yield from ((one, said) for said in ways if one.is_cut(said, self._begun))
 
     def held(self, session: Session, own: Sequence[Message], window: Sequence[Message]) -> Session:
         """A session whose newest words of a user that a window goes on from end where half a find does."""
@@ -131,18 +112,18 @@ class Halves:
             if (entry.role, bare(entry.generated)) in shown and not entry.broken:
                 continue
             if entry.broken:
-                yield _opening(entry.role, entry.text, _BROKEN)
-            for opening in self._before_marks(entry.role, entry.generated):
-                if entry.original is None or opening.letters == bare(entry.text):
-                    yield opening
+                yield opening(entry.role, entry.text, BROKEN)
+            for one in self._before_marks(entry.role, entry.generated):
+                if entry.original is None or one.letters == bare(entry.text):
+                    yield one
 
     def _before_marks(self, role: str, text: str) -> Iterator[Opening]:
         for mark in self._mark.finditer(text):
-            yield _opening(role, text[: mark.start()], self._kinds[mark[0]])
+            yield opening(role, text[: mark.start()], self._kinds[mark[0]])
 
 
-def _opening(role: str, text: str, kind: str) -> Opening:
-    return Opening(role, text.rstrip(), bare(text), kind)
+def _is_held(line: Message, held: Collection[str]) -> bool:
+    return isinstance(line.content, str) and line.content in held
 
 
 def _is_whole(session: Session, line: Message) -> bool:
