@@ -1,18 +1,44 @@
-"""What is held after a turn."""
+"""What is held of a session once a turn has gone by: values in, values out."""
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 from filters.message import Message
 from proxy.answer.transcript import Transcript, transcript
+from proxy.memory.faults import Overgrown
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.redaction.veil import BARE, Veil
-from proxy.memory.session.session import Session
+from proxy.memory.session.session import Session, encode
 from proxy.memory.session.speaker import knowing
 from proxy.memory.speech.speech import spoken
+from proxy.memory.summaries.compaction import fitted
+from proxy.memory.summaries.plan import Window
 from proxy.said import Said
+
+_MOST: Final = 20_000
+
+
+class Kept(NamedTuple):
+    """A session as it is to be held, its bytes, and those of what moves to its cold part."""
+
+    session: Session
+    blob: bytes
+    cold: list[bytes]
+
+
+def kept(before: Session, changed: Session, window: Window, *, now: float) -> Kept:
+    """What is to be held of a session that was changed.
+
+    Summaries keep it small, by whole turns. Raises Overgrown where a turn that is not over has more than
+    20,000 messages, and goes on.
+    """
+    session, moved = fitted(before, changed, window, now=now)
+    if len(session.entries) > max(_MOST, len(before.entries)):
+        raise Overgrown(_MOST)
+    return Kept(session, encode(session), [msgspec.msgpack.encode(entry) for entry in moved])
 
 
 def after(
@@ -31,8 +57,7 @@ def after(
     told = told or transcript(said.answer)
     if not told.reached:
         return session
-    told = _redacted(told, veil)
-    session, window = _beside(session, said, veil)
+    told, (session, window) = _redacted(told, veil), _beside(session, said, veil)
     session = knowing(session, said.user, window, said.told, by_message=said.by_message)
     speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(window), None)
     known, turn = taken(session, speech, now=said.at, attempt=said.attempt, replay=replay)

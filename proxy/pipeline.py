@@ -23,6 +23,7 @@ from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.facts.promises import Promises
 from proxy.memory.faults import StoreError
+from proxy.memory.guard import Guard
 from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
@@ -85,7 +86,8 @@ class Memory(msgspec.Struct, frozen=True):
     """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises.
 
     ``people`` knows every place that holds a person's words.
-    ``pulse`` is how the store fares while nobody calls, and ``veil`` what is kept from all of it.
+    ``pulse`` is how the store fares while nobody calls, and ``guard`` whether calls ask it.
+    ``veil`` is what is kept from all of these.
     """
 
     store: Recent
@@ -95,12 +97,14 @@ class Memory(msgspec.Struct, frozen=True):
     people: People
     archiving: Archiving | None = None
     pulse: Pulse | None = None
+    guard: Guard | None = None
     veil: Veil = BARE
 
     @property
     def degraded(self) -> bool:
-        """Whether turns wait for a store that does not take them, or it does not even answer."""
-        return self.recorder.failing or (self.pulse is not None and self.pulse.silent)
+        """Whether turns wait for a store that does not take them, or it does not answer calls, or nobody."""
+        silent = self.pulse is not None and self.pulse.silent
+        return self.recorder.failing or silent or (self.guard is not None and self.guard.shut)
 
     async def open(self) -> None:
         """The stores are open, so that no call waits for that; they are away where that takes a second."""

@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from proxy.aftermath import after
+from proxy.aftermath import Kept, after, kept
 from proxy.answer.transcript import read_back
+from proxy.memory.apart import apart
 from proxy.memory.arrears import Arrears
-from proxy.memory.faults import Deleted, StoreError
+from proxy.memory.faults import Deleted, Overgrown, StoreError
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.overtaken import settled
 from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.replay.bygone import deleted
-from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key
-from proxy.memory.summaries.compaction import fitted
+from proxy.memory.session.session import Session
+from proxy.memory.store import Key, Put
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled
 from proxy.said import Said, alone
@@ -137,6 +137,10 @@ class Recorder:
                 read = None
             except Deleted:
                 return
+            except Overgrown as error:
+                _log.error("A turn is not remembered: %s", error)
+                self.lost_turns += 1
+                return
             except StoreError as error:
                 self.arrears.refused(said.key, error, len(turns))
                 self._pulse.refused(error)
@@ -155,7 +159,8 @@ class Recorder:
         ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
         """
         fault = StoreError("others are writing this session")
-        for _ in range(_ATTEMPTS):
+        due = time.monotonic() + _ATTEMPTS * _SHORTEST
+        while time.monotonic() < due:
             try:
                 if key not in self._waiting and await self._changed(key, change, at=at):
                     return
@@ -176,7 +181,7 @@ class Recorder:
             known = after(held, said, told, reasoning=self._reasoning, veil=self._veil)
             return self._asking(known, said)
 
-        return await self._changed(said.key, change, at=said.at, read=read)
+        return await self._changed(said.key, change, at=said.at, read=read, lines=len(said.window))
 
     def _asking(self, session: Session, said: Said) -> Session:
         """The session with what is known of how it is asked."""
@@ -193,29 +198,37 @@ class Recorder:
         return self._scales.learned(model, estimated(said.shown, said.tools), counted) if counted else None
 
     async def _changed(
-        self, key: Key, change: Callable[[Session], Session], *, at: float, read: Reading | None = None
+        self,
+        key: Key,
+        change: Callable[[Session], Session],
+        *,
+        at: float,
+        read: Reading | None = None,
+        lines: int = 0,
     ) -> bool:
+        """Whether a session is held as it was changed, by a window of so many ``lines``."""
         session, version = await self._held(key) if read is None else read[:2]
         if not version and (forgotten := await self._store.deleted(key)):
             session = deleted(forgotten)
-        kept, moved = fitted(session, change(session), self.window, now=at)
-        if written := await self._written(key, kept, moved, version=version, at=at):
-            self.tell(key, kept)
+
+        def work() -> Kept:
+            return kept(session, change(session), self.window, now=at)
+
+        made = await apart(work, lines + len(session.entries))
+        if written := await self._written(key, made, version=version, at=at):
+            self.tell(key, made.session)
         return written
 
-    async def _written(
-        self, key: Key, kept: Session, moved: Sequence[Entry], *, version: int, at: float
-    ) -> bool:
-        blob, cold = encode(kept), [msgspec.msgpack.encode(entry) for entry in moved]
+    async def _written(self, key: Key, made: Kept, *, version: int, at: float) -> bool:
         with self._pulse.writing(key):
-            ttl = self.window.ttl
-            written = await self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
+            put = Put(made.blob, version, self.window.ttl, made.cold, at)
+            written = await self._store.write(key, put)
         if written:
-            self._store.keep(key, blob, kept)
+            self._store.keep(key, made.blob, made.session)
         return written
 
     async def _held(self, key: Key) -> tuple[Session, int]:
-        held = await self._store.read(key)
+        held = await self._store.read(key, leisure=True)
         return (self._store.session(key, held), held.version) if held else (Session(), 0)
 
     def tell(self, key: Key, session: Session) -> None:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 
 import msgspec
 
@@ -14,6 +15,7 @@ from proxy.answer.rewriting import Rewriting
 from proxy.edge.reply import Reply
 from proxy.errors import UpstreamRefused
 from proxy.flight import InFlight, Line
+from proxy.memory.apart import apart
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
@@ -62,7 +64,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     heard, context = remembered.call, context_of(who, remembered.memory, pipeline, now=time.time())
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
-    question = _question(remembered, pipeline, who, context, notes)
+    question = await _question(remembered, pipeline, who, context, notes)
     _own_up(notes, reply)
     watch.content = content = Content(
         call=call,
@@ -142,16 +144,17 @@ def _own_up(notes: chain.Notes, reply: Reply) -> None:
         reply.degraded(name)
 
 
-def _question(
+async def _question(
     remembered: Recollected, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
 ) -> Question:
     call = remembered.call
+    filtered = partial(chain.run, pipeline.filters, call.messages, context, notes)
     fields = chain.set_fields(pipeline.filters, call.fields, context, notes)
     tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
     return Question(
         headers=call.headers,
         fields=tools.offer.fields if tools else fields,
-        messages=chain.run(pipeline.filters, call.messages, context, notes),
+        messages=await apart(filtered, len(call.messages) + len(context.memory.dropped)),
         streaming=call.field("stream") is True,
         tools=tools,
     )

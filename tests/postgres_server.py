@@ -53,6 +53,11 @@ class PostgresServer:
     def url(self, schema: str = "public") -> str:
         return f"postgresql://postgres@/postgres?host={self._folder}&search_path={schema}"
 
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._folder / ".s.PGSQL.5432"
+
     async def new_schema(self) -> str:
         """The name of a schema that nobody else uses."""
         name = f"s{uuid.uuid4().hex}"

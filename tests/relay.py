@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import threading
+from pathlib import Path
 from typing import Self
 
 
 class Relay:
-    """Passes bytes on to a port of this machine; replies are ``delay`` seconds late, lost if ``silent``."""
+    """Passes bytes on to a port or a socket; replies are ``delay`` seconds late, and lost if ``silent``."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int | Path) -> None:
         self.delay = 0.0
         self.silent = False
         self._target = target
@@ -41,7 +42,7 @@ class Relay:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner, outer = await asyncio.open_connection("127.0.0.1", self._target)
+        inner, outer = await self._reached()
         try:
             await asyncio.gather(
                 self._pass_on(reader, outer, late=False), self._pass_on(inner, writer, late=True)
@@ -49,6 +50,11 @@ class Relay:
         finally:
             writer.close()
             outer.close()
+
+    async def _reached(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._target, Path):
+            return await asyncio.open_unix_connection(self._target)
+        return await asyncio.open_connection("127.0.0.1", self._target)
 
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, late: bool

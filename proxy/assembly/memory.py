@@ -42,7 +42,7 @@ from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.redaction.veil import Veil
 from proxy.memory.sealing import codec_of
 from proxy.memory.sql.elsewhere import Elsewhere
-from proxy.memory.store import Store
+from proxy.memory.store import LEISURE, Store
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.pipeline import Archiving, Memory, Target
@@ -77,19 +77,18 @@ def memory_of(
     url, window = own.sessions.get_secret_value(), _window(own)
     codec, redaction = codec_of([key.get_secret_value() for key in own.encryption]), _redaction(own)
     veil, elsewhere = Veil(redaction), _elsewhere(url)
-    opened = open_store(url, deadline=deadline, codec=_edge(codec, redaction), elsewhere=elsewhere)
-    store = Recent(Metered(Guard(opened, patience=deadline / 4), meter), rounds=_rounds(url))
-    # Work in the background waits where it must, and shuts the store off for nobody.
+    guard, behind = _guarded(url, deadline, _edge(codec, redaction), elsewhere)
+    store = Recent(Metered(guard, meter), rounds=_rounds(url))
     discretion = _discretion(settings)
-    summaries = Summaries(opened, window, _summariser(own.summaries, targets, discretion), veil)
+    summaries = Summaries(behind, window, _summariser(own.summaries, targets, discretion), veil)
     archive = _archive(own, codec, elsewhere, redaction)
     finder = finder_of(archive, own.recall, targets, discretion) if archive else None
     archiving = _archiving(own, store, archive, tenants(settings), finder, redaction=redaction)
     works: list[Work] = [summaries] if own.summaries else []
-    works += _learning(settings, opened, archiving, targets, discretion)
-    worker = Worker(opened, works, tenants(settings), tuple(_chores(opened, archiving)))
+    works += _learning(settings, behind, archiving, targets, discretion)
+    worker = Worker(behind, works, tenants(settings), tuple(_chores(behind, archiving)))
     listeners = (traces.recorded, *_listeners(own, archiving, worker))
-    pulse = Pulse(opened, patience=deadline + LATE)
+    pulse = Pulse(behind, patience=deadline + LATE)
     memory = Memory(
         store,
         Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse, veil=veil),
@@ -98,6 +97,7 @@ def memory_of(
         People((*_holdings(archiving), HeldSessions(store, file=_file(url)), KeptTurns(traces))),
         archiving,
         pulse,
+        guard,
         veil,
     )
     return memory, worker
@@ -191,10 +191,24 @@ def _file(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
 
 
+def _guarded(url: str, deadline: float, codec: Codec, elsewhere: Elsewhere | None) -> tuple[Guard, Store]:
+    """The store for calls, and for work in the background, which shuts it off for nobody.
+
+    That waits where it must, by a way of its own to the same place; within this process there is one way.
+    """
+    opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
+    leisurely = None if _is_within(url) else open_store(url, deadline=LEISURE, codec=codec)
+    return Guard(opened, deadline=deadline, leisurely=leisurely), leisurely or opened
+
+
+def _is_within(url: str) -> bool:
+    return url.partition(":")[0] in {"sqlite", "memory"}
+
+
 def _rounds(url: str) -> int:
     """After how many rounds of the loop a question to the store is on its way."""
     scheme = url.partition(":")[0]
-    if scheme in {"sqlite", "memory"}:
+    if _is_within(url):
         return 0
     # A task for whoever asks; with a pool, another for the command, and the moment in which it is written.
     return 1 if scheme.startswith("redis") and not scheme.endswith("+cluster") else 3

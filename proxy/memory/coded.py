@@ -1,11 +1,9 @@
 """A store whose bytes pass through a codec."""
 
 import asyncio
-import math
-from collections.abc import Sequence
 
 from proxy.memory.codec import Codec
-from proxy.memory.store import Held, Key, Listed, Store
+from proxy.memory.store import Held, Key, Listed, Put, Store
 
 
 class CodedStore:
@@ -20,26 +18,13 @@ class CodedStore:
         held = await self._store.read(key, leisure=leisure)
         return None if held is None else Held(self._codec.decode(key, held.blob), held.version)
 
-    async def write(  # noqa: PLR0913 - as the protocol has it
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         """Both parts, encoded."""
-        encoded = self._encoded(key, blob, *cold)
-        return await self._store.write(key, encoded[0], version=version, ttl=ttl, cold=encoded[1:], at=at)
+        return await self._store.write(key, self._encoded(key, put))
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """Both parts, encoded on a thread: they may be large."""
-        encoded = await asyncio.to_thread(self._encoded, key, blob, *cold)
-        return await self._store.replace(key, encoded[0], version=version, ttl=ttl, cold=encoded[1:])
+        return await self._store.replace(key, await asyncio.to_thread(self._encoded, key, put))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """The cold part, decoded on a thread."""
@@ -66,5 +51,6 @@ class CodedStore:
         """As the store has it."""
         await self._store.aclose()
 
-    def _encoded(self, key: Key, *blobs: bytes) -> tuple[bytes, ...]:
-        return tuple(self._codec.encode(key, blob) for blob in blobs)
+    def _encoded(self, key: Key, put: Put) -> Put:
+        blob, *cold = [self._codec.encode(key, blob) for blob in (put.blob, *put.cold)]
+        return put._replace(blob=blob, cold=cold)

@@ -2,6 +2,7 @@
 
 StoreError           the store cannot be reached, is too slow, full, read-only, closed, or none of ours
 ├── Deleted          the session was deleted meanwhile
+├── Overgrown        one turn of the session has more messages than are held
 ├── Unreadable       the store answers, with what is of no use
 └── Unread           somebody is forgotten but for sessions that cannot be read
 Unasked              no model is named that could be asked
@@ -30,6 +31,13 @@ class StoreError(Exception):
 
 class Deleted(StoreError):
     """The session was deleted after that had arrived which was to be written."""
+
+
+class Overgrown(StoreError):
+    """One turn of the session has more messages than are held, and no turn is cut."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"one turn of its session has more than {most:,} messages, and more are not held")
 
 
 class Unreadable(StoreError):

@@ -8,7 +8,7 @@ from typing import Final
 
 from proxy.memory import holder
 from proxy.memory.faults import StoreError
-from proxy.memory.store import Held, Key, Store
+from proxy.memory.store import Held, Key, Put, Store
 
 # No key's name begins like this, so that no caller sees what stands here.
 _TENANT: Final = "~leases"
@@ -38,12 +38,12 @@ async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> Async
 
 async def _taken(store: Store, own: Key, mark: bytes, ttl: float) -> bool:
     """Whether nobody had it, or one who has died."""
-    if await store.write(own, mark, version=0, ttl=ttl):
+    if await store.write(own, Put(mark, version=0, ttl=ttl)):
         return True
     held = await store.read(own)
     if held is None or not holder.has_died(held.blob):
         return False
-    return await store.write(own, mark, version=held.version, ttl=ttl)
+    return await store.write(own, Put(mark, version=held.version, ttl=ttl))
 
 
 async def _renewed(store: Store, own: Key, mark: bytes, ttl: float) -> None:
@@ -51,7 +51,7 @@ async def _renewed(store: Store, own: Key, mark: bytes, ttl: float) -> None:
         await asyncio.sleep(ttl / 4)
         with suppress(StoreError):
             if held := await _ours(store, own, mark):
-                await store.write(own, mark, version=held.version, ttl=ttl)
+                await store.write(own, Put(mark, version=held.version, ttl=ttl))
 
 
 async def _ours(store: Store, own: Key, mark: bytes) -> Held | None:

@@ -1,11 +1,10 @@
 """A store whose operations are counted: which, how they ended, and how long they took."""
 
-import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from proxy.memory.store import Held, Key, Listed, Store
+from proxy.memory.store import Held, Key, Listed, Put, Store
 
 T = TypeVar("T")
 
@@ -33,25 +32,14 @@ class Metered:
             self._meter("read", outcome, time.perf_counter() - began)
         return held
 
-    async def write(  # noqa: PLR0913 - one step
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         """As the store does."""
-        write = self._store.write(key, blob, version=version, ttl=ttl, cold=cold, at=at)
+        write = self._store.write(key, put)
         return await self._metered("write", write, lost=False)
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """As the store does."""
-        replace = self._store.replace(key, blob, version=version, ttl=ttl, cold=cold)
+        replace = self._store.replace(key, put)
         return await self._metered("replace", replace, lost=False)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:

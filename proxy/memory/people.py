@@ -18,7 +18,7 @@ from proxy.memory.session.cold import all_of
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.sql import wal
-from proxy.memory.store import UNRENEWED, Key, Store
+from proxy.memory.store import UNRENEWED, Key, Put, Store
 
 _AT_ONCE: Final = 100
 _ATTEMPTS: Final = 10
@@ -175,7 +175,7 @@ class HeldSessions:
             left, cold = _without(session, entries, person.person)
             moved = [msgspec.msgpack.encode(entry) for entry in cold]
             version = held.version
-            if await self._store.replace(key, encode(left), version=version, ttl=UNRENEWED, cold=moved):
+            if await self._store.replace(key, Put(encode(left), version=version, ttl=UNRENEWED, cold=moved)):
                 return True
         raise StoreError("others are writing this session")
 

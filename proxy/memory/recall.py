@@ -1,16 +1,18 @@
 """What a turn gets to know of its session: one read, and values that no longer change."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from filters.base import Snapshot
 from filters.message import Message, epoch_seconds
+from proxy.memory.apart import apart
 from proxy.memory.facts.telling import epoch
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.reconcile import marked, missing
 from proxy.memory.redaction.veil import BARE, Veil, Veiled
+from proxy.memory.replay.belated import righted
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
 from proxy.memory.replay.parting import parted, without
@@ -90,13 +92,12 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
         return Known(snapshot, window, epoch(session, session.life, injecting=wanted.injecting))
     veiled = read.veiled or Veiled(window)
     window, results = veiled.window, parted(replay)
-    given = veiled.at(zip(results.lines, results.places, strict=True))
+    given = veiled.at(replay)
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
+    window, replay = righted(window, replay)
     silent = onesided(replay, window) if wanted.restoring else Onesided()
-    if silent.lines:
-        given |= veiled.at(zip(replay.spoken, replay.places, strict=True))
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
     former = _former(session, replay, behind) if wanted.injecting else ()
     lost = missing(session, window, replay, behind=behind, also=also, given=given)
@@ -149,27 +150,38 @@ async def recalled(  # noqa: PLR0913 - what is asked for, and by whom
     store is asked that has to be waited for, the window is laid beside what was written last: nearly always
     that is what comes.
     """
-    beside_it = partial(laid, window=window, attempt=attempt, veil=veil)
+    told = partial(_told, window=window, wanted=wanted, attempt=attempt, veil=veil)
     last = store.last(key) if store.rounds else None
     if last is None:
-        read = _read(store, key, await store.read(key), beside_it)
-        return read, known(read, window, wanted)
+        return await told(*_session(store, key, await store.read(key)))
     asked = asyncio.create_task(store.read(key))
     try:
         for _ in range(store.rounds):
             await asyncio.sleep(0)
-        guess = beside_it(last.session)
-        likely = known(guess, window, wanted)
+        guess, likely = await told(last.session, 0)
         held = await asked
     finally:
         asked.cancel()
     if held is not None and held.blob == last.blob:
         return guess._replace(version=held.version), likely
-    read = _read(store, key, held, beside_it)
-    return read, known(read, window, wanted)
+    return await told(*_session(store, key, held))
 
 
-def _read(store: Recent, key: Key, held: Held | None, beside_it: Callable[..., Reading]) -> Reading:
-    if held is None:
-        return beside_it(Session())
-    return beside_it(store.session(key, held), version=held.version)
+def _session(store: Recent, key: Key, held: Held | None) -> tuple[Session, int]:
+    return (Session(), 0) if held is None else (store.session(key, held), held.version)
+
+
+async def _told(  # noqa: PLR0913 - what is laid beside what, and what for
+    session: Session,
+    version: int,
+    *,
+    window: Sequence[Message],
+    wanted: Wanted,
+    attempt: Attempt,
+    veil: Veil,
+) -> tuple[Reading, Known]:
+    def work() -> tuple[Reading, Known]:
+        read = laid(session, window, version, attempt, veil)
+        return read, known(read, window, wanted)
+
+    return await apart(work, len(session.entries) + len(window))

@@ -1,11 +1,10 @@
 """Sessions that this process wrote last, as values beside their bytes: equal bytes need not be decoded."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from proxy.memory.session.session import Session, decode
-from proxy.memory.store import Held, Key, Listed, Store
+from proxy.memory.store import Held, Key, Listed, Put, Store
 
 _MOST: Final = 32
 _LASTING: Final = 60.0
@@ -56,12 +55,10 @@ class Recent:
         if self._bell is None:
             self._bell = loop.call_later(self._lasting, self._sweep)
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """As the store does; what is known of the session goes."""
         self._written.pop(key, None)
-        return await self._store.replace(key, blob, version=version, ttl=ttl, cold=cold)
+        return await self._store.replace(key, put)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the store does."""

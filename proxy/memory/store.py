@@ -48,11 +48,25 @@ LEISURE: Final = 5.0
 """Seconds that ``replace``, ``cold``, ``delete`` and ``list`` may take: no call waits for them."""
 
 
+class Put(NamedTuple):
+    """What a write brings.
+
+    ``version`` is the one that was read, 0 for a session that is not there yet. The session expires ``ttl``
+    seconds later; ``UNRENEWED`` leaves that as it is. ``at`` is when what is written arrived, in seconds
+    since 1970; ``replace`` does not ask for it.
+    """
+
+    blob: bytes
+    version: int
+    ttl: float
+    cold: Sequence[bytes] = ()
+    at: float = math.inf
+
+
 class Store(Protocol):
     """Sessions by key. Every method may raise StoreError, and none waits longer than its driver's time-out.
 
-    Any text but an empty one is an id. A session expires ``ttl`` seconds after its last write; one that is
-    ``UNRENEWED`` leaves that as it is. What has expired, or belongs to another tenant, is not there. Whoever
+    Any text but an empty one is an id. What has expired, or belongs to another tenant, is not there. Whoever
     stops waiting for a write, a time-out of his own included, does not stop it.
     """
 
@@ -63,30 +77,18 @@ class Store(Protocol):
         """
         ...
 
-    async def write(  # noqa: PLR0913 - one step
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         """Replaces the hot part and appends to the cold part, both or neither, and renews the expiry.
 
-        ``version`` is the one that was read, 0 for a session that is not there yet. False, and nothing is
-        changed, where somebody else has written since, or the session has expired. True once it is durable;
-        who reads in the same process sees it before.
+        False, and nothing is changed, where somebody else has written since ``put.version`` was read, or the
+        session has expired. True once it is durable; who reads in the same process sees it before.
 
-        ``at`` is when what is written arrived, in seconds since 1970: raises Deleted, and nothing is changed,
-        where the session was deleted since, whether or not there is a new one by now.
+        Raises Deleted, and nothing is changed, where the session was deleted after ``put.at``, whether or not
+        there is a new one by now.
         """
         ...
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """As ``write``, but for the cold part, which is replaced as well: all in one step, or nothing.
 
         For what no call waits for.

@@ -3,12 +3,12 @@
 import math
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
 from proxy.memory.faults import Deleted
-from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Held, Key, Listed, Store
+from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Held, Key, Listed, Put, Store
 
 _SWEEP_EVERY = 60.0
 
@@ -40,34 +40,23 @@ class VolatileStore:
         kept = self._kept(key)
         return kept.held if kept else None
 
-    async def write(  # noqa: PLR0913 - as the protocol has it
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         """As the protocol has it, and what has expired goes, now and then."""
         self._sweep()
-        if at <= self._deleted.get(key, -math.inf) <= time.time() + APART:
+        if put.at <= self._deleted.get(key, -math.inf) <= time.time() + APART:
             raise Deleted("the session was deleted")
         kept = self._kept(key)
-        if version != (kept.held.version if kept else 0):
+        if put.version != (kept.held.version if kept else 0):
             return False
-        self._keep(key, blob, ttl, (*(kept.cold if kept else ()), *cold))
+        self._keep(key, put, (*(kept.cold if kept else ()), *put.cold))
         return True
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """As the protocol has it."""
         kept = self._kept(key)
-        if version != (kept.held.version if kept else 0):
+        if put.version != (kept.held.version if kept else 0):
             return False
-        self._keep(key, blob, ttl, tuple(cold))
+        self._keep(key, put, tuple(put.cold))
         return True
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
@@ -99,10 +88,10 @@ class VolatileStore:
         self._sessions.clear()
         self._deleted.clear()
 
-    def _keep(self, key: Key, blob: bytes, ttl: float, cold: tuple[bytes, ...]) -> None:
+    def _keep(self, key: Key, put: Put, cold: tuple[bytes, ...]) -> None:
         now, kept = time.time(), self._sessions.get(key)
-        expires = kept.expires if kept and ttl == UNRENEWED else now + ttl
-        self._sessions[key] = _Kept(Held(bytes(blob), secrets.randbits(53) + 1), now, expires, cold)
+        expires = kept.expires if kept and put.ttl == UNRENEWED else now + put.ttl
+        self._sessions[key] = _Kept(Held(bytes(put.blob), secrets.randbits(53) + 1), now, expires, cold)
 
     def _kept(self, key: Key) -> _Kept | None:
         kept = self._sessions.get(key)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.store import UNRENEWED, Key
+from proxy.memory.store import UNRENEWED, Key, Put
 from proxy.page import archived
 from proxy.page.archived import key_of
 from proxy.page.hearing import HeardLine, is_as_shown, lines, reworded
@@ -117,7 +117,7 @@ async def _edited(room: Room) -> Response:
     if not _says_something(text, line):
         return await _edit(room, key, line, wordless=True)
     changed = reworded(session, line.position, text)
-    if not await room.memory.store.write(key, encode(changed), version=version, ttl=UNRENEWED):
+    if not await room.memory.store.write(key, Put(encode(changed), version=version, ttl=UNRENEWED)):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
     room.memory.recorder.tell(key, changed)
     room.server.traces.forget(key.tenant, session=key.session)

@@ -17,7 +17,7 @@ from proxy.memory.contents import contents, summaries
 from proxy.memory.remainder import remainder
 from proxy.memory.session.cold import cold_part
 from proxy.memory.session.session import Entry, Session, decode, encode, ordered
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from proxy.memory.summaries.compaction import fitted
 from proxy.pipeline import Memory
 from proxy.rest.carried import OWN, carried, given, identified, known, named
@@ -117,7 +117,7 @@ async def _add(memory: Memory, key: Key, session: Session) -> bool:
     """Whether the session is held now; not where there is one already."""
     kept, cold = await _fitted(memory, session)
     ttl = memory.recorder.window.ttl
-    if not await memory.store.write(key, encode(kept), version=0, ttl=ttl, cold=cold):
+    if not await memory.store.write(key, Put(encode(kept), version=0, ttl=ttl, cold=cold)):
         return False
     memory.recorder.tell(key, kept)
     return True
@@ -129,7 +129,7 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
     for _ in range(_ATTEMPTS):
         held = await memory.store.read(key, leisure=True)
         version = held.version if held else 0
-        if await memory.store.replace(key, blob, version=version, ttl=ttl, cold=cold):
+        if await memory.store.replace(key, Put(blob, version=version, ttl=ttl, cold=cold)):
             memory.recorder.tell(key, kept)
             return
     raise Conflict("Others are writing this session; try again.")

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.errors import Conflict, NotFound, RequestError, TooLarge
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.store import UNRENEWED, Key
+from proxy.memory.store import UNRENEWED, Key, Put
 
 State = dict[str, Any]
 
@@ -56,7 +56,7 @@ async def _changed(request: Request, change: Callable[[State], State]) -> Respon
         session = decode(held.blob)
         state = _bounded(memory.veil.redaction.value(change(session.state)))
         blob = encode(_with(session, state))
-        if await memory.store.write(key, blob, version=held.version, ttl=UNRENEWED):
+        if await memory.store.write(key, Put(blob, version=held.version, ttl=UNRENEWED)):
             return rest.answer(state)
     raise Conflict("Others are writing this session; try again.")
 

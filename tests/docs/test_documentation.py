@@ -26,6 +26,7 @@ LANGUAGES = {"sh", "python", "yaml", "json", "toml", "text", "diff"}
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 MADE = {"docs/filters.md", "docs/configuration.md", "docs/metrics.md"}
 SECRET = "webhook-secret"
+KEY = "choose-a-long-secret"
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=named)
 
@@ -74,16 +75,20 @@ def test_a_piece_of_python_is_python(block: Block) -> None:
 
 
 @pytest.fixture
-def place(serve: Callable[..., ProxyServer], tmp_path: Path) -> tuple[Place, ProxyServer]:
+def place(serve: Callable[..., ProxyServer], tmp_path: Path, page: Path) -> tuple[Place, ProxyServer]:
+    """The server is as ``make run`` starts it; before engines, with the key that their pages set."""
     folder = tmp_path / "place"
     folder.mkdir()
+    of_engine = page.parent.name == "engines"
     server = serve(
         AGORA,
         UPSTREAM_BASE_URL="practice:",
         MEMORY_URL=f"sqlite:{folder / 'turnkeeper.db'}",
         AGORA_WEBHOOK_SECRET=SECRET,
+        TURNKEEPER_KEYS=f"engine:{KEY}" if of_engine else "",
     )
-    return Place(folder, server.root, {"AGORA_WEBHOOK_SECRET": SECRET}), server
+    server.client.headers["Authorization"] = f"Bearer {KEY}"
+    return Place(folder, server.root, {} if of_engine else {"AGORA_WEBHOOK_SECRET": SECRET}), server
 
 
 RUN = [

@@ -17,7 +17,7 @@ import pytest
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from proxy.traces.graves import Graves
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
@@ -98,7 +98,7 @@ def fill(proxy: ProxyServer, numbers: range) -> None:
 
     async def filled() -> None:
         keys = (Key("default", f"m{i:05d}") for i in numbers)
-        await asyncio.gather(*(memory.store.write(key, blob, version=0, ttl=3600) for key in keys))
+        await asyncio.gather(*(memory.store.write(key, Put(blob, version=0, ttl=3600)) for key in keys))
 
     proxy.run(filled())
 

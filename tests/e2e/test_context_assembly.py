@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.archive import Chunk
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
 from tests.remembering import settle
@@ -105,5 +105,5 @@ def test_what_is_known_and_what_was_said_outlive_the_talk(proxy: ProxyServer, up
 async def _expire(store: Any) -> None:
     key = Key("default", "s1")
     held = await store.read(key)
-    await store.write(key, held.blob, version=held.version, ttl=0.01)
+    await store.write(key, Put(held.blob, version=held.version, ttl=0.01))
     await asyncio.sleep(0.05)

@@ -12,7 +12,7 @@ import pytest
 from proxy.background import setbacks
 from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import decode
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from tests.fake_upstream import FakeUpstream, Received, answer, completion
 from tests.proxy_server import ProxyServer
 from tests.scripted_model import calls, fact, is_extraction, lines, model, says
@@ -359,7 +359,7 @@ def test_after_its_session_a_talk_is_told_from_the_archive(serve: Serve, upstrea
 async def _expire(store: Any) -> None:
     key = Key("default", "s1")
     held = await store.read(key)
-    await store.write(key, held.blob, version=held.version, ttl=0.01)
+    await store.write(key, Put(held.blob, version=held.version, ttl=0.01))
     await asyncio.sleep(0.05)
 
 

@@ -327,6 +327,40 @@ def test_a_redis_that_was_never_there(
     tried(f"redis from the start: {failure}", GOES_ON)
 
 
+@pytest.fixture(params=["redis", "postgresql"])
+def distant(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Relay]]:
+    """A server that is 80 ms away for as long as its relay says so, and its address."""
+    with contextlib.ExitStack() as exits:
+        if request.param == "redis":
+            server = exits.enter_context(contextlib.closing(RedisServer(tmp_path)))
+            relay = exits.enter_context(Relay(server.port))
+            url = f"redis://{LOOPBACK}:{relay.port}"
+        else:
+            postgres: PostgresServer = request.getfixturevalue("postgres")
+            schema = asyncio.run(postgres.new_schema())
+            relay = exits.enter_context(Relay(postgres.socket))
+            url = f"postgresql://postgres@{LOOPBACK}:{relay.port}/postgres?search_path={schema}"
+        relay.delay = 0.08
+        yield url, relay
+
+
+def test_a_place_that_is_always_slow_is_written_and_no_call_waits_for_it(
+    distant: tuple[str, Relay], serve: Serve, upstream: FakeUpstream, tried: Tried, request: Any
+) -> None:
+    url, relay = distant
+    proxy = serve(CONFIG, MEMORY_URL=url)
+    for n in TURNS:
+        assert degraded(quickly(proxy, user(f"Question {n}.", n)))
+    until(lambda: once_each(proxy, TURNS))
+    assert status(proxy.client) == DEGRADED
+    assert degraded(quickly(proxy, user("Question 4.", 4)))
+    relay.delay = 0
+    until(lambda: status(proxy.client) == READY and once_each(proxy, range(1, 5)))
+    asked = remembering_again(proxy, 5)
+    assert len(upstream.last.json["messages"]) == 2 * asked - 1
+    tried(f"{request.node.callspec.params['distant']} 80 ms away", GOES_ON)
+
+
 def test_a_redis_killed_amid_a_streamed_answer_costs_that_answer_nothing(
     serve: Serve, upstream: FakeUpstream, tmp_path: Path, tried: Tried
 ) -> None:

@@ -109,7 +109,7 @@ async def reopen(request: pytest.FixtureRequest, driver: str) -> AsyncIterator[O
     def open_again() -> Store:
         sealed = driver in SEALED
         store = open_store(url, deadline=1.0, codec=Encryption([bytes(32)]) if sealed else Plain())
-        opened.append(Guard(store, patience=1.0) if sealed else store)
+        opened.append(Guard(store, deadline=4.0) if sealed else store)
         return opened[-1]
 
     yield open_again

@@ -18,7 +18,7 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.owner import Owner
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.sqlite import SqliteStore
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Put, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ async def process(path: Path) -> AsyncIterator[tuple[Store, Archive, Elsewhere]]
 
 async def put(store: Store, key: Key, blob: bytes) -> None:
     held = await store.read(key)
-    assert await store.write(key, blob, version=held.version if held else 0, ttl=60)
+    assert await store.write(key, Put(blob, version=held.version if held else 0, ttl=60))
 
 
 async def test_a_session_that_nobody_else_can_have_written_is_not_read_again(tmp_path: Path):

@@ -14,7 +14,7 @@ from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
 from proxy.memory.people import HeldSessions, People
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Put, Store
 from proxy.memory.volatile import VolatileStore
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ class Contended:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def replace(self, *_: object, **__: object) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         return False
 
 
@@ -88,7 +88,7 @@ def said(text: str, user: str) -> Entry:
 
 
 async def put(store: Store, name: str, blob: bytes) -> None:
-    assert await store.write(Key("acme", name), blob, version=0, ttl=60)
+    assert await store.write(Key("acme", name), Put(blob, version=0, ttl=60))
 
 
 async def names(store: Store) -> list[str]:
@@ -124,7 +124,7 @@ async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
 async def test_who_is_forgotten_keeps_no_session_of_another_for_longer() -> None:
     store = memory()
     session = Session(user="ann", entries=(said("4711", "bob"), said("Hello.", "ann")))
-    await store.write(Key("acme", "a"), encode(session), version=0, ttl=0.5)
+    await store.write(Key("acme", "a"), Put(encode(session), version=0, ttl=0.5))
     assert await HeldSessions(store).forget(BOB, at=0) == {"sessions": 1}
     assert await names(store) == ["a"]
     await asyncio.sleep(0.6)

@@ -5,14 +5,20 @@ import time
 
 import pytest
 
+from proxy.memory import guard as guarding
 from proxy.memory.faults import StoreError
 from proxy.memory.guard import Guard
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 
 pytestmark = pytest.mark.anyio
 
 KEY = Key("t", "s")
 PATIENCE = 0.04
+SLOW = (
+    "Memory takes longer than memory.deadline (160 ms):"
+    " turns are written, and no call knows what was said before"
+)
+IN_TIME = "Memory answers within memory.deadline again"
 
 
 class Moody:
@@ -20,6 +26,7 @@ class Moody:
 
     def __init__(self) -> None:
         self.delay = 0.0
+        self.fails = True
         self.refuses = False
         self.asked: list[str] = []
         self.closed = False
@@ -28,20 +35,24 @@ class Moody:
         self.asked.append(what)
         if self.delay:
             await asyncio.sleep(self.delay)
-            raise StoreError("too slow")
+            if self.fails:
+                raise StoreError("too slow")
         if self.refuses:
             raise StoreError("refused")
 
     async def read(self, key, *, leisure=False):
         await self._answer("read")
 
-    async def write(self, key, blob, *, version, ttl, cold=(), at=0.0):
+    async def write(self, key, put):
         await self._answer("write")
         return True
 
-    async def replace(self, key, blob, *, version, ttl, cold):
+    async def replace(self, key, put):
         await self._answer("replace")
         return True
+
+    async def deleted(self, key):
+        await self._answer("deleted")
 
     async def cold(self, key, *, start=0, limit=1000):
         await self._answer("cold")
@@ -69,19 +80,19 @@ async def store():
 
 @pytest.fixture
 async def guard(store: Moody):
-    guard = Guard(store, patience=PATIENCE)
+    guard = Guard(store, deadline=4 * PATIENCE)
     yield guard
     await guard.aclose()
 
 
 def write(store):
-    return store.write(KEY, b"", version=0, ttl=1)
+    return store.write(KEY, Put(b"", version=0, ttl=1))
 
 
 CALLS = {
     "read": lambda store: store.read(KEY),
     "write": write,
-    "replace": lambda store: store.replace(KEY, b"", version=0, ttl=1, cold=[b"x"]),
+    "replace": lambda store: store.replace(KEY, Put(b"", version=0, ttl=1, cold=[b"x"])),
     "delete": lambda store: store.delete(KEY),
     "cold": lambda store: store.cold(KEY),
     "list": lambda store: store.list("t"),
@@ -200,3 +211,87 @@ async def test_a_caller_who_leaves_says_nothing_of_the_store(store: Moody, guard
         await asked
     store.delay = 0
     await guard.read(KEY)
+
+
+@pytest.fixture
+async def leisurely():
+    return Moody()
+
+
+@pytest.fixture
+async def distant(store: Moody, leisurely: Moody):
+    """A store that does not answer in time, and has just been shut off; there is another way to it."""
+    store.delay = 2 * PATIENCE
+    guard = Guard(store, deadline=4 * PATIENCE, leisurely=leisurely)
+    await failing(guard.read(KEY))
+    yield guard
+    await guard.aclose()
+
+
+async def asked(leisurely: Moody) -> None:
+    while not leisurely.asked:  # noqa: ASYNC110 - nobody rings a bell
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("call", ["write", "replace", "deleted", "delete", "cold", "list"])
+async def test_what_no_call_waits_for_goes_on_at_leisure(distant: Guard, leisurely: Moody, call: str):
+    await asked(leisurely)
+    await (CALLS | {"deleted": lambda store: store.deleted(KEY)})[call](distant)
+    assert leisurely.asked == ["ping", call]
+    assert distant.shut
+
+
+async def test_a_call_asks_no_store_that_answers_too_late(distant: Guard, leisurely: Moody):
+    await asked(leisurely)
+    assert await failing(distant.read(KEY)) < PATIENCE
+    await distant.read(KEY, leisure=True)
+    assert leisurely.asked == ["ping", "read"]
+
+
+async def test_a_store_that_does_not_even_answer_at_leisure_is_not_written(store: Moody, leisurely: Moody):
+    store.delay, leisurely.refuses = 2 * PATIENCE, True
+    guard = Guard(store, deadline=4 * PATIENCE, leisurely=leisurely)
+    await failing(guard.read(KEY))
+    await asked(leisurely)
+    await failing(write(guard))
+    assert leisurely.asked == ["ping"]
+    await guard.aclose()
+    assert leisurely.closed
+
+
+async def test_the_way_at_leisure_is_left_once_the_store_answers_in_time(
+    distant: Guard, store: Moody, leisurely: Moody
+):
+    await asked(leisurely)
+    store.delay = 0
+    while distant.shut:  # noqa: ASYNC110 - nobody rings a bell
+        await asyncio.sleep(0.01)
+    await write(distant)
+    assert leisurely.asked == ["ping"]
+    assert store.asked[-1] == "write"
+
+
+async def test_an_answer_later_than_the_deadline_opens_nothing(store: Moody, guard: Guard):
+    store.delay = 2 * PATIENCE
+    await failing(guard.read(KEY))
+    store.fails, store.delay = False, 5 * PATIENCE
+    await asyncio.sleep(8 * PATIENCE)
+    assert guard.shut
+
+
+async def test_the_log_says_once_that_memory_is_slow_and_once_that_it_is_not(
+    store: Moody, leisurely: Moody, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(guarding, "_TOLD_AFTER", -1.0)
+    monkeypatch.setattr(guarding, "_LONGEST", PATIENCE)
+    store.delay = 2 * PATIENCE
+    guard = Guard(store, deadline=4 * PATIENCE, leisurely=leisurely)
+    await failing(guard.read(KEY))
+    while len(leisurely.asked) < 3:  # noqa: ASYNC110 - nobody rings a bell
+        await asyncio.sleep(0.01)
+    assert [record.message for record in caplog.records] == [SLOW]
+    store.delay = 0
+    while guard.shut:  # noqa: ASYNC110 - nobody rings a bell
+        await asyncio.sleep(0.01)
+    assert [record.message for record in caplog.records] == [SLOW, IN_TIME]
+    await guard.aclose()

@@ -16,7 +16,7 @@ from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.sql.sqlite import SqliteStore
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from proxy.memory.volatile import VolatileStore
 
 KEY = Key("acme", "call-1")
@@ -76,7 +76,7 @@ def test_opening_touches_nothing(tmp_path: Path):
 @pytest.mark.parametrize("name", ["a b.db", "100%.db", "what?mode=memory.db", "a#b.db", "é.db"])
 async def test_a_path_is_taken_as_it_is_written(tmp_path: Path, name: str):
     store = opened(f"sqlite:{tmp_path}/{name}")
-    assert await store.write(KEY, b"1", version=0, ttl=60)
+    assert await store.write(KEY, Put(b"1", version=0, ttl=60))
     assert (tmp_path / name).stat().st_size > 0
     await store.aclose()
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -113,7 +113,7 @@ def test_installed_packages_add_drivers_and_replace_none(monkeypatch: pytest.Mon
 async def test_what_a_store_keeps_is_encoded_in_both_parts():
     inner = VolatileStore()
     store = CodedStore(inner, Encryption([bytes(32)]))
-    assert await store.write(KEY, b"hot", version=0, ttl=60, cold=[b"cold"])
+    assert await store.write(KEY, Put(b"hot", version=0, ttl=60, cold=[b"cold"]))
     kept = await inner.read(KEY)
     assert kept is not None
     assert kept.blob.startswith(ENCRYPTED)
@@ -122,7 +122,7 @@ async def test_what_a_store_keeps_is_encoded_in_both_parts():
     assert held == kept._replace(blob=b"hot")
     assert await store.cold(KEY) == [b"cold"]
     moved = Key("acme", "call-2")
-    await inner.write(moved, kept.blob, version=0, ttl=60)
+    await inner.write(moved, Put(kept.blob, version=0, ttl=60))
     with pytest.raises(StoreError, match="another session"):
         await store.read(moved)
 
@@ -130,7 +130,7 @@ async def test_what_a_store_keeps_is_encoded_in_both_parts():
 @pytest.mark.anyio
 async def test_a_dictionary_forgets_what_has_expired(monkeypatch: pytest.MonkeyPatch):
     store = VolatileStore()
-    await store.write(KEY, b"1", version=0, ttl=-1)
+    await store.write(KEY, Put(b"1", version=0, ttl=-1))
     store._swept -= 3600
-    await store.write(Key("acme", "call-2"), b"1", version=0, ttl=60)
+    await store.write(Key("acme", "call-2"), Put(b"1", version=0, ttl=60))
     assert [key.session for key in store._sessions] == ["call-2"]

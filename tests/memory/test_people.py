@@ -12,7 +12,7 @@ from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
 from proxy.memory.people import HeldSessions, People
 from proxy.memory.session.session import Entry, Session, encode
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
@@ -55,7 +55,7 @@ async def test_a_place_that_cannot_be_scrubbed_holds_up_no_other(tmp_path: Path,
     path = tmp_path / "s.db"
     store = open_store(f"sqlite:{path}", deadline=1, codec=Plain())
     words = Entry(role="user", turn=0, content="My scarecrow is called Ferdinand.")
-    await store.write(KEY, encode(Session(entries=(words,), user="ann")), version=0, ttl=60)
+    await store.write(KEY, Put(encode(Session(entries=(words,), user="ann")), version=0, ttl=60))
     people = People((Unscrubbed(), HeldSessions(store, file=path)))
     with pytest.raises(StoreError, match="too slow"):
         await (people.forget_session("acme", "call") if session else people.forget(ANN))

@@ -14,7 +14,7 @@ from proxy.memory.recall import known, laid, recalled
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.store import Held, Key, Store
+from proxy.memory.store import Held, Key, Put, Store
 from tests.memory.call import asked, reconcile
 
 KEY = Key("default", "s1")
@@ -63,7 +63,7 @@ def grown(words: list[str]) -> Session:
 async def written(store: Recent, session: Session) -> None:
     held = await store.read(KEY)
     blob = encode(session)
-    assert await store.write(KEY, blob, version=held.version if held else 0, ttl=60)
+    assert await store.write(KEY, Put(blob, version=held.version if held else 0, ttl=60))
     store.keep(KEY, blob, session)
 
 
@@ -148,7 +148,7 @@ def test_what_was_written_leaves_with_its_session(way: str):
         if way == "delete":
             await store.delete(KEY)
         elif way == "replace":
-            await store.replace(KEY, held.blob, version=held.version, ttl=60, cold=())
+            await store.replace(KEY, Put(held.blob, version=held.version, ttl=60, cold=()))
         else:
             await store.aclose()
         assert store.last(KEY) is None

@@ -21,7 +21,7 @@ from proxy.memory.archive.archive import Fact
 from proxy.memory.owner import Owner
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import decode, encode
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from proxy.page.examples import TITLES, example
 from tests.fake_upstream import CLOSE, DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.memory.mem0_library import installed
@@ -500,7 +500,7 @@ def summarised(proxy: ProxyServer) -> None:
         text="They <b>talked</b>.", life=0, turn=session.entries[3].turn, messages=4, model="m-1"
     )
     blob = encode(msgspec.structs.replace(session, summaries=(summary,)))
-    assert proxy.run(store.write(key, blob, version=held.version, ttl=60.0))
+    assert proxy.run(store.write(key, Put(blob, version=held.version, ttl=60.0)))
 
 
 def test_a_conversation_tells_what_a_summary_stands_for(open_proxy: ProxyServer, visit: Visit):

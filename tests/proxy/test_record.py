@@ -15,7 +15,7 @@ from proxy.memory.pulse import Pulse
 from proxy.memory.recall import laid
 from proxy.memory.recent import Recent
 from proxy.memory.session.session import Session, decode
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said
@@ -35,17 +35,17 @@ class Sick:
     def __init__(self, store: Store, failures: int) -> None:
         self.store, self.failures = store, failures
 
-    async def read(self, key: Key) -> Any:
-        return await self.store.read(key)
+    async def read(self, key: Key, *, leisure: bool = False) -> Any:
+        return await self.store.read(key, leisure=leisure)
 
     async def deleted(self, key: Key) -> float | None:
         return await self.store.deleted(key)
 
-    async def write(self, *given: Any, **named: Any) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         if self.failures:
             self.failures -= 1
             raise StoreError("full")
-        return await self.store.write(*given, **named)
+        return await self.store.write(key, put)
 
 
 async def texts(store: Store, key: Key = KEY) -> list[Any]:
@@ -96,9 +96,9 @@ class Slow:
     async def deleted(self, key: Key) -> float | None:
         return await self.store.deleted(key)
 
-    async def write(self, *given: Any, **named: Any) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         await self.open.wait()
-        return await self.store.write(*given, **named)
+        return await self.store.write(key, put)
 
 
 def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
@@ -161,7 +161,7 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
 def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> tuple[list[Any], int]:
         store = memory()
-        await store.write(KEY, b"no session", version=0, ttl=60)
+        await store.write(KEY, Put(b"no session", version=0, ttl=60))
         recorder = Recorder(Recent(store), Window())
         other = Key("default", "s2")
         for key in (KEY, other):
@@ -244,10 +244,10 @@ class Away(Sick):
         super().__init__(store, failures=10**6)
         self.sealed = sealed
 
-    async def read(self, key: Key) -> Any:
+    async def read(self, key: Key, *, leisure: bool = False) -> Any:
         if key in self.sealed:
             raise Unreadable("its key is lost")
-        return await super().read(key)
+        return await super().read(key, leisure=leisure)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -18,6 +18,6 @@ class Listen(Part):
     max_body: Size = 16_000_000
     """The largest request that is read."""
     max_messages: Annotated[Whole, Field(ge=1)] = 10_000
-    """How many messages a request may have. Others wait while they are looked through."""
+    """How many messages a request may have."""
     grace: Duration = 6.0
     """How long calls may last after SIGTERM; writing memory may take 3 s more."""

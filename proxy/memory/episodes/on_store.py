@@ -13,7 +13,7 @@ import msgspec
 
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.faults import StoreError, Unreadable
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Put, Store
 
 MOST: Final = 1000
 """How many episodes of one agent are kept; the oldest go first."""
@@ -108,7 +108,7 @@ class StoredEpisodes:
         lasting = max([hot.latest, *(one.expires for one in hot.kept)]) - now
         write = self._store.replace if anew else self._store.write
         packed = await asyncio.to_thread(_packed, moving) if moving else []
-        return await write(place, msgspec.msgpack.encode(hot), version=version, ttl=lasting, cold=packed)
+        return await write(place, Put(msgspec.msgpack.encode(hot), version=version, ttl=lasting, cold=packed))
 
     async def _hot(self, agent: Key, *, leisure: bool) -> tuple[_Hot, int]:
         held = await self._store.read(_place(agent), leisure=leisure)

@@ -9,19 +9,21 @@ from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 
-_SHUT: Final = 1.0
+_GIVEN_UP: Final = 1.0
+_TROUBLE: Final = 2
 
 
 class Acquaintance:
     """Asks for facts on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
 
-    Where facts come too late they are not asked for, for a second.
+    A look that came too late goes on for up to a second, and nobody asks for its person meanwhile: there may
+    be much to tell of one. Where two are late it is the place that is slow, and nobody asks for anybody.
     """
 
     def __init__(self, knowledge: Knowledge, *, deadline: float) -> None:
         self._knowledge = knowledge
         self._deadline = deadline
-        self._shut_until = 0.0
+        self._late: dict[asyncio.Task[list[Fact]], Owner] = {}
 
     def at_once(self, person: Owner) -> Sequence[Fact] | None:
         """What is known where nobody has to wait for it: in an embedded file; else ``None``."""
@@ -32,12 +34,27 @@ class Acquaintance:
 
     async def of(self, person: Owner) -> Sequence[Fact]:
         """What is known of a person, the oldest first. Raises StoreError."""
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._shut_until:
+        if len(self._late) >= _TROUBLE or person in self._late.values():
             raise StoreError("facts did not come in time a moment ago")
+        look = asyncio.create_task(self._knowledge.of(person))
         try:
-            async with asyncio.timeout(self._deadline):
-                return await self._knowledge.of(person)
-        except TimeoutError:
-            self._shut_until = loop.time() + _SHUT
-            raise StoreError("facts come too late") from None
+            await asyncio.wait({look}, timeout=self._deadline)
+        except asyncio.CancelledError:
+            look.cancel()
+            raise
+        if look.done():
+            return look.result()
+        self._outlived(look, person)
+        raise StoreError("facts come too late")
+
+    def _outlived(self, look: asyncio.Task[list[Fact]], person: Owner) -> None:
+        self._late[look] = person
+        bell = asyncio.get_running_loop().call_later(_GIVEN_UP - self._deadline, look.cancel)
+
+        def ended(_: asyncio.Task[list[Fact]]) -> None:
+            bell.cancel()
+            del self._late[look]
+            if not look.cancelled():
+                look.exception()  # the caller has left: whoever asks next hears of it himself
+
+        look.add_done_callback(ended)

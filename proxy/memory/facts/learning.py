@@ -17,7 +17,7 @@ from proxy.memory.session.cold import all_of
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Entry, Session, anew, decode, encode
 from proxy.memory.session.speaker import speaker
-from proxy.memory.store import UNRENEWED, Key, Store
+from proxy.memory.store import UNRENEWED, Key, Put, Store
 
 MANY: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""
@@ -148,7 +148,7 @@ class Learning:
             if held is None or anew(session := decode(held.blob), former) or session.learnt >= reach:
                 return
             blob = encode(msgspec.structs.replace(session, learnt=reach))
-            if await self._store.write(key, blob, version=held.version, ttl=UNRENEWED):
+            if await self._store.write(key, Put(blob, version=held.version, ttl=UNRENEWED)):
                 return
 
 

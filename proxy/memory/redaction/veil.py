@@ -1,6 +1,6 @@
 """A client's window as memory may see it, and the way back to the client's own words."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -10,6 +10,7 @@ from filters.covered import Covered, covered
 from filters.message import Message
 from proxy.memory.redaction.halves import Halves
 from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.replay.replay import Replay
 from proxy.memory.session.session import Session
 
 
@@ -27,11 +28,15 @@ class Veiled(NamedTuple):
         own = self.own.get(id(line.others))
         return line if own is None else own
 
-    def at(self, lines: Iterable[tuple[Message, int]]) -> dict[int, Message]:
-        """What the client gave, by where the lines of the window are held that it has otherwise."""
+    def at(self, replay: Replay) -> dict[int, Message]:
+        """What the client gave, by where it is held, of what memory holds as the window has it."""
         if not self.own:
             return {}
-        return {place: own for line, place in lines if (own := self.own.get(id(line.others))) is not None}
+        lines = (
+            (line, place) for line, place in zip(replay.spoken, replay.places, strict=True) if place >= 0
+        )
+        alike = ((line, place) for line, place in lines if replay.held[place].content == line.content)
+        return {place: own for line, place in alike if (own := self.own.get(id(line.others))) is not None}
 
     def unveiled(self, kept: Sequence[Message], shown: Sequence[Message]) -> Sequence[Message]:
         """What memory ``shown`` makes of the lines that were ``kept``, in the client's words."""

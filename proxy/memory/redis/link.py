@@ -19,6 +19,7 @@ Asked = TypeVar("Asked", bound="asyncio.Future[Any]")
 
 _GRACE = 12
 """Deadlines after which a command that nobody waits for any more loses its connection."""
+_LONGEST_GRACE = 2.0
 
 _ROUNDS = 4
 
@@ -124,7 +125,9 @@ class Link:
         _forget_frames(fault)
 
     def _outlived(self, task: asyncio.Task[Any]) -> None:
-        bell = asyncio.get_running_loop().call_later(_GRACE * self._deadline, task.cancel)
+        bell = asyncio.get_running_loop().call_later(
+            min(_GRACE * self._deadline, _LONGEST_GRACE), task.cancel
+        )
         task.add_done_callback(lambda _: bell.cancel())
 
     def _lost(self, made: Made, fault: Exception) -> None:

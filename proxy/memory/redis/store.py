@@ -5,7 +5,6 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Sequence
 
 from redis.exceptions import RedisClusterException, RedisError
 
@@ -26,7 +25,7 @@ from proxy.memory.redis.scripts import (
     ScriptCall,
     in_a_row,
 )
-from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Held, Key, Listed
+from proxy.memory.store import APART, DELETION_KEPT, UNRENEWED, Held, Key, Listed, Put
 
 _LONGEST = 100 * 365 * 86400.0
 _TRIAL = 1000
@@ -51,40 +50,27 @@ class RedisStore:
         link = self._leisurely if leisure else self._link
         return _held(*await link.command("HMGET", hot, "version", "blob"))
 
-    async def write(  # noqa: PLR0913 - as the protocol has it
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
-        """Replaces the hot part and appends to the cold part if ``version`` is still held.
+    async def write(self, key: Key, put: Put) -> bool:
+        """Replaces the hot part and appends to the cold part if ``put.version`` is still held.
 
         A write whose answer came too late may have been made, or be made within twelve deadlines.
         """
-        return await self._swap(
-            self._writing, key, version, _milliseconds(ttl), blob, MORE, *_since(at), *cold
-        )
+        return await self._swap(self._writing, key, put, MORE)
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
-        """Replaces both parts if ``version`` is still held; else as ``write``."""
-        whole: tuple[Argument, ...] = blob, WHOLE, *_since(math.inf), *cold
-        return await self._swap(self._leisurely, key, version, _milliseconds(ttl), *whole)
+    async def replace(self, key: Key, put: Put) -> bool:
+        """Replaces both parts if ``put.version`` is still held; else as ``write``."""
+        return await self._swap(self._leisurely, key, put._replace(at=math.inf), WHOLE)
 
-    async def _swap(self, link: Link, key: Key, version: int, lasting: int, *what: Argument) -> bool:
+    async def _swap(self, link: Link, key: Key, put: Put, how: str) -> bool:
         pair, index = self._names.session(key), self._names.index(key.tenant)
-        arguments: list[Argument] = [version, _another(), lasting, *what]
+        lasting, since = _milliseconds(put.ttl), _since(put.at)
+        what: tuple[Argument, ...] = (put.version, _another(), lasting, put.blob, how, *since, *put.cold)
 
         async def work(client: Client) -> int:
             # The place in the list comes first: without its session it is not shown. Where it is refused, in
             # another slot than the session's, the next write makes it.
             enter = (ScriptCall(ENTER, index, (member(key.session), lasting)),) if lasting else ()
-            *_, swapped = await in_a_row(client, *enter, ScriptCall(SWAP, pair, tuple(arguments)))
+            *_, swapped = await in_a_row(client, *enter, ScriptCall(SWAP, pair, what))
             if isinstance(swapped, Exception):
                 raise swapped
             return int(swapped)

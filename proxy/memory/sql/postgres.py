@@ -4,7 +4,6 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -31,7 +30,7 @@ from proxy.memory.sql.statement import (
     stored,
     whose,
 )
-from proxy.memory.store import LEISURE, Held, Key, Listed, Store
+from proxy.memory.store import LEISURE, Held, Key, Listed, Put, Store
 
 Rows = list[Any]
 
@@ -69,19 +68,26 @@ def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driv
     """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema.
 
     Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and
-    whoever reads leaves at the deadline.
+    whoever reads leaves at the deadline. Where that gives everybody leisure, few come at once.
     """
-    return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline)
+    size = _CONNECTIONS if deadline < LEISURE else 2 * _FEW_CONNECTIONS
+    return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline, size=size)
 
 
 class PostgresStore:
     """One round trip for each read and each write. Versions are drawn at random, as SqliteStore's are."""
 
     def __init__(
-        self, url: str, *, timeout: float = TIMEOUT, leisure: float = LEISURE, deadline: float | None = None
+        self,
+        url: str,
+        *,
+        timeout: float = TIMEOUT,
+        leisure: float = LEISURE,
+        deadline: float | None = None,
+        size: int = _CONNECTIONS,
     ) -> None:
         self._deadline = deadline
-        self._pool = Pool(url, timeout=timeout, size=_CONNECTIONS)
+        self._pool = Pool(url, timeout=timeout, size=size)
         # How long a command may take is a connection's matter, and calls shall not wait for what is long.
         self._leisurely = Pool(url, timeout=max(timeout, leisure), size=_FEW_CONNECTIONS)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
@@ -92,31 +98,20 @@ class PostgresStore:
         rows = await self._fetch(READ, whose(key), pool, within)
         return Held(*rows[0]) if rows else None
 
-    async def write(  # noqa: PLR0913 - as the protocol has it
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         """As the protocol has it; what has expired is taken away first, in a round trip of its own."""
-        arguments = _arguments(key, blob, version, ttl, cold) | {"at": at}
+        arguments = _arguments(key, put)
         self._sweep()
-        if await self._fetch(_REPLACE if version else _CREATE, arguments):
+        if await self._fetch(_REPLACE if put.version else _CREATE, arguments):
             return True
         if await self._fetch(REFUSED, arguments):
             raise Deleted("The session was deleted.")
-        return version == 0 and await self._pool.run(partial(_created_anew, arguments))
+        return put.version == 0 and await self._pool.run(partial(_created_anew, arguments))
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """As the protocol has it, in several round trips."""
-        arguments = _arguments(key, blob, version, ttl, cold) | {"at": math.inf}
-        return await self._leisurely.run(partial(_replaced if version else _created_anew, arguments))
+        arguments = _arguments(key, put._replace(at=math.inf))
+        return await self._leisurely.run(partial(_replaced if put.version else _created_anew, arguments))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the protocol has it."""
@@ -168,14 +163,15 @@ class PostgresStore:
             self._pool.start(_swept)
 
 
-def _arguments(key: Key, blob: bytes, version: int, ttl: float, cold: Sequence[bytes]) -> dict[str, object]:
+def _arguments(key: Key, put: Put) -> dict[str, object]:
     return whose(key) | {
-        "blob": blob,
-        "version": version,
+        "blob": put.blob,
+        "version": put.version,
         "fresh": secrets.randbits(_VERSION_BITS) + 1,
-        "expires": time.time() + ttl,
-        "count": len(cold),
-        "entries": list(cold),
+        "expires": time.time() + put.ttl,
+        "count": len(put.cold),
+        "entries": list(put.cold),
+        "at": put.at,
     }
 
 

@@ -5,7 +5,6 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -28,7 +27,7 @@ from proxy.memory.sql.statement import (
 )
 from proxy.memory.sql.writer import PATIENCE, Work, Writer
 from proxy.memory.sql.written import NOWHERE, Pending, State, Written
-from proxy.memory.store import APART, LEISURE, UNRENEWED, Held, Key, Listed, Store
+from proxy.memory.store import APART, LEISURE, UNRENEWED, Held, Key, Listed, Put, Store
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -81,26 +80,13 @@ class SqliteStore:
         row = await reader.row(READ, whose(key) | {"now": now}, due=due)
         return None if row is None else Held(*cast("tuple[bytes, int]", row))
 
-    async def write(  # noqa: PLR0913 - as the protocol has it
-        self,
-        key: Key,
-        blob: bytes,
-        *,
-        version: int,
-        ttl: float,
-        cold: Sequence[bytes] = (),
-        at: float = math.inf,
-    ) -> bool:
+    async def write(self, key: Key, put: Put) -> bool:
         """Waits for the commit, 0.1 s at the most where nothing is wrong."""
-        return await self._swap(key, change.append, _arguments(key, blob, version, ttl) | {"at": at}, cold)
+        return await self._swap(key, change.append, put)
 
-    async def replace(
-        self, key: Key, blob: bytes, *, version: int, ttl: float, cold: Sequence[bytes]
-    ) -> bool:
+    async def replace(self, key: Key, put: Put) -> bool:
         """Waits as ``write`` does, and longer where there is much to write."""
-        return await self._swap(
-            key, change.replace, _arguments(key, blob, version, ttl) | {"at": math.inf}, cold
-        )
+        return await self._swap(key, change.replace, put._replace(at=math.inf))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """On a thread: thousands of entries would keep the loop."""
@@ -133,21 +119,20 @@ class SqliteStore:
         self._reader.close()
         await self._writer.aclose()
 
-    async def _swap(
-        self, key: Key, work: change.Swap, arguments: dict[str, Any], cold: Sequence[bytes]
-    ) -> bool:
-        named, now = arguments["version"], arguments["now"]
-        state = self._written.state(key, named, now) or await self._state(key)
-        if arguments["at"] <= state.deleted <= now + APART:
+    async def _swap(self, key: Key, work: change.Swap, put: Put) -> bool:
+        now = time.time()
+        state = self._written.state(key, put.version, now) or await self._state(key)
+        if put.at <= state.deleted <= now + APART:
             raise Deleted("The session was deleted.")
-        if state.version != named:
+        if state.version != put.version:
             return False
-        if arguments["expires"] == UNRENEWED:
-            arguments = {**arguments, "expires": state.expires}
-        pending = Pending(Held(arguments["blob"], arguments["fresh"]), arguments["expires"], state.deleted)
+        # Python's own dice are thrown anew in a forked process, and cost no call of the system's.
+        fresh = random.getrandbits(_VERSION_BITS) + 1
+        expires = state.expires if put.ttl == UNRENEWED else now + put.ttl
+        arguments = _arguments(key, put, now) | {"fresh": fresh, "expires": expires}
+        pending = Pending(Held(put.blob, fresh), expires, state.deleted)
         within = LEISURE if work is change.replace else PATIENCE
-        bound = partial(work, arguments | {"count": len(cold)}, tuple(cold))
-        return await self._change(key, pending, bound, within)
+        return await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
 
     async def _opened(self, within: float) -> tuple[Reader, float]:
         """The reader on a file that is there, and when its patience ends."""
@@ -194,11 +179,9 @@ class SqliteStore:
         return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": time.time()})
 
 
-def _arguments(key: Key, blob: bytes, version: int, ttl: float) -> dict[str, Any]:
-    now = time.time()
-    # Python's own dice are thrown anew in a forked process, and cost no call of the system's.
-    fresh = random.getrandbits(_VERSION_BITS) + 1
-    return whose(key) | {"blob": blob, "version": version, "fresh": fresh, "now": now, "expires": now + ttl}
+def _arguments(key: Key, put: Put, now: float) -> dict[str, Any]:
+    own = {"blob": put.blob, "version": put.version, "at": put.at, "count": len(put.cold), "now": now}
+    return whose(key) | own
 
 
 def _seen(outcome: asyncio.Future[Any]) -> None:

@@ -15,7 +15,7 @@ from proxy.memory.session.fingerprint import fingerprint
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session, anew, decode, encode
 from proxy.memory.session.speaker import named
-from proxy.memory.store import UNRENEWED, Key, Store
+from proxy.memory.store import UNRENEWED, Key, Put, Store
 from proxy.memory.summaries.compaction import digested, put, segment, settled
 from proxy.memory.summaries.plan import Plan, Window, due, forced
 
@@ -112,7 +112,7 @@ class Summaries:
                 return
             entries = await all_of(self._store, key, session)
             bare = msgspec.structs.replace(session, entries=entries, moved=0, summaries=())
-            if await self._store.replace(key, encode(bare), version=held.version, ttl=UNRENEWED, cold=()):
+            if await self._store.replace(key, Put(encode(bare), version=held.version, ttl=UNRENEWED)):
                 return
         raise Contended
 
@@ -222,7 +222,7 @@ class Summaries:
     async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
         kept, moved = settled(session, self._window.keep_messages)
         cold = [msgspec.msgpack.encode(entry) for entry in moved]
-        return await self._store.write(key, encode(kept), version=version, ttl=ttl, cold=cold)
+        return await self._store.write(key, Put(encode(kept), version=version, ttl=ttl, cold=cold))
 
 
 def _stands_in(session: Session, plan: Plan) -> bool:

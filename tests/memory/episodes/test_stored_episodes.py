@@ -15,7 +15,7 @@ from proxy.memory.episodes.on_store import MOST
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.open import open_store
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Put, Store
 from tests.memory.conftest import DRIVERS
 from tests.memory.redis_server import RedisServer
 
@@ -164,7 +164,7 @@ async def test_what_an_older_version_kept_is_read():
     episodes = open_episodes("memory:", deadline=1.0, codec=Plain(), store=store)
     now = time.time()
     kept = [(now - i, now + 60, large(i, now - i).encoded()) for i in range(100)]
-    await store.write(Key("one/episodes", "nova"), msgspec.msgpack.encode(kept), version=0, ttl=60)
+    await store.write(Key("one/episodes", "nova"), Put(msgspec.msgpack.encode(kept), version=0, ttl=60))
     assert numbers(await contents(episodes)) == [*range(100)]
     await episodes.add(NOVA, thought("7000"), ttl=600)
     whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)

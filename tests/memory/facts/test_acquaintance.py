@@ -1,6 +1,8 @@
-"""Facts that come too late are asked for no more, for a second."""
+"""Facts that come too late are asked for no more until they have come, or a second is over."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -11,43 +13,97 @@ from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from tests.hurried_loop import run
 
-ANN = Owner("acme", "ann")
+ANN, BOB, EVE = (Owner("acme", name) for name in ("ann", "bob", "eve"))
 FACT = Fact(id="f1", text="Has a dog.", created=1.0)
+DEADLINE = 0.05
 
 
 class Slow:
-    """Facts that take their time."""
+    """Facts that take their time, each person's their own."""
 
-    def __init__(self, takes: float) -> None:
+    def __init__(self, takes: dict[Owner, float]) -> None:
         self.takes = takes
-        self.asked = 0
+        self.asked = Counter[str]()
 
     async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        self.asked += 1
-        await asyncio.sleep(self.takes)
+        self.asked[person.person] += 1
+        await asyncio.sleep(self.takes.get(person, 0.0))
         return [FACT]
 
 
-async def of(acquaintance: Acquaintance) -> object:
+async def of(acquaintance: Acquaintance, person: Owner = ANN) -> object:
     """What is known, or how long it took to find that it cannot be told."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
-        return await acquaintance.of(ANN)
+        return await acquaintance.of(person)
     except StoreError:
         return pytest.approx(loop.time() - began, abs=0.01)
 
 
-async def asked_thrice() -> tuple[list[object], int]:
-    shelf = Slow(5.0)
-    acquaintance = Acquaintance(Knowledge(shelf), deadline=0.05)
-    answers = [await of(acquaintance), await of(acquaintance)]
-    shelf.takes = 0.0
-    await asyncio.sleep(1.0)
-    return [*answers, await of(acquaintance)], shelf.asked
+def told(
+    ask: Callable[[Slow, Acquaintance], Awaitable[object]], takes: dict[Owner, float]
+) -> tuple[object, Counter[str]]:
+    async def asked() -> tuple[object, Counter[str]]:
+        shelf = Slow(takes)
+        return await ask(shelf, Acquaintance(Knowledge(shelf), deadline=DEADLINE)), shelf.asked
+
+    return run(asked())
 
 
 def test_what_came_too_late_is_asked_for_again_after_a_second() -> None:
-    answers, asked = run(asked_thrice())
-    assert answers == [0.05, 0.0, [FACT]]
-    assert asked == 2
+    async def thrice(shelf: Slow, acquaintance: Acquaintance) -> object:
+        answers = [await of(acquaintance), await of(acquaintance)]
+        shelf.takes.clear()
+        await asyncio.sleep(1.0)
+        return [*answers, await of(acquaintance)]
+
+    answers, asked = told(thrice, {ANN: 5.0})
+    assert answers == [DEADLINE, 0.0, [FACT]]
+    assert asked == {"ann": 2}
+
+
+def test_what_came_a_little_late_is_asked_for_again_once_it_has_come() -> None:
+    async def late(shelf: Slow, acquaintance: Acquaintance) -> object:
+        answers = [await of(acquaintance), await of(acquaintance)]
+        shelf.takes.clear()
+        await asyncio.sleep(0.02)
+        return [*answers, await of(acquaintance)]
+
+    answers, _ = told(late, {ANN: DEADLINE + 0.01})
+    assert answers == [DEADLINE, 0.0, [FACT]]
+
+
+def test_one_person_who_takes_long_costs_no_other_his_facts() -> None:
+    async def both(_: Slow, acquaintance: Acquaintance) -> object:
+        return [await of(acquaintance, ANN), await of(acquaintance, BOB), await of(acquaintance, ANN)]
+
+    answers, _ = told(both, {ANN: 0.8})
+    assert answers == [DEADLINE, [FACT], 0.0]
+
+
+def test_where_two_are_late_nobody_waits_any_more() -> None:
+    async def three(shelf: Slow, acquaintance: Acquaintance) -> object:
+        answers = [await of(acquaintance, person) for person in (ANN, BOB, EVE)]
+        shelf.takes.clear()
+        await asyncio.sleep(1.0)
+        return [*answers, await of(acquaintance, EVE)]
+
+    answers, asked = told(three, {ANN: 5.0, BOB: 5.0, EVE: 5.0})
+    assert answers == [DEADLINE, DEADLINE, 0.0, [FACT]]
+    assert asked == {"ann": 1, "bob": 1, "eve": 1}
+
+
+def test_a_caller_who_leaves_says_nothing_of_the_place() -> None:
+    async def left(shelf: Slow, acquaintance: Acquaintance) -> object:
+        async with asyncio.timeout(DEADLINE / 2):
+            await acquaintance.of(ANN)
+
+    async def then(shelf: Slow, acquaintance: Acquaintance) -> object:
+        with pytest.raises(TimeoutError):
+            await left(shelf, acquaintance)
+        shelf.takes.clear()
+        return await of(acquaintance)
+
+    answer, _ = told(then, {ANN: 5.0})
+    assert answer == [FACT]

@@ -19,7 +19,7 @@ from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Entry, Session, decode, encode
-from proxy.memory.store import Key
+from proxy.memory.store import Key, Put
 from proxy.page.hearing import lines
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +59,7 @@ class Bench:
 
     async def put(self, session: Session) -> None:
         held = await self.store.read(KEY)
-        await self.store.write(KEY, encode(session), version=held.version if held else 0, ttl=60)
+        await self.store.write(KEY, Put(encode(session), version=held.version if held else 0, ttl=60))
 
     async def session(self) -> Session:
         held = await self.store.read(KEY)
@@ -242,7 +242,7 @@ def test_a_time_that_cannot_be_is_when_it_was_recorded(timestamp: float | None, 
 
 async def test_who_looks_for_facts_keeps_no_session_for_longer(bench: Bench) -> None:
     session = talk(entry(0), updated=0.0)
-    await bench.store.write(KEY, encode(session), version=0, ttl=1)
+    await bench.store.write(KEY, Put(encode(session), version=0, ttl=1))
     assert await bench.learning.do(KEY, 0) is True
     assert (await bench.session()).learnt == Reach(0, 0)
     await asyncio.sleep(1.1)
@@ -283,7 +283,7 @@ async def test_turns_in_the_cold_part_are_looked_at_too(bench: Bench) -> None:
     cold = [entry(0, "I am old."), entry(1)]
     held = talk(entry(2), moved=2, updated=0.0)
     blobs = [msgspec.msgpack.encode(one) for one in cold]
-    await bench.store.write(KEY, encode(held), version=0, ttl=60, cold=blobs)
+    await bench.store.write(KEY, Put(encode(held), version=0, ttl=60, cold=blobs))
     await bench.learning.do(KEY, 0)
     assert bench.finding.asked[0][0] == ["I am old.", "I have 1 dogs.", "I have 2 dogs."]
 

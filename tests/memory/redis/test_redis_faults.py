@@ -11,7 +11,7 @@ import pytest
 
 from proxy.memory.faults import StoreError
 from proxy.memory.redis import open as open_store
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Put, Store
 from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, single, stopped, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
@@ -53,12 +53,12 @@ def allow(store: Store, seconds: float) -> None:
 
 async def put(store: Store, key: Key = KEY, blob: bytes = b"1") -> None:
     held = await store.read(key)
-    assert await store.write(key, blob, version=held.version if held else 0, ttl=60)
+    assert await store.write(key, Put(blob, version=held.version if held else 0, ttl=60))
 
 
 OPERATIONS = {
     "read": lambda store: store.read(KEY),
-    "write": lambda store: store.write(KEY, b"2", version=0, ttl=60),
+    "write": lambda store: store.write(KEY, Put(b"2", version=0, ttl=60)),
     "cold": lambda store: store.cold(KEY),
     "delete": lambda store: store.delete(KEY),
     "list": lambda store: store.list("t"),
@@ -217,7 +217,7 @@ async def refused(store: Store, words: str) -> None:
     held = await store.read(KEY)
     fresh = Key("t", "fresh")
     for key, version in [(KEY, held.version), (fresh, 0)]:
-        assert words in await failure(store.write(key, b"2", version=version, ttl=60, cold=[b"x"]))
+        assert words in await failure(store.write(key, Put(b"2", version=version, ttl=60, cold=[b"x"])))
     assert words in await failure(store.ping())
     assert await store.read(KEY) == held
     assert await store.read(fresh) is None
@@ -309,7 +309,7 @@ async def test_a_node_of_a_cluster_taken_for_a_server(tmp_path):
 async def test_what_is_stored_is_never_part_of_an_error(store: Store, server: RedisServer):
     server.ask("CONFIG", "SET", "maxmemory", 1)
     with pytest.raises(StoreError) as error:
-        await store.write(Key("tenant-secret", "id-secret"), b"said in secret", version=0, ttl=60)
+        await store.write(Key("tenant-secret", "id-secret"), Put(b"said in secret", version=0, ttl=60))
     chain = [error.value, error.value.__cause__]
     assert not any("secret" in str(one) for one in chain)
     assert error.value.__suppress_context__

@@ -15,7 +15,7 @@ from proxy.memory.open import open_store
 from proxy.memory.recall import Wanted, known, laid
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session, decode, encode
-from proxy.memory.store import Key, Store
+from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.summaries import Notes, Summaries
 
@@ -55,14 +55,14 @@ class Writer:
 
 async def stored(session: Session) -> Store:
     store = open_store("memory:", deadline=1, codec=codec.Plain())
-    await store.write(KEY, encode(session), version=0, ttl=60)
+    await store.write(KEY, Put(encode(session), version=0, ttl=60))
     return store
 
 
 async def change(store: Store, how: Callable[[Session], Session]) -> None:
     held = await store.read(KEY)
     assert held
-    assert await store.write(KEY, encode(how(decode(held.blob))), version=held.version, ttl=60)
+    assert await store.write(KEY, Put(encode(how(decode(held.blob))), version=held.version, ttl=60))
 
 
 async def texts(store: Store) -> list[str]:
@@ -94,7 +94,7 @@ def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
         if way == "clear":
             told = Segment(text="x", life=0, turn=0, messages=2, fingerprint="", made=1.0)
             digested = msgspec.structs.replace(digested, summaries=(told,))
-        await store.write(KEY, encode(digested), version=0, ttl=0.5)
+        await store.write(KEY, Put(encode(digested), version=0, ttl=0.5))
         await getattr(Summaries(store, WINDOW, Writer()), way)(KEY, *([0] if way == "do" else []))
         count = len(await texts(store))
         await asyncio.sleep(0.6)
@@ -106,7 +106,7 @@ def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
 def test_a_summary_of_messages_that_are_sent_along_renews_the_session() -> None:
     async def run() -> Any:
         store = open_store("memory:", deadline=1, codec=codec.Plain())
-        await store.write(KEY, encode(Session(entries=entries(1))), version=0, ttl=0.5)
+        await store.write(KEY, Put(encode(Session(entries=entries(1))), version=0, ttl=0.5))
         await Summaries(store, WINDOW, Writer()).summarize(KEY, [Message(role="user", content="Hello.")])
         await asyncio.sleep(0.6)
         return await store.read(KEY)
@@ -195,7 +195,7 @@ def test_a_session_that_is_made_anew_while_the_model_writes_is_left_alone(messag
 
         async def made_anew() -> None:
             await store.delete(KEY)
-            await store.write(KEY, encode(again), version=0, ttl=60)
+            await store.write(KEY, Put(encode(again), version=0, ttl=60))
 
         await Summaries(store, WINDOW, Writer(made_anew)).summarize(KEY, messages)
         held = await store.read(KEY)
@@ -335,7 +335,7 @@ class Overtaken:
         held = await self.store.read(key)
         if held and decode(held.blob) != self.again:
             await self.store.delete(key)
-            await self.store.write(key, encode(self.again), version=0, ttl=60)
+            await self.store.write(key, Put(encode(self.again), version=0, ttl=60))
         return held
 
 

@@ -1,0 +1,65 @@
+"""Windows and turns of more messages than anybody says: they cost their own caller, and nobody else."""
+
+import asyncio
+import logging
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from proxy import aftermath
+from tests.proxy_server import ProxyServer
+from tests.waiting import until
+
+WINDOW = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i in range(601)]
+
+
+@pytest.mark.parametrize("step", ["proxy.memory.recall.laid", "proxy.chain.run", "proxy.record.after"])
+def test_a_long_window_holds_up_nobody_elses_call(
+    agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    module, _, name = step.rpartition(".")
+    work, others = getattr(import_module(module), name), []
+
+    def worked(*given: Any, **named: Any) -> Any:
+        """The same, once the loop has gone on with something else."""
+        if not others:
+            others.append(agora.run(asyncio.sleep(0, "went on"), within=2))
+        return work(*given, **named)
+
+    monkeypatch.setattr(step, worked)
+    assert agora.chat(WINDOW, headers={"X-Session-Id": "long"}).status_code == 200
+    assert until(lambda: others == ["went on"], 3)
+
+
+def in_turn(number: int, *lines: str) -> list[dict[str, Any]]:
+    """A turn of an engine that numbers them: words of the user, and as many lines of the agent."""
+    said = [{"role": "user", "content": f"Question {number}."}]
+    said += [{"role": "assistant", "content": line} for line in lines]
+    return [{**message, "turn_id": number, "timestamp": 1000 * number + i} for i, message in enumerate(said)]
+
+
+def test_a_turn_that_never_ends_is_held_up_to_a_bound(
+    agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def held() -> int:
+        found = agora.client.get("/v1/memory/sessions/long").json()
+        return len(found.get("contents", []))
+
+    def asked(*turns: list[dict[str, Any]]) -> int:
+        window = [message for turn in turns for message in turn]
+        return agora.chat(window, headers={"X-Session-Id": "long"}).status_code
+
+    monkeypatch.setattr(aftermath, "_MOST", 100)
+    first = in_turn(1, *(f"Line {i} of many." for i in range(90)))
+    assert asked([*first, *in_turn(1)[:1]]) == 200
+    assert until(held)
+    before = held()
+    with caplog.at_level(logging.ERROR, "turnkeeper"):
+        more = in_turn(1, *(f"Further line {i}." for i in range(90)))
+        assert asked([*first, *more[1:], *in_turn(1)[:1]]) == 200
+        assert until(lambda: "one turn of its session has more than 100 messages" in caplog.text)
+    assert held() == before
+    assert "turnkeeper_lost_turns_total 1.0" in agora.client.get("/metrics").text
+    assert asked(first, in_turn(2)) == 200
+    assert until(lambda: held() not in {0, before})
