@@ -5,7 +5,7 @@ from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.fence import defused, fenced
-from filters.injected import Injected, before_newest, instructions
+from filters.injected import Injected, instructions, users
 from filters.line import one_line
 from filters.number import Whole
 from filters.remembered import Remembered
@@ -22,11 +22,11 @@ class InjectFacts(RequestFilter):
 
     What was known when the conversation began stands behind the client's own system messages, before
     summaries, and stays there word for word, so that the model's prompt cache holds. What comes to be known
-    later stands before the newest words of the user, inside that message, until the next compaction; then all
-    moves to the front. A fact that is removed or replaced is not told again from that moment on, nor is one
-    told that is a line or a sentence of the client's own system messages. Each is one line within a fence
-    that it cannot close. It needs ``memory.archive``, and a call that names its user and its session; nobody
-    is told of another. Facts come from ``memory.facts``, from tools, or in through
+    later is told before the newest words of the user, inside that message, and stays there until the next
+    compaction; then all moves to the front. A fact that is removed or replaced is not told again from that
+    moment on, nor is one told that is a line or a sentence of the client's own system messages. Each is one
+    line within a fence that it cannot close. It needs ``memory.archive``, and a call that names its user and
+    its session; nobody is told of another. Facts come from ``memory.facts``, from tools, or in through
     ``/v1/memory/users/{id}/facts``.
     """
 
@@ -94,8 +94,20 @@ class InjectFacts(RequestFilter):
         told = Stated(message.text for message in own)
         head = fenced("facts", self.introduction, self._lines(known, told))
         front = [Injected(role=self.role, content=head)] if head else []
-        tail = fenced("new_facts", _NEWS, self._lines(news, told))
-        return [*own, *front, *before_newest(messages[len(own) :], tail)]
+        return [*own, *front, *self._with_news(messages[len(own) :], news, told)]
+
+    def _with_news(self, messages: Messages, news: Sequence[Remembered], told: Stated) -> Messages:
+        """The messages, each of the user's with what was told with it first."""
+        places, with_news = users(messages), list(messages)
+        blocks: dict[int, list[Remembered]] = {}
+        for fact in news if places else ():
+            last = len(places) - 1
+            at = last if fact.place is None else min(fact.place, last)
+            blocks.setdefault(places[at], []).append(fact)
+        for at, facts in blocks.items():
+            if block := fenced("new_facts", _NEWS, self._lines(facts, told)):
+                with_news[at] = messages[at].prefixed(f"{block}\n\n")
+        return with_news
 
     def _lines(self, facts: Sequence[Remembered], told: Stated) -> list[str]:
         """A line for each, less what the client's own instructions tell."""

@@ -19,6 +19,11 @@ def instructions(messages: Sequence[Message]) -> list[Message]:
     return list(takewhile(lambda m: m.role in SYSTEM and not isinstance(m, Injected), messages))
 
 
+def users(messages: Sequence[Message]) -> list[int]:
+    """Where words of the user stand."""
+    return [i for i, m in enumerate(messages) if m.role == "user" and not isinstance(m, Injected)]
+
+
 def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
     """The messages, with a block before the newest words of the user; as they are where either is missing."""
     newest = newest_user(messages)

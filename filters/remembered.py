@@ -15,7 +15,8 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn of an earlier talk, a fact about the person, or a part of a document.
 
     ``score`` is about 1 where it holds every word of what the caller just said; ``source`` is the session or
-    the document, ``at`` when it was said or added, in seconds since 1970.
+    the document, ``at`` when it was said or added, in seconds since 1970. ``place`` is which message of the
+    user, counted from 0, a fact was first told with in this talk, where that is not the newest.
     """
 
     kind: Literal["turn", "fact", "document"]
@@ -24,6 +25,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     role: str | None = None
     source: str | None = None
     at: float | None = None
+    place: int | None = None
 
     def told(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
         """One line: ``2026-11-12 the caller said: My dog is called Rex.``; the text cut at ``max_length``."""

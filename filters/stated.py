@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Final
 
-_ENDS: Final = ".!\u2026\u3002\uff01"
+# They end a sentence wherever they stand: of Chinese, Hindi, Urdu, Armenian, Amharic, Khmer and Burmese.
+_STOPS: Final = "\u3002\uff01\uff61\u0964\u0965\u06d4\u0589\u1362\u17d4\u104b"
+_ENDS: Final = f".!\u2026\uff0e{_STOPS}"
 _END: Final = re.compile(
-    r" ?(?:[.!\u2026]+[\"'\u201d\u2019\u00bb)]*(?=\s|\Z)|[\u3002\uff01]|\n|\Z|(?<=[?\uff1f])(?=\s|\Z))"
+    rf" ?(?:[.!\u2026\uff0e]+[\"'\u201d\u2019\u00bb)]*(?=\s|\Z)|[{_STOPS}]|\n|\Z|(?<=[?\uff1f])(?=\s|\Z))"
 )
 _NOTED: Final = re.compile(r"\s*[\[(]")
 # What a sentence, or the mark of an item, ends with before another sentence begins.
 _BEFORE: Final = (*".!?\u2026", "\n-", "\n*", "\n\u2022", "\n\u2013", "\n+")
-_RIGHT_BEFORE: Final = ("\u3002", "\uff01", "\uff1f", "\n")
+_RIGHT_BEFORE: Final = (*_STOPS, "\uff1f", "\n")
 _LABELS: Final = (":", "]", ")")
 _LOOKED_BACK: Final = 8
 _MOST_PLACES: Final = 100

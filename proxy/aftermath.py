@@ -58,7 +58,7 @@ def after(
     if not told.reached:
         return session
     told, (session, window) = _redacted(told, veil), _beside(session, said, veil)
-    session = knowing(session, said.user, window, said.told, by_message=said.by_message)
+    session = knowing(session, said.user, window, said.telling, by_message=said.by_message)
     speech, replay = (said.read.said, said.read.of(session)) if said.read else (spoken(window), None)
     known, turn = taken(session, speech, now=said.at, attempt=said.attempt, replay=replay)
     answer = Answer(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     ``log_content`` is whether the log may hold what was said, and ``keeping`` what is kept of turns to be
     looked at; ``graves`` tells what may not be kept of them any more. ``worker`` does what no caller waits
     for; ``works`` is whether it does so beside the calls. ``people`` is all that is held of persons, which
-    without memory is what is kept to be looked at.
+    without memory is what is kept to be looked at. ``zone`` is where a day begins for whoever names no
+    pipeline.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -50,6 +51,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker | None = None
     works: bool = True
     graves: Graves | None = None
+    zone: tzinfo = UTC
 
     def pipeline(self, name: str) -> Pipeline:
         """The one of this name; raises NotFound, which tells those that there are."""
@@ -57,11 +59,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
             there = ", ".join(self.pipelines)
             raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
         return self.pipelines[name]
-
-    @property
-    def zone(self) -> tzinfo:
-        """Where a day begins for whoever names no pipeline."""
-        return self.pipeline("default").zone
 
     @property
     def answering(self) -> bool:

@@ -21,6 +21,7 @@ from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.recall import Reading
 from proxy.memory.reconcile.unsaid import Unsaid
+from proxy.memory.session.session import Session
 from proxy.memory.session.told import Told
 from proxy.memory.store import Key
 from proxy.pipeline import Memory, Pipeline
@@ -88,20 +89,17 @@ async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lack
 
 
 def _with_facts(held: Recollected, facts: Sequence[Fact], pipeline: Pipeline, who: Identity) -> Recollected:
-    now, limit, before = time.time(), pipeline.tells, held.read and held.read.session.told
-    found = telling(before, held.epoch or b"", who.user or "", facts, limit=limit, now=now)
+    session = held.read.session if held.read else Session()
+    person, now = who.user or "", time.time()
+    found = telling(session, held.epoch or b"", person, facts, limit=pipeline.tells, now=now)
     known = held.memory
     if found.head or found.tail:
-        known = msgspec.structs.replace(known, facts=_shown(found.head), news=_shown(found.tail))
+        known = msgspec.structs.replace(known, facts=found.known, news=found.news)
     return held._replace(memory=known, told=None if held.epoch is None else found.told)
 
 
 def _said(recalled: Sequence[Remembered], unsaid: Unsaid) -> tuple[Remembered, ...]:
     return tuple(one for one in recalled if one.kind != "turn" or not unsaid.holds(one.source, one.text))
-
-
-def _shown(facts: Sequence[Fact]) -> tuple[Remembered, ...]:
-    return tuple(Remembered(kind="fact", text=fact.text, source=fact.id, at=fact.created) for fact in facts)
 
 
 def _of_agent(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> Iterator[Aside]:

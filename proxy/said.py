@@ -7,7 +7,7 @@ import msgspec
 from filters.message import Message
 from proxy.memory.recall import Reading
 from proxy.memory.session.retry import UNTOLD, Attempt
-from proxy.memory.session.told import Told
+from proxy.memory.session.told import Told, placed
 from proxy.memory.store import Key
 
 
@@ -18,7 +18,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     so, and ``by_message`` whether it is its newest message that does; ``turn`` is the engine's number of the
     turn it asks for, and ``model`` what was asked. ``room`` is how many messages of the user it could be
     shown, where some had to be left out: ``shown`` are the messages, ``tools`` their tools as JSON, and
-    ``told`` the facts at their head. ``again`` is whether the model was asked again within it: it has counted
+    ``told`` the facts among them. ``again`` is whether the model was asked again within it: it has counted
     more than was shown. ``read`` is what the turn read of the session, where it could; ``attempt`` is what
     the request says of itself, and ``ended`` when the answer did.
     """
@@ -39,6 +39,11 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     again: bool = False
     attempt: Attempt = UNTOLD
     ended: float = 0.0
+
+    @property
+    def telling(self) -> Told | None:
+        """The facts that were told, each with its place in the prompt."""
+        return placed(self.told, self.shown)
 
 
 def alone(said: Said) -> Said:

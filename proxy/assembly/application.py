@@ -11,6 +11,7 @@ from proxy.app import App
 from proxy.assembly.memory import memory_of
 from proxy.assembly.pipelines import pipelines_of
 from proxy.assembly.targets import targets_of
+from proxy.assembly.zone import common_zone
 from proxy.configuration.settings import Limits, Settings
 from proxy.era import Parts
 from proxy.exact import Exact
@@ -60,6 +61,7 @@ def parts(
         quota=_quota(settings, metrics.refused),
         tracing=traced_to(settings.opentelemetry.endpoint),
         keeping=Retention(settings.traces.keep, settings.traces.content),
+        zone=common_zone(settings.pipelines),
         graves=Graves(memory.archiving.archive, traces) if memory and memory.archiving else None,
     )
 

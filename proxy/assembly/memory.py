@@ -6,7 +6,7 @@ from pathlib import Path
 from filters.redact import Redact
 from proxy.assembly.recall import finder_of
 from proxy.assembly.targets import targets_of
-from proxy.assembly.zone import zone_of
+from proxy.assembly.zone import common_zone
 from proxy.background.discretion import Discretion
 from proxy.background.extractor import Extractor
 from proxy.background.inquiry import Inquiry
@@ -147,7 +147,7 @@ def _learning(
     if own is None or target is None or archiving is None or isinstance(target.upstream, Practice):
         return
     inquiry = Inquiry(target, timeout=own.timeout)
-    zone = zone_of(settings.pipelines["default"].request)
+    zone = common_zone(settings.pipelines)
     model = own.model or target.model or ""
     finder = Extractor(inquiry, model=model, fallback=own.fallback, zone=zone, discretion=discretion)
     yield Learning(store, archiving.knowledge, finder, pause=own.pause)

@@ -8,6 +8,7 @@ import msgspec
 
 from filters.line import one_line
 from filters.message import Message
+from filters.stated import plain
 from proxy.background.discretion import Discretion
 from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
@@ -26,7 +27,8 @@ _FIND: Final = """\
 the person tells of themselves that will still matter in a later conversation: names, relations, places,
 needs, preferences, plans, appointments. Only what the person states; no guesses, no questions, nothing of
 the moment, no passwords and no card or account numbers, nothing that is on file already, nothing that asks
-how an assistant should behave. Mostly there is nothing: then the list is empty.
+how an assistant should behave, nothing that the person takes back or wants forgotten. Mostly there is
+nothing: then the list is empty.
 
 Reply with {"facts": [{"text", "category", "evidence", "replaces", "importance"}]}:
 - text: one short sentence about the person, in the person's language, that can be understood by itself, with
@@ -179,18 +181,22 @@ def _readings(answer: str) -> Iterator[str]:
 
 
 def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[Fact]) -> Iterator[Learnt]:
-    """The first facts that rest on what was said; ids and numbers that were not shown do not count."""
-    ids = {fact.id for fact in known}
+    """The first facts that rest on what was said; ids and numbers that were not shown do not count.
+
+    Small models name what is out of date by its words.
+    """
+    ids = {plain(fact.text): fact.id for fact in known} | {fact.id: fact.id for fact in known}
     for one in [fact for fact in map(_converted, found) if fact][:_MOST_FACTS]:
-        places = [said[number - 1].place for number in dict.fromkeys(one.evidence) if 0 < number <= len(said)]
+        rests_on = [said[number - 1] for number in dict.fromkeys(one.evidence) if 0 < number <= len(said)]
         text = one_line(one.text, _LONGEST + 1)
-        if places and 0 < len(text) <= _LONGEST:
+        if rests_on and 0 < len(text) <= _LONGEST:
             yield Learnt(
                 text=text,
                 category=one.category,
-                evidence=tuple(dict.fromkeys(places)),
-                replaces=one.replaces if one.replaces in ids else None,
+                evidence=tuple(dict.fromkeys(words.place for words in rests_on)),
+                replaces=ids.get(one.replaces or "") or ids.get(plain(one.replaces or "")),
                 importance=min(max(one.importance, 0.0), 1.0),
+                said=max(words.at for words in rests_on),
             )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Annotated, Any, Final
@@ -33,6 +33,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 class _Store(msgspec.Struct):
     text: Text
     category: Category = "core"
+    replaces: str | None = None
 
 
 class _Recall(msgspec.Struct):
@@ -44,10 +45,13 @@ class _Forget(msgspec.Struct):
 
 
 class _Owed(msgspec.Struct, frozen=True):
-    """A change that the model was told of; ``text`` is ``None`` for a fact that goes."""
+    """A change that the model was told of; ``text`` is ``None`` for a fact that goes.
+
+    What goes by the work of another change has none of its own.
+    """
 
     id: str
-    work: Work
+    work: Work | None
     text: str | None = None
 
 
@@ -112,7 +116,8 @@ class Notebook:
     def keep(self) -> None:
         """As the protocol has it: whatever becomes of the turn."""
         if self._owed:
-            self._keeping = self._promises.make([one.work for one in self._owed], behind=self._keeping)
+            works = [one.work for one in self._owed if one.work]
+            self._keeping = self._promises.make(works, behind=self._keeping)
             self._begun += self._owed
             self._owed = []
 
@@ -127,14 +132,19 @@ class Notebook:
         asked.text = self._knowledge.kept(asked.text)
         if not self._person.person:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
-        learnt, words = Learnt(text=asked.text, category=asked.category), plain(asked.text)
         key, known = secrets.token_hex(8), await self._known()
-        same = next((fact for fact, text in known.items() if plain(text) == words), None)
-        named = same or id_of(self._person, key, asked.text)
+        named = _named(asked.text, known) or id_of(self._person, key, asked.text)
+        former = _named(self._knowledge.kept(asked.replaces or ""), known)
+        learnt = Learnt(text=asked.text, category=asked.category, replaces=former)
         # As of now: whoever is forgotten meanwhile stays so.
         work = partial(self._knowledge.learn, self._person, learnt, key=key, at=time.time())
         self._owed.append(_Owed(named, work, known.get(named, asked.text)))
-        return {"stored": True, "id": named}
+        told: dict[str, Any] = {"stored": True, "id": named}
+        if former == named or not asked.replaces:
+            return told
+        if former:
+            self._owed.append(_Owed(former, None))
+        return {**told, "replaced": former is not None}
 
     async def _recall(self, arguments: str, until: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Recall)
@@ -152,10 +162,11 @@ class Notebook:
 
     async def _forget(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Forget)
-        if asked.id not in await self._known():
+        name = _named(asked.id, await self._known())
+        if name is None:
             return {"forgotten": False}
-        self._owed = [one for one in self._owed if one.id != asked.id]
-        self._owed.append(_Owed(asked.id, partial(self._knowledge.drop, self._person, asked.id)))
+        self._owed = [one for one in self._owed if one.id != name]
+        self._owed.append(_Owed(name, partial(self._knowledge.drop, self._person, name)))
         return {"forgotten": True}
 
     @property
@@ -171,6 +182,14 @@ class Notebook:
             if one.text is not None:
                 known[one.id] = one.text
         return known
+
+
+def _named(words: str, known: Mapping[str, str]) -> str | None:
+    """The id of what is known under an id, or in such words."""
+    if words in known:
+        return words
+    said = plain(words)
+    return next((name for name, text in known.items() if plain(text) == said), None)
 
 
 def _told(found: Found, zone: tzinfo) -> dict[str, Any]:

@@ -33,6 +33,10 @@ TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
                 "enum": ["core", "daily", "conversation"],
                 "description": "core: lasting; daily: soon out of date; conversation: for this talk alone.",
             },
+            "replaces": {
+                "type": "string",
+                "description": "What is known and no longer true because of it: its id, or its words.",
+            },
         },
         "text",
     ),
@@ -45,7 +49,7 @@ TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
     FORGET: _function(
         FORGET,
         "Delete one thing that is known of the user, at the user's wish.",
-        {"id": {"type": "string", "description": "The id that memory_recall or memory_store told."}},
+        {"id": {"type": "string", "description": "Its id, or its words as they were told."}},
         "id",
     ),
 }

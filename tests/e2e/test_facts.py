@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import decode
 from proxy.memory.store import Key, Put
 from tests.fake_upstream import FakeUpstream, Received, answer, completion
+from tests.long_call import settle
 from tests.proxy_server import ProxyServer
 from tests.scripted_model import calls, fact, is_extraction, lines, model, says
 from tests.serving_process import LISTEN, ServingProcess
@@ -79,12 +81,16 @@ def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, up
     assert prompts(upstream)[-1] == [{"role": "user", "content": "Hello?"}]
 
 
-@pytest.mark.parametrize("hours", [-12, 12])
+@pytest.mark.parametrize(
+    ("hours", "asked_of"),
+    [(-12, "inject_facts, recall]"), (12, "inject_facts, recall]"), (12, "[restore_history]")],
+)
 def test_what_is_said_bears_the_day_where_the_callers_are(
-    serve: Serve, upstream: FakeUpstream, url: str, hours: int
+    serve: Serve, upstream: FakeUpstream, url: str, hours: int, asked_of: str
 ) -> None:
+    """As ``default`` says, or another pipeline where that says nothing."""
     step = f"timestamp_prefix: {{timezone: {f'Etc/GMT{-hours:+d}'}}}"
-    proxy = serve(CONFIG.replace("inject_facts, recall]", f"inject_facts, {step}]"), MEMORY_URL=url)
+    proxy = serve(CONFIG.replace(asked_of, f"{asked_of[:-1]}, {step}]"), MEMORY_URL=url)
     upstream.script = model(find, says("Noted."))
     zone = timezone(timedelta(hours=hours))
     before = datetime.now(zone)
@@ -118,6 +124,26 @@ def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str)
     assert proxy.client.put("/v1/memory/sessions/s2", json=carried).status_code == 200
     awaited(lambda: (known(proxy, "carl"), known(proxy, "bob")) == (["I have a fish."], ["I have a cat."]))
     assert known(proxy) == []
+
+
+def test_what_mattered_for_a_day_last_week_is_not_told_today(proxy, upstream) -> None:
+    def sorts(said: Any, _known: Any) -> Any:
+        kinds = {"I": "core", "Today": "daily", "Now": "conversation"}
+        return [fact(one["text"], one["number"], category=kinds[one["text"].split()[0]]) for one in said]
+
+    upstream.script = model(sorts, says("Noted."))
+    week, hours = (int(time.time() - hours * 3600) for hours in (7 * 24, 2))
+    texts = [("I have a dog.", week), ("Today I am ill.", week), ("Now I am in a hurry.", hours)]
+    texts.append(("Today I am at the zoo.", hours))
+    contents = [
+        {"role": "user", "content": text, "timestamp": at, "turn_id": n} for n, (text, at) in enumerate(texts)
+    ]
+    carried = {"user": "ann", "contents": contents}
+    assert proxy.client.put("/v1/memory/sessions/s1", json=carried).status_code == 200
+    awaited(lambda: _learnt(proxy) > START)
+    assert known(proxy) == ["I have a dog.", "Today I am at the zoo."]
+    daily = proxy.client.get(ANN).json()["data"][1]
+    assert daily["expires"] == pytest.approx(hours + 24 * 3600, abs=1)
 
 
 def test_what_was_removed_is_not_learnt_again_by_an_import(proxy, upstream) -> None:
@@ -208,6 +234,23 @@ def test_a_fact_that_is_added_or_removed_in_a_call_counts_from_the_next_turn_on(
     assert proxy.client.delete("/v1/memory/users/ann").status_code in {200, 204}
     say(proxy, "Four?", session="s9")
     assert prompts(upstream)[-1] == [{"role": "user", "content": "Four?"}]
+
+
+def test_what_comes_to_be_known_in_a_call_stays_where_it_was_told(serve: Serve, upstream, url: str) -> None:
+    proxy = serve(CONFIG.replace("inject_facts, recall", "inject_facts"), MEMORY_URL=url, PAUSE="1h")
+    upstream.script = model(find, says("Noted."))
+    talk = ["Hello?"]
+    for text in ("", "Has a cat.", "", "Has a fish.", ""):
+        if text:
+            proxy.client.post(ANN, json={"text": text})
+        say(proxy, *talk)
+        settle(proxy)
+        talk += ["Noted.", f"And {len(talk)}?"]
+    for earlier, later in pairwise(prompts(upstream)):
+        assert later[: len(earlier)] == earlier
+    told = [message["content"] for message in prompts(upstream)[-1] if message["role"] == "user"]
+    assert ["Has a cat." in text for text in told] == [False, True, False, False, False]
+    assert ["Has a fish." in text for text in told] == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize("blank", ["", " ", " \n\t", "\u3000"])

@@ -79,6 +79,37 @@ def test_what_the_model_stores_in_one_call_it_finds_in_another_and_can_forget(pr
     assert proxy.client.get("/v1/memory/users/ann/facts").json()["data"] == []
 
 
+TELLING = CONFIG.replace("{upstreams: [main],", "{upstreams: [main], request: [inject_facts],")
+
+
+def test_what_is_no_longer_true_is_replaced_and_forgotten_by_the_words_that_the_model_was_told(
+    serve, upstream, tmp_path: Path
+):
+    proxy = serve(TELLING, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
+    proxy.client.post("/v1/memory/users/ann/facts", json={"text": "Lives in Berlin."})
+    answers(
+        upstream,
+        calling("memory_store", text="Lives in Bonn.", replaces="lives in Berlin"),
+        calling("memory_recall", query="Berlin Bonn"),
+        sse(stream_of("Noted.")),
+    )
+    proxy.chat(stream=True, messages=[{"role": "user", "content": "No, I moved to Bonn."}], headers=WHO)
+    assert "Lives in Berlin." in upstream.requests[0].json["messages"][0]["content"]
+    stored, found = (json.loads(r.json["messages"][-1]["content"]) for r in upstream.requests[1:3])
+    assert stored["replaced"] is True
+    assert [one["text"] for one in found["found"]] == ["Lives in Bonn."]
+    answers(upstream, calling("memory_forget", id="Lives in Bonn"), sse(stream_of("Forgotten.")))
+    proxy.chat(
+        stream=True,
+        messages=[{"role": "user", "content": "Forget it."}],
+        headers={**WHO, "x-session-id": "s2"},
+    )
+    told = upstream.requests[3].json["messages"][0]["content"]
+    assert "Lives in Bonn." in told and "Berlin" not in told
+    kept = proxy.client.get("/v1/memory/users/ann/export").json()["facts"]
+    assert [(fact["text"], fact["superseded"] is not None) for fact in kept] == [("Lives in Berlin.", True)]
+
+
 def untyped(script):
     """The same, by a server that does not say that it streams."""
     return [

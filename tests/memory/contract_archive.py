@@ -326,6 +326,14 @@ async def test_two_characters_of_a_script_without_spaces_hit(archive: Archive, s
     assert await asked(archive, question) == [said]
 
 
+async def test_what_speech_recognition_writes_as_one_word_or_as_several_is_found(archive: Archive):
+    said = ["Meine Haftpflichtversicherung ist teuer.", "My flight is LH 438.", "The order is A48213."]
+    await archive.keep(KEY, session(*said), mark=NOW)
+    for question, place in (("Haftpflicht Versicherung?", 0), ("And LH438?", 1), ("Order A 48213?", 2)):
+        found = await archive.search(ANN, Query(text=question, now=NOW))
+        assert (found[0].text, found[0].score > 0.9) == (said[place], True)
+
+
 async def test_an_answer_is_found_by_the_question_before_it(archive: Archive):
     held = session("Hello", "What is your favourite colour?", "Blue.", "And so on")
     await archive.keep(KEY, held, mark=NOW)

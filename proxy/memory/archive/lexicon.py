@@ -40,6 +40,8 @@ _ACCENTS: Final = re.compile(
 )
 # They shape letters of the same word.
 _JOINERS: Final = re.compile("(?<=[\u0900-\u0dff])[\u200c\u200d]")
+_NUMBER: Final = re.compile("[0-9]")
+_PART: Final = re.compile("[0-9]+|[^0-9]+")
 _LONGEST: Final = 64
 
 STOP_WORDS: Final = frozenset(
@@ -79,15 +81,26 @@ class Lexicon:
         """The stems of a text in order, without stop words."""
         return self._stemmer.stems(word for word in words(text) if word not in STOP_WORDS)
 
+    def spelt(self, question: str) -> dict[str, list[str]]:
+        """The stems of a question in order, each with those of other ways to spell it.
+
+        Speech recognition writes compounds and numbers as one word or as several.
+        """
+        ways: dict[str, list[str]] = {}
+        for word, others in _spelt(list(words(question))).items():
+            stem, *more = self._stemmer.stems([word, *others])
+            ways[stem] = list(dict.fromkeys([*ways.get(stem, ()), *more]))
+        return ways
+
     def terms(self, whose: Owner, text: str) -> str:
         """What stands in the index for a text, by spaces."""
         sealed = _sealer(whose, self._keys[0] if self._keys else None)
         return " ".join(map(sealed, self.stems(text)))
 
-    def asked(self, whose: Owner, stems: Iterable[str]) -> list[tuple[str, ...]]:
-        """For each stem the terms that may stand for it: one for each key."""
+    def asked(self, whose: Owner, ways: Iterable[Iterable[str]]) -> list[tuple[str, ...]]:
+        """For the stems of each word the terms that may stand for it: one for each stem and key."""
         sealers = [_sealer(whose, key) for key in self._keys or (None,)]
-        return [tuple(sealed(stem) for sealed in sealers) for stem in stems]
+        return [tuple(sealed(stem) for stem in stems for sealed in sealers) for stems in ways]
 
 
 class _sealer:  # noqa: N801 - a function with what it needs drawn once
@@ -101,6 +114,25 @@ class _sealer:  # noqa: N801 - a function with what it needs drawn once
         if self._key is None:
             return f"{self._prefix}{stem}"
         return hmac.digest(self._key, stem.encode("utf-8", "surrogatepass"), "sha256")[:10].hex()
+
+
+def _spelt(asked: Sequence[str]) -> dict[str, list[str]]:
+    """The telling words of a question, each with what else may be written for it."""
+    ways: dict[str, list[str]] = {word: _parts(word) for word in asked if word not in STOP_WORDS}
+    for pair in pairwise(asked):
+        whole, telling = "".join(pair), [word for word in pair if word in ways]
+        if (len(telling) == len(pair) or any(map(_NUMBER.search, telling))) and not _IS_UNSPACED.search(
+            whole
+        ):
+            for word in telling:
+                ways[word].append(whole[:_LONGEST])
+    return ways
+
+
+def _parts(word: str) -> list[str]:
+    """Letters and digits of a word that has both, as far as they tell anything."""
+    parts = _PART.findall(word) if _NUMBER.search(word) else []
+    return [part for part in parts if 1 < len(part) < len(word)]
 
 
 def words(text: str) -> Iterator[str]:

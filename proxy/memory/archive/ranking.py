@@ -1,7 +1,7 @@
 """Which passages answer a question best: how rare their words are, what stands beside them, and when."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -19,6 +19,8 @@ _BY_TIME_ALONE: Final = 0.3
 # Of two that are worth almost the same, the newer goes first.
 _FRESH: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
+# Among so few passages hardly anything tells which words are rare.
+_FEW: Final = 20
 
 Groups = Sequence[tuple[str, ...]]
 """For each word of the question the terms that may stand for it."""
@@ -51,9 +53,12 @@ Worths = dict[int, float]
 
 def worths(question: Lookup, passages: Collection[Passage], owned: int) -> Worths:
     """What each passage is worth by itself; ``owned`` is how many passages their owner has in all."""
-    places = {term: place for place, group in enumerate(question.groups) for term in group}
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, group in enumerate(question.groups):
+        for term in group:
+            places[term].append(place)
     held = {one.id: _held(one.terms.split(), places) for one in passages}
-    weights = _weights(len(question.groups), held.values(), owned)
+    weights = _weights(len(question.groups), _found(passages, held), owned)
     usual = sum(length for length, _ in held.values()) / max(1, len(held)) or 1.0
     best = sum(weights) or 1.0
     return {id_: _worth(one, weights, usual) / best for id_, one in held.items()}
@@ -70,19 +75,29 @@ _Held = tuple[int, dict[int, int]]
 # How many terms a passage has, and how often those that are asked for, by their place in the question.
 
 
-def _held(terms: Sequence[str], places: Mapping[str, int]) -> _Held:
+def _held(terms: Sequence[str], places: Mapping[str, Sequence[int]]) -> _Held:
     counts: dict[int, int] = {}
     for term in terms:
-        place = places.get(term)
-        if place is not None:
+        for place in places.get(term, ()):
             counts[place] = counts.get(place, 0) + 1
     return len(terms), counts
 
 
-def _weights(words: int, held: Iterable[_Held], owned: int) -> list[float]:
+def _found(passages: Iterable[Passage], held: Mapping[int, _Held]) -> Counter[int]:
+    """In how many passages each word of the question stands.
+
+    A fact says again what was said in a turn, which makes its words no more usual: so those of the kind count
+    that has most.
+    """
+    kinds: dict[int, Counter[int]] = defaultdict(Counter)
+    for one in passages:
+        kinds[one.kind].update(held[one.id][1].keys())
+    return Counter({place: max(of[place] for of in kinds.values()) for of in kinds.values() for place in of})
+
+
+def _weights(words: int, found: Counter[int], owned: int) -> list[float]:
     """How much each word of the question tells: the rarer among the owner's passages, the more."""
-    found = Counter(place for _, counts in held for place in counts)
-    size = max(owned, *found.values(), 0)
+    size = max(owned, *found.values(), _FEW)
     return [math.log(1 + (size - found[place] + 0.5) / (found[place] + 0.5)) for place in range(words)]
 
 

@@ -31,11 +31,11 @@ def search(shelf: Shelf, person: Owner, query: Query) -> Steps[list[Found]]:
     if not person.person:
         return []
     text = query.text[:_LONGEST]
-    stems = list(dict.fromkeys(shelf.lexicon.stems(text)))[:_MOST_WORDS]
+    ways = [(stem, *others) for stem, others in shelf.lexicon.spelt(text).items()][:_MOST_WORDS]
     times = spans(text, query.now, query.zone)
     found: list[Ranked] = []
     for whose in (person, Owner(person.tenant)):
-        question = Lookup(shelf.lexicon.asked(whose, stems), times if whose.person else (), query.now)
+        question = Lookup(shelf.lexicon.asked(whose, ways), times if whose.person else (), query.now)
         found += yield from _owned(shelf, whose, question, query.meaning)
     weighed = ((worth * _WORTH[one.kind], one) for worth, one in found if worth > 0)
     best = sorted(weighed, key=lambda pair: -pair[0])

@@ -20,13 +20,17 @@ MOST: Final = 100
 
 
 class Learnt(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be known from now on; ``replaces`` is the id of what it makes out of date."""
+    """Something to be known from now on; ``replaces`` is the id of what it makes out of date.
+
+    ``said`` is when that was, in seconds since 1970, where it was not just now.
+    """
 
     text: str
     category: Category = "core"
     evidence: tuple[str, ...] = ()
     replaces: str | None = None
     importance: float = 0.5
+    said: float = math.inf
 
 
 class FactShelf(Protocol):
@@ -52,9 +56,9 @@ class FactShelf(Protocol):
 class Knowledge:
     """Facts about persons, in one place.
 
-    At most ``most`` are known of each: the least important go first. Of the category ``daily`` they last for
-    ``daily`` seconds, of the category ``conversation`` for ``talk`` seconds. None has in it what
-    ``redaction`` finds.
+    At most ``most`` are known of each: what is over soon goes first, and of the rest the least important. Of
+    the category ``daily`` they last for ``daily`` seconds, of the category ``conversation`` for ``talk``.
+    None has in it what ``redaction`` finds.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class Knowledge:
 
         The same ``key`` gives the same id, so that what is learnt twice from one source is known once.
         ``at`` is when the source was read, in seconds since 1970: nothing is added of a person who was
-        forgotten since.
+        forgotten since, nor what was over by then.
         """
         learnt = msgspec.structs.replace(learnt, text=self.kept(learnt.text))
         known, words, now = await self.of(person), plain(learnt.text), at or time.time()
@@ -106,9 +110,11 @@ class Knowledge:
             evidence=learnt.evidence,
             replaces=replaced.id if replaced else None,
             created=now,
-            expires=self._until(learnt.category, now),
+            expires=self._until(learnt.category, min(learnt.said, now)),
             importance=learnt.importance,
         )
+        if fact.expires is not None and fact.expires <= now:
+            return fact
         await self._shelf.add_fact(person, fact)
         left = [one for one in known if one is not replaced]
         await self._let_go(person, left, len(left) + 1 - self._most)
@@ -152,7 +158,7 @@ class Knowledge:
     ) -> Fact:
         """Puts a fact in its own place, as what was learnt makes it; by that it loses nothing."""
         category = max(same.category, learnt.category, key=self._lasting.__getitem__)
-        until = self._until(category, now)
+        until = self._until(category, min(learnt.said, now))
         fact = msgspec.structs.replace(
             same,
             category=category,
@@ -175,8 +181,13 @@ class Knowledge:
 
     async def _let_go(self, person: Owner, known: Sequence[Fact], count: int) -> None:
         if count > 0:
-            for fact in sorted(known, key=lambda one: (one.importance, one.created))[:count]:
+            for fact in sorted(known, key=_worth)[:count]:
                 await self._shelf.remove_fact(person, fact.id)
+
+
+def _worth(fact: Fact) -> tuple[bool, float, float]:
+    """What is over soon is worth least: gone for it, what lasts would be gone for good."""
+    return fact.category == "core", fact.importance, fact.created
 
 
 def id_of(person: Owner, key: str | None, text: str) -> str:

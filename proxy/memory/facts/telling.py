@@ -1,22 +1,44 @@
-"""What a turn tells of a person's facts: a head that stands still, and a tail that may change."""
+"""What a turn tells of a person's facts: a head that stands still, and what came to be known since."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+import msgspec
+
+from filters.remembered import Remembered
 from proxy.memory.archive.archive import Fact
 from proxy.memory.session.session import Session
-from proxy.memory.session.told import Told
+from proxy.memory.session.told import NOW, Told
 
 _BYTES = 8
 
 
 class Telling(NamedTuple):
-    """Facts for the head of a prompt and for its tail; ``told`` is what the session is to keep of it."""
+    """Facts for the head of a prompt, and what came to be known since: each behind the place in ``told``.
+
+    ``told`` is what the session is to keep of it.
+    """
 
     told: Told
     head: tuple[Fact, ...]
     tail: tuple[Fact, ...]
+
+    @property
+    def known(self) -> tuple[Remembered, ...]:
+        """The head, as filters tell it."""
+        return tuple(map(_shown, self.head))
+
+    @property
+    def news(self) -> tuple[Remembered, ...]:
+        """The rest, each with where it was told first, unless that is now."""
+        places = dict(self.told.news)
+        return tuple(_shown(fact, places.get(fact.id, NOW)) for fact in self.tail)
+
+
+def _shown(fact: Fact, place: int = NOW) -> Remembered:
+    where = None if place == NOW else place
+    return Remembered(kind="fact", text=fact.text, source=fact.id, at=fact.created, place=where)
 
 
 def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
@@ -31,22 +53,26 @@ def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
 
 
 def telling(  # noqa: PLR0913 - who is told of, when, and how much
-    before: Told | None, at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: float
+    session: Session, at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: float
 ) -> Telling:
-    """What to tell at an epoch, where ``before`` is what the session was told last.
+    """What to tell at an epoch, beside what the session was told last.
 
     As long as all of that is known it stands still, and what else is known now goes to the tail. Once some of
-    it was removed, replaced or has expired, all is put together anew; a correction stands in its place.
+    the head was removed, replaced or has expired, all is put together anew; a correction stands in its place.
     """
-    by_id = {fact.id: fact for fact in known}
+    by_id, before = {fact.id: fact for fact in known}, session.told
     if before is None or (before.person, before.epoch) != (person, at):
         return _anew(at, person, known, limit=limit, now=now)
     head = tuple(by_id[name] for name in before.facts if name in by_id)
     if len(head) < len(before.facts):
         return _anew(at, person, known, limit=limit, now=now)
     settled = {*before.facts, *before.others}
-    later = [fact for fact in known if fact.id not in settled]
-    return Telling(before, head, tuple(later[-limit:]))
+    later = tuple(fact for fact in known if fact.id not in settled)[-limit:]
+    # Where a prompt has no room for all, what a place is counted from may be left out, and what stands there.
+    places = {} if session.room else dict(before.news)
+    news = tuple((fact.id, places.get(fact.id, NOW)) for fact in later)
+    told = before if news == before.news else msgspec.structs.replace(before, news=news, at=now)
+    return Telling(told, head, later)
 
 
 def _anew(at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: float) -> Telling:

@@ -27,6 +27,19 @@ def test_a_rare_word_tells_more_than_a_common_one():
     assert order(ASKED, passage(1, "oldname walk"), *common)[0] == 1
 
 
+def test_a_fact_that_says_what_a_turn_said_makes_its_words_no_more_usual():
+    turn, fact, others = passage(1, "dog rex"), Passage(90, 2, 90, 0, 0, 900.0, "dog rex"), range(2, 50)
+    said = [turn, *(passage(i, "tea rex") for i in others)]
+    alone, beside = (worths(ASKED, passages, 50) for passages in (said, [*said, fact]))
+    assert beside[1] == beside[90] == alone[1]
+
+
+def test_among_three_lines_a_word_of_two_is_worth_telling():
+    said = (passage(1, "dog rex"), passage(2, "tea"), Passage(3, 2, 3, 0, 0, 900.0, "dog rex"))
+    own = worths(Lookup((("dog",), ("name",), ("old",)), (), NOW), said, 3)
+    assert own[1] == own[3] > 0.2
+
+
 def test_a_neighbour_shares_and_a_stranger_does_not():
     there = passage(1, "dog name", place=5)
     beside, far, elsewhere = (

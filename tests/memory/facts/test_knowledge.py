@@ -79,6 +79,21 @@ async def test_case_and_white_space_make_no_other_fact(knowledge: Knowledge) -> 
     assert await knowledge.of(ANN) == [first]
 
 
+async def test_a_full_stop_makes_no_other_fact(knowledge: Knowledge) -> None:
+    ended = ["Lives in Bonn.", "住在波恩。", "住在科隆．", "उसका नाम अन्ना है।", "اس کا نام آنا ہے۔"]  # noqa: RUF001
+    for text in [*ended, *(text[:-1] for text in ended)]:
+        await knowledge.learn(ANN, Learnt(text=text))
+    assert await texts(knowledge) == ended
+
+
+async def test_what_is_soon_out_of_date_gives_way_before_what_lasts(archive: Archive) -> None:
+    knowledge = Knowledge(archive, most=2)
+    await knowledge.learn(ANN, Learnt(text="Is called Ann", importance=0.4))
+    await knowledge.learn(ANN, Learnt(text="Wants a window seat", importance=0.9, category="conversation"))
+    await knowledge.learn(ANN, Learnt(text="Is in a hurry", importance=0.9, category="daily"))
+    assert await texts(knowledge) == ["Is called Ann", "Is in a hurry"]
+
+
 async def test_what_is_learnt_again_is_worth_what_the_better_source_says(knowledge: Knowledge) -> None:
     first = await knowledge.learn(ANN, Learnt(text="Is vegetarian", category="conversation", importance=0.2))
     again = await knowledge.learn(ANN, Learnt(text="is vegetarian", category="core", importance=1.0))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from filters.base import Context
 from filters.message import Message
-from filters.remembered import Remembered
 from proxy import chain
 from proxy.aftermath import after
 from proxy.configuration.load import load
@@ -18,7 +17,7 @@ from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
 from proxy.memory.recall import known, laid
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.session.told import Told
+from proxy.memory.session.told import Told, placed
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import put, segment, settled
 from proxy.memory.summaries.plan import Window, forced
@@ -51,8 +50,8 @@ class Call:
         self.say("user", n, f"user{n} asks for the {n}th time")
         shown = [SYSTEM, *self.lines[-self.size :]]
         snapshot, heard, epoch = known(laid(self.session, shown), shown)
-        told = telling(self.session.told, epoch, "ann", self.facts, limit=20, now=float(n))
-        snapshot = msgspec.structs.replace(snapshot, facts=remembered(told.head), news=remembered(told.tail))
+        told = telling(self.session, epoch, "ann", self.facts, limit=20, now=float(n))
+        snapshot = msgspec.structs.replace(snapshot, facts=told.known, news=told.news)
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
         self.prompts.append((self.excused, [sent(message) for message in prompt]))
         self.excused = False
@@ -64,6 +63,7 @@ class Call:
             answer=stream_of(f"answer{n} is here"),
             at=float(n),
             told=told.told,
+            shown=prompt,
         )
         self.session = decode(encode(after(self.session, said)))
         self.say("assistant", n, f"answer{n} is here")
@@ -92,14 +92,19 @@ class Call:
         if self.facts:
             gone = self.facts.pop(len(self.facts) // 2)
             self.gone.add(gone.text)
-            self.excused = self.excused or self.session.told is None or gone.id in self.session.told.facts
+            self.excused = self.excused or self.tells(gone)
+
+    def tells(self, one: Fact) -> bool:
+        """Whether a change of it is a change of what was told."""
+        told = self.session.told
+        return told is None or one.id in told.facts or one.id in dict(told.news)
 
     def correct(self) -> None:
         if self.facts:
             old = self.facts[0]
             self.gone.add(old.text)
             self.facts[0] = msgspec.structs.replace(old, text=f"{old.text[:-2]}y{self.made}.")
-            self.excused = self.excused or self.session.told is None or old.id in self.session.told.facts
+            self.excused = self.excused or self.tells(old)
             self.made += 1
 
     def compact(self) -> None:
@@ -108,10 +113,6 @@ class Call:
             made = segment(self.session, plan, [], f"notes up to {plan.reach.turn}", now=1.0)
             self.session, _ = settled(put(self.session, plan, made), WINDOW.keep_messages)
             self.excused = True
-
-
-def remembered(facts: tuple[Fact, ...]) -> tuple[Remembered, ...]:
-    return tuple(Remembered(kind="fact", text=one.text) for one in facts)
 
 
 def sent(message: Message) -> Any:
@@ -137,7 +138,7 @@ def test_the_prompt_only_grows_but_for_compactions_and_what_is_gone(
             getattr(call, step)()
     call.turn()
     for (_, earlier), (excused, later) in zip(call.prompts, call.prompts[1:], strict=False):
-        assert excused or later[: len(earlier) - 1] == earlier[:-1]
+        assert excused or later[: len(earlier)] == earlier
 
 
 def test_what_is_learnt_in_a_conversation_stands_at_the_tail_until_a_compaction() -> None:
@@ -156,9 +157,30 @@ def test_what_is_learnt_in_a_conversation_stands_at_the_tail_until_a_compaction(
     assert call.prompts[2][1][2][1].startswith("<conversation_so_far>")
 
 
+def test_what_was_learnt_stays_before_the_words_that_it_was_first_told_with() -> None:
+    call = Call(numbered=True, size=2)
+    for learning in (True, False, True, False):
+        call.turn()
+        if learning:
+            call.learn()
+    shown = [text for role, text in call.prompts[-1][1] if role == "user"]
+    assert ["Fact 2x." in text for text in shown] == [False, True, False, False]
+    assert ["Fact 3x." in text for text in shown] == [False, False, False, True]
+
+
+def test_where_a_prompt_lacks_room_all_news_stands_before_the_newest_words() -> None:
+    call = Call(numbered=True, size=20)
+    call.turn()
+    call.learn()
+    call.turn()
+    call.session = msgspec.structs.replace(call.session, room=3)
+    call.turn()
+    assert "Fact 2x." in call.prompts[-1][1][-1][1]
+
+
 def told_of(facts: list[Fact], before: Told | None = None, **more: Any) -> Any:
     given: dict[str, Any] = {"at": b"e", "person": "ann", "limit": 2, "now": 1.0, **more}
-    return telling(before, given.pop("at"), given.pop("person"), facts, **given)
+    return telling(Session(told=before), given.pop("at"), given.pop("person"), facts, **given)
 
 
 def test_the_most_important_come_first_into_the_head_and_the_rest_is_no_news() -> None:
@@ -169,7 +191,8 @@ def test_the_most_important_come_first_into_the_head_and_the_rest_is_no_news() -
     second = told_of([*facts, fact(3)], first.told)
     assert second.head == first.head
     assert [one.id for one in second.tail] == ["f3"]
-    assert second.told is first.told
+    assert msgspec.structs.replace(second.told, news=(), at=1.0) == first.told
+    assert told_of([*facts, fact(3)], placed(second.told, [Message(role="user", content="Hi")])).told.news
 
 
 def test_of_what_was_learnt_since_no_more_than_the_limit_is_told_the_newest() -> None:

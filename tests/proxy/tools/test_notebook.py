@@ -136,6 +136,26 @@ async def test_what_is_stored_can_be_forgotten_and_of_nobody_nothing_is_kept():
     assert shelf.kept == []
 
 
+async def test_what_is_to_be_replaced_and_is_not_known_is_told_so():
+    shelf = Shelf()
+    stored = await told("memory_store", '{"text": "Ann is tall.", "replaces": "Ann is small."}', shelf)
+    assert stored["stored"] is True and stored["replaced"] is False
+    again = await told("memory_store", f'{{"text": "Ann is tall.", "replaces": "{stored["id"]}"}}', shelf)
+    assert again["id"] == stored["id"] and "replaced" not in again
+
+
+async def test_what_was_stored_a_moment_ago_can_be_replaced():
+    shelf = Shelf()
+    notebook, until = notebook_of(shelf), asyncio.get_running_loop().time() + 5
+    for arguments in ('{"text": "Ann is tall."}', '{"text": "Ann is small.", "replaces": "ann is tall"}'):
+        await notebook.carry_out("memory_store", arguments, until)
+    found = json.loads(await notebook.carry_out("memory_recall", '{"query": "Ann"}', until))["found"]
+    assert [one["text"] for one in found] == ["Ann is small."]
+    await notebook.kept()
+    tall, small = shelf.kept
+    assert small.replaces == tall.id
+
+
 class Round:
     """A round in which all three tools are called, twice each."""
 
