@@ -1,10 +1,10 @@
 """What is remembered with, as a configuration says, and who works on it."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from filters.redact import Redact
 from proxy.assembly.recall import finder_of
+from proxy.assembly.stores import edge, elsewhere_of, file_of, guarded, rounds
 from proxy.assembly.targets import targets_of
 from proxy.assembly.zone import common_zone
 from proxy.background.discretion import Discretion
@@ -31,18 +31,15 @@ from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import MOST, Knowledge
 from proxy.memory.facts.learning import Learning
 from proxy.memory.facts.mem0 import Mem0, open_mem0
-from proxy.memory.guard import Guard
 from proxy.memory.metered import Meter, Metered
-from proxy.memory.open import open_store
 from proxy.memory.people import Archived, HeldSessions, Holding, People
 from proxy.memory.pulse import LATE, Pulse
 from proxy.memory.recent import Recent
-from proxy.memory.redaction.redacting import Redacting
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.redaction.veil import Veil
 from proxy.memory.sealing import codec_of
 from proxy.memory.sql.elsewhere import Elsewhere
-from proxy.memory.store import LEISURE, Store
+from proxy.memory.store import Store
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.pipeline import Archiving, Memory, Target
@@ -76,9 +73,9 @@ def memory_of(
     own, deadline = settings.memory, settings.memory.deadline
     url, window = own.sessions.get_secret_value(), _window(own)
     codec, redaction = codec_of([key.get_secret_value() for key in own.encryption]), _redaction(own)
-    veil, elsewhere = Veil(redaction), _elsewhere(url)
-    guard, behind = _guarded(url, deadline, _edge(codec, redaction), elsewhere)
-    store = Recent(Metered(guard, meter), rounds=_rounds(url))
+    veil, elsewhere = Veil(redaction), elsewhere_of(url)
+    guard, behind = guarded(url, deadline, edge(codec, redaction), elsewhere)
+    store = Recent(Metered(guard, meter), rounds=rounds(url))
     discretion = _discretion(settings)
     summaries = Summaries(behind, window, _summariser(own.summaries, targets, discretion), veil)
     archive = _archive(own, codec, elsewhere, redaction)
@@ -94,18 +91,13 @@ def memory_of(
         Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse, veil=veil),
         redacted(open_episodes(url, deadline=deadline, codec=codec, store=store), redaction),
         summaries,
-        People((*_holdings(archiving), HeldSessions(store, file=_file(url)), KeptTurns(traces))),
+        People((*_holdings(archiving), HeldSessions(store, file=file_of(url)), KeptTurns(traces))),
         archiving,
         pulse,
         guard,
         veil,
     )
     return memory, worker
-
-
-def _edge(codec: Codec, redaction: Redaction) -> Codec:
-    """What all of a session passes on its way into its store."""
-    return Redacting(codec, redaction) if redaction else codec
 
 
 def _redaction(settings: MemorySettings) -> Redaction:
@@ -185,39 +177,6 @@ def _summariser(
         input_tokens=settings.input_tokens,
         discretion=discretion,
     )
-
-
-def _file(url: str) -> Path | None:
-    return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
-
-
-def _guarded(url: str, deadline: float, codec: Codec, elsewhere: Elsewhere | None) -> tuple[Guard, Store]:
-    """The store for calls, and for work in the background, which shuts it off for nobody.
-
-    That waits where it must, by a way of its own to the same place; within this process there is one way.
-    """
-    opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
-    leisurely = None if _is_within(url) else open_store(url, deadline=LEISURE, codec=codec)
-    return Guard(opened, deadline=deadline, leisurely=leisurely), leisurely or opened
-
-
-def _is_within(url: str) -> bool:
-    return url.partition(":")[0] in {"sqlite", "memory"}
-
-
-def _rounds(url: str) -> int:
-    """After how many rounds of the loop a question to the store is on its way."""
-    scheme = url.partition(":")[0]
-    if _is_within(url):
-        return 0
-    # A task for whoever asks; with a pool, another for the command, and the moment in which it is written.
-    return 1 if scheme.startswith("redis") and not scheme.endswith("+cluster") else 3
-
-
-def _elsewhere(url: str) -> Elsewhere | None:
-    """Who else writes to the sessions' file, if they are in one."""
-    path = _file(url)
-    return Elsewhere(path) if path else None
 
 
 def _archive(
