@@ -157,7 +157,7 @@ class FakeUpstream:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
-        server.close()
+        self._loop.run_until_complete(closed(server))
         self._loop.run_until_complete(self._ended())
         self._loop.close()
 
@@ -170,6 +170,7 @@ class FakeUpstream:
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
+        await some_rounds()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
@@ -223,6 +224,20 @@ class FakeUpstream:
         else:
             await asyncio.wait([gone], timeout=float(step))
         return True
+
+
+async def closed(server: asyncio.Server) -> None:
+    """Nobody is let in any more, and whoever was let in a moment ago is served: asyncio would lose him."""
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    await some_rounds()
+    server.close()
+
+
+async def some_rounds() -> None:
+    """What the loop has before it is done: a connection is let in, or closed, in several rounds."""
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 async def read_request(reader: asyncio.StreamReader) -> Received | None:

@@ -42,7 +42,8 @@ class _PromptServer(uvicorn.Server):
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), 1)
+                async with asyncio.timeout(1):  # and no task of its own, which whoever counts might miss
+                    await self._told.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, where anybody is left to wait for."""

@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from tests.fake_upstream import closed, some_rounds
+
 
 class Relay:
     """Passes bytes on to a port or a socket; replies are ``delay`` seconds late, and lost if ``silent``."""
@@ -14,6 +16,7 @@ class Relay:
         self.delay = 0.0
         self.silent = False
         self._target = target
+        self._writers: list[asyncio.StreamWriter] = []
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -33,16 +36,23 @@ class Relay:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
-        server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.run_until_complete(asyncio.sleep(0))  # connections are closed a round later
+        self._loop.run_until_complete(closed(server))
+        self._loop.run_until_complete(self._ended())
         self._loop.close()
 
+    async def _ended(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await some_rounds()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         inner, outer = await self._reached()
+        self._writers.append(outer)
         try:
             await asyncio.gather(
                 self._pass_on(reader, outer, late=False), self._pass_on(inner, writer, late=True)

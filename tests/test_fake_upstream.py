@@ -1,5 +1,7 @@
 import gc
+import socket
 import warnings
+from contextlib import ExitStack
 
 import pytest
 
@@ -20,3 +22,14 @@ def test_a_server_that_ends_leaves_no_connection_behind(steps: list[Step]) -> No
         with client:
             gc.collect()
     assert [str(one.message) for one in told] == []
+
+
+def test_whoever_comes_as_it_ends_is_let_go_of(recwarn: pytest.WarningsRecorder) -> None:
+    for many in range(1, 21):
+        with ExitStack() as callers, FakeUpstream() as ending:
+            for _ in range(many % 6 + 1):
+                caller = callers.enter_context(socket.socket())
+                caller.setblocking(False)  # noqa: FBT003
+                caller.connect_ex(("127.0.0.1", ending.port))
+        gc.collect()
+    assert not [one for one in recwarn if one.category is ResourceWarning]
