@@ -6,19 +6,19 @@ from typing import Any
 import msgspec
 
 
-class Unreadable(ValueError):
+class Garbled(ValueError):
     """No reader makes anything of it."""
 
 
 def payload(data: bytes) -> Any:
     """The value that JSON stands for: with half a character, ``NaN`` or broken UTF-8 in it, too.
 
-    Raises Unreadable.
+    Raises Garbled.
     """
     try:
         return msgspec.json.decode(data)
     except RecursionError:
-        raise Unreadable from None
+        raise Garbled from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _patiently(data)
 
@@ -35,4 +35,4 @@ def _patiently(data: bytes) -> Any:
     try:
         return json.loads(data.decode("utf-8-sig", "replace"), strict=False)
     except (ValueError, RecursionError):
-        raise Unreadable from None
+        raise Garbled from None

@@ -5,7 +5,7 @@ from typing import Any
 
 from filters.base import AnswerFilter, Context, Delta
 from proxy.answer.framing import data_of, events, lines_beside_data
-from proxy.answer.payload import Unreadable, payload, written
+from proxy.answer.payload import Garbled, payload, written
 from proxy.answer.stages import Stages, joined
 from proxy.errors import UpstreamBroken
 
@@ -56,7 +56,7 @@ class Rewriting:
         try:
             for event in () if self.unread else events(whole):
                 passed.append(self._event(event))  # noqa: PERF401 - what came before a fault is kept
-        except Unreadable:
+        except Garbled:
             if not self._over:  # what comes behind the end says nothing
                 self.unread = _unread("an event")
         return b"".join(passed)
@@ -74,7 +74,7 @@ class Rewriting:
         try:
             answer = _chunk(body)
             changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
-        except Unreadable:
+        except Garbled:
             raise _unread("an answer") from None
         return written(answer) if any(changed) else body
 
@@ -118,7 +118,7 @@ class Rewriting:
     def _renamed(self, event: bytes, data: bytes) -> bytes:
         try:
             chunk = _chunk(data)
-        except Unreadable:
+        except Garbled:
             return event
         return event_of(chunk, lines_beside_data(event)) if self._rename(chunk) else event
 
@@ -151,7 +151,7 @@ class Rewriting:
         index = _index(choice)
         if index not in self._choices:
             if len(self._choices) >= _MOST_CHOICES:
-                raise Unreadable
+                raise Garbled
             self._choices[index] = self._anew()
         return self._choices[index]
 
@@ -168,10 +168,10 @@ def event_of(chunk: Mapping[str, Any], beside: bytes = b"") -> bytes:
 
 
 def _chunk(data: bytes) -> Chunk:
-    """A JSON object; raises Unreadable for all else."""
+    """A JSON object; raises Garbled for all else."""
     chunk = payload(data)
     if not isinstance(chunk, dict):
-        raise Unreadable
+        raise Garbled
     return chunk
 
 

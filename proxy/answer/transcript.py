@@ -8,7 +8,7 @@ import msgspec
 
 from proxy.answer.calls import put_together, stands
 from proxy.answer.framing import DONE, data_of, events
-from proxy.answer.payload import Unreadable, payload
+from proxy.answer.payload import Garbled, payload
 
 _AT_ONCE: Final = 2_000
 _LONG: Final = 250_000
@@ -154,7 +154,7 @@ def _of_whole(sent: bytes) -> Transcript:
 def _decoded(data: bytes) -> dict[str, Any] | None:
     try:
         chunk = payload(data)
-    except Unreadable:
+    except Garbled:
         return None
     return chunk if isinstance(chunk, dict) else None
 

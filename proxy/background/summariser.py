@@ -12,7 +12,7 @@ from proxy.background.inquiry import Inquiry
 from proxy.errors import UpstreamError
 from proxy.memory.faults import Unmade, Unnamed, Unusable, Useless
 from proxy.memory.session.session import Entry
-from proxy.memory.summaries.summaries import Notes
+from proxy.memory.summaries.summaries import WrittenNotes
 
 _TASK: Final = (
     "You keep the notes of a telephone conversation, so that somebody who reads them can go on with it. "
@@ -55,7 +55,7 @@ class Summariser:
 
     async def notes(
         self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
-    ) -> Notes:
+    ) -> WrittenNotes:
         """Notes on what was said; ``last`` is the model that is asked where the settings name none."""
         background = _fitting(list(map(self._discretion.text, earlier)), self._room // 4)
         written: list[str] = []
@@ -66,16 +66,16 @@ class Summariser:
             written.append(text)
         if len(written) > 1 and sum(map(in_text, written)) > _MOST_TOKENS:
             return await self.merged(written, last=last)
-        return Notes("\n".join(written), model)
+        return WrittenNotes("\n".join(written), model)
 
-    async def merged(self, notes: Sequence[str], *, last: str | None) -> Notes:
+    async def merged(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
         """One text in the place of several."""
         written: list[str] = []
         model = ""
         for piece in _pieces(map(_quoted, map(self._discretion.text, notes)), self._room):
             text, model = await self._ask(_prompt("", "notes", piece, _MERGE), in_text(piece), last, "")
             written.append(text)
-        return Notes("\n".join(written), model)
+        return WrittenNotes("\n".join(written), model)
 
     def _line(self, entry: Entry) -> str:
         told: dict[str, object] = {"role": entry.role, "text": self._discretion.text(entry.text, entry.role)}

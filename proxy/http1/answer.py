@@ -14,7 +14,7 @@ UNREAD = 1 << 17
 _TICK = 0.001
 
 
-class Line(Protocol):
+class Carrier(Protocol):
     """The connection, as far as its answer knows it."""
 
     def resume(self) -> None:
@@ -40,7 +40,7 @@ class Answer:
         self._loop = loop
         self._peer = peer
         self._leave: Callable[[], None] | None = leave
-        self._line: Line | None = None
+        self._line: Carrier | None = None
         self._chunks: list[bytes] = []
         self._decoder: Decoder | None = None
         self._fault: UpstreamError | None = None
@@ -96,7 +96,7 @@ class Answer:
             await self._news()
         self._decoder = decoder_of(self.headers)
 
-    def attach(self, line: Line) -> None:
+    def attach(self, line: Carrier) -> None:
         """The request is about to go out on `line`."""
         self._line = line
 

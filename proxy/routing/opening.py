@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from proxy.answer.framing import Framing, data_of, events
-from proxy.answer.payload import Unreadable, payload
+from proxy.answer.payload import Garbled, payload
 from proxy.errors import UpstreamBroken, UpstreamRefused
 
 _MOST_HELD = 16_000_000
@@ -125,7 +125,7 @@ def _chunks_in(data: bytes) -> list[_Chunk]:
 def _patiently(data: bytes) -> _Chunk | None:
     try:
         return msgspec.convert(payload(data), _Chunk)
-    except (Unreadable, msgspec.ValidationError):
+    except (Garbled, msgspec.ValidationError):
         return None
 
 

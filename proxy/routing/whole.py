@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from proxy.answer.payload import Unreadable, payload
+from proxy.answer.payload import Garbled, payload
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.routing.opening import refusal
 from proxy.upstream import Headers
@@ -19,7 +19,7 @@ def fault_of(status: int, headers: Headers, body: bytes) -> UpstreamError | None
     """
     try:
         answer = payload(body)
-    except Unreadable:
+    except Garbled:
         return _none(status, _size(body, headers))
     if not isinstance(answer, dict):
         return _none(status, _size(body, headers))

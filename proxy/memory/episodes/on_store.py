@@ -26,7 +26,7 @@ _HOT: Final = 512 * 1024
 _STALE: Final = 600.0
 
 
-class _Kept(msgspec.Struct, frozen=True, array_like=True):
+class _KeptEpisode(msgspec.Struct, frozen=True, array_like=True):
     """An episode as JSON, its time and when it expires, both in seconds since 1970."""
 
     at: float
@@ -37,13 +37,13 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 class _Hot(msgspec.Struct, frozen=True):
     """The newest episodes, and of those in the cold part: how many, the newest's time, who expires when."""
 
-    kept: list[_Kept]
+    kept: list[_KeptEpisode]
     moved: int = 0
     reach: float = 0.0
     soonest: float = math.inf
     latest: float = 0.0
 
-    def with_moved(self, moved: Sequence[_Kept], *, anew: bool = False) -> "_Hot":
+    def with_moved(self, moved: Sequence[_KeptEpisode], *, anew: bool = False) -> "_Hot":
         """The same with more in the cold part, or with these alone."""
         before = _Hot(self.kept) if anew else self
         return _Hot(
@@ -56,7 +56,7 @@ class _Hot(msgspec.Struct, frozen=True):
 
 
 # An older version kept one list.
-_decoder = msgspec.msgpack.Decoder(_Hot | list[_Kept])
+_decoder = msgspec.msgpack.Decoder(_Hot | list[_KeptEpisode])
 
 
 class StoredEpisodes:
@@ -91,13 +91,13 @@ class StoredEpisodes:
         hot, version = await self._hot(agent, leisure=True)
         now, at = time.time(), episode.timestamp.timestamp()
         own = _alone(episode, [*hot.kept, *(await self._cold(agent, hot) if at <= hot.reach else ())])
-        new = _Kept(own.timestamp.timestamp(), now + ttl, own.encoded())
+        new = _KeptEpisode(own.timestamp.timestamp(), now + ttl, own.encoded())
         kept, moving = _parted([*_living(hot.kept), new])
         hot = msgspec.structs.replace(hot, kept=kept)
         written = await self._write(agent, hot, moving, version)
         return own if written else None
 
-    async def _write(self, agent: Key, hot: _Hot, moving: list[_Kept], version: int) -> bool:
+    async def _write(self, agent: Key, hot: _Hot, moving: list[_KeptEpisode], version: int) -> bool:
         """Whether nobody else has written; what is too much, and what has expired, goes now and then."""
         now, place = time.time(), _place(agent)
         anew = hot.soonest < now - _STALE or len(hot.kept) + hot.moved + len(moving) > MOST + _SPARE
@@ -118,7 +118,7 @@ class StoredEpisodes:
             found = _decoder.decode(held.blob)
         return (_Hot(found) if isinstance(found, list) else found), held.version
 
-    async def _cold(self, agent: Key, hot: _Hot) -> list[_Kept]:
+    async def _cold(self, agent: Key, hot: _Hot) -> list[_KeptEpisode]:
         return await asyncio.to_thread(_opened, await self._blobs(agent, hot))
 
     async def _blobs(self, agent: Key, hot: _Hot) -> list[bytes]:
@@ -129,9 +129,9 @@ def _place(agent: Key) -> Key:
     return Key(f"{agent.tenant}/episodes", agent.session)
 
 
-def _opened(blobs: Iterable[bytes]) -> list[_Kept]:
+def _opened(blobs: Iterable[bytes]) -> list[_KeptEpisode]:
     with _readable():
-        return [msgspec.msgpack.decode(blob, type=_Kept) for blob in blobs]
+        return [msgspec.msgpack.decode(blob, type=_KeptEpisode) for blob in blobs]
 
 
 @contextlib.contextmanager
@@ -143,16 +143,16 @@ def _readable() -> Iterator[None]:
         raise Unreadable("An agent's episodes cannot be read.") from error
 
 
-def _packed(kept: Iterable[_Kept]) -> list[bytes]:
+def _packed(kept: Iterable[_KeptEpisode]) -> list[bytes]:
     return [msgspec.msgpack.encode(one) for one in kept]
 
 
-def _living(kept: Iterable[_Kept]) -> list[_Kept]:
+def _living(kept: Iterable[_KeptEpisode]) -> list[_KeptEpisode]:
     now = time.time()
     return [one for one in kept if one.expires > now]
 
 
-def _parted(kept: list[_Kept]) -> tuple[list[_Kept], list[_Kept]]:
+def _parted(kept: list[_KeptEpisode]) -> tuple[list[_KeptEpisode], list[_KeptEpisode]]:
     """The newest, as many as a call may read, and the others, if these are not all."""
     kept = sorted(kept, key=lambda one: one.at)
     if sum(len(one.blob) for one in kept) <= _HOT and len(kept) <= MOST:
@@ -162,14 +162,14 @@ def _parted(kept: list[_Kept]) -> tuple[list[_Kept], list[_Kept]]:
     return kept[-staying:], kept[:-staying]
 
 
-def _read(kept: Iterable[_Kept], since: float, limit: int | None) -> list[EpisodicMemory]:
+def _read(kept: Iterable[_KeptEpisode], since: float, limit: int | None) -> list[EpisodicMemory]:
     # What moves while it is read may have been met twice.
     found = {one.at: one for one in _living(kept) if one.at >= since}
     newest = sorted(found.values(), key=lambda one: -one.at)[:MOST][:limit]
     return [EpisodicMemory.model_validate_json(one.blob) for one in newest]
 
 
-def _alone(episode: EpisodicMemory, kept: Sequence[_Kept]) -> EpisodicMemory:
+def _alone(episode: EpisodicMemory, kept: Sequence[_KeptEpisode]) -> EpisodicMemory:
     """The episode at a time that no other has."""
     taken = {one.at for one in kept}
     while episode.timestamp.timestamp() in taken:

@@ -9,7 +9,7 @@ import msgspec
 from proxy.memory.reconcile.heard import renewed
 from proxy.memory.reconcile.question import position_of
 from proxy.memory.replay.line import CUT, Line, kinship
-from proxy.memory.session.newest import Newest, Turn
+from proxy.memory.session.newest import AskedTurn, Newest
 from proxy.memory.session.session import Entry, Session, message_of
 from proxy.memory.session.unheard import remembering
 from proxy.memory.speech.wording import goes_on
@@ -26,7 +26,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request asks for, where it says so, and ``asker`` who asks.
     """
 
-    turn: Turn | None
+    turn: AskedTurn | None
     text: str = ""
     tool_calls: list[dict[str, Any]] | None = None
     reasoning: str | None = None

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from itertools import islice
 
-from proxy.memory.session.newest import Turn
+from proxy.memory.session.newest import AskedTurn
 from proxy.memory.session.session import Entry
 
 
-def position_of(entries: Sequence[Entry], turn: Turn) -> int | None:
+def position_of(entries: Sequence[Entry], turn: AskedTurn) -> int | None:
     """Where these words stand; ``None`` where they are no longer held, or nobody said any."""
     if turn.unasked:
         return None
@@ -16,16 +16,16 @@ def position_of(entries: Sequence[Entry], turn: Turn) -> int | None:
     return next(islice(users, -turn.question - 1, None), None)
 
 
-def turn_of(entries: Sequence[Entry], position: int) -> Turn:
+def turn_of(entries: Sequence[Entry], position: int) -> AskedTurn:
     """How the words at a position are called."""
     life, turn = entries[position].life, entries[position].turn
-    return Turn(life, turn, -sum(_asks(entry, life, turn) for entry in entries[position:]))
+    return AskedTurn(life, turn, -sum(_asks(entry, life, turn) for entry in entries[position:]))
 
 
-def unasked(entries: Sequence[Entry], life: int, turns: int) -> Turn:
+def unasked(entries: Sequence[Entry], life: int, turns: int) -> AskedTurn:
     """How the words are called that nobody said: behind all of a life, whose next turn is ``turns``."""
     last = entries[-1] if entries else None
-    return Turn(life, last.turn if last is not None and last.life == life else turns, 0)
+    return AskedTurn(life, last.turn if last is not None and last.life == life else turns, 0)
 
 
 def question_before(entries: Sequence[Entry], position: int) -> int | None:

@@ -15,7 +15,7 @@ from proxy.memory.reconcile.weaving import woven
 from proxy.memory.replay import lone
 from proxy.memory.replay.bygone import closed
 from proxy.memory.replay.replay import Replay, beside, last_user, read
-from proxy.memory.session.newest import Newest, Turn, seal
+from proxy.memory.session.newest import AskedTurn, Newest, seal
 from proxy.memory.session.retry import UNTOLD, Asking, Attempt
 from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import Entry, Session, message_of
@@ -40,7 +40,7 @@ class _Request(NamedTuple):
 
 def taken(
     held: Session, said: Speech, *, now: float, attempt: Attempt = UNTOLD, replay: Replay | None = None
-) -> tuple[Session, Turn | None]:
+) -> tuple[Session, AskedTurn | None]:
     """What is held after a request, and the words that it asks to be answered: ``None`` once superseded.
 
     The same request again changes nothing. ``now`` is when it arrived, in seconds since 1970: one that a
@@ -98,13 +98,13 @@ def _began(session: Session) -> int | float | None:
     return next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
 
 
-def _asked_by(held: Session, request: _Request) -> Turn | None:
+def _asked_by(held: Session, request: _Request) -> AskedTurn | None:
     if held.newest and held.newest.knows(request.sealed):
         return held.newest.asked_by(request.sealed)
     return _asked(held, request)
 
 
-def _asked(held: Session, request: _Request) -> Turn | None:
+def _asked(held: Session, request: _Request) -> AskedTurn | None:
     replay = beside(held, request.said, request.asking, overtaken=True)
     if replay.anew or replay.stale or replay.revised is not None:
         return None

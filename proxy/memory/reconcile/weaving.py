@@ -11,7 +11,7 @@ from proxy.memory.reconcile.heard import entry_of, renewed
 from proxy.memory.reconcile.question import question_before, turn_of, unasked
 from proxy.memory.replay.line import CUT, NEW, Line, kinship
 from proxy.memory.replay.replay import Replay
-from proxy.memory.session.newest import Newest, Turn
+from proxy.memory.session.newest import AskedTurn, Newest
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.session.unheard import remembering
 from proxy.memory.speech.wording import takes_up
@@ -54,7 +54,7 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> Newest:
     )
 
 
-def _asked(loom: "_Loom", entries: Sequence[Entry], places: Mapping[int, int], last: int) -> Turn | None:
+def _asked(loom: "_Loom", entries: Sequence[Entry], places: Mapping[int, int], last: int) -> AskedTurn | None:
     replay = loom.replay
     if replay.asked is not None:
         place = places.get(id(loom.shown.get(replay.asked)))

@@ -13,7 +13,7 @@ from redis.exceptions import InvalidResponse
 _GONE: Final = "Connection closed by server."
 
 
-class Line(asyncio.Protocol):
+class SharedConnection(asyncio.Protocol):
     """A connection that redis-py has made and logged in. A reply is its asker's, who may have left."""
 
     def __init__(self, connection: AbstractConnection) -> None:
@@ -79,11 +79,11 @@ class Direct(Redis):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._line: Line | None = None
-        self._connecting: asyncio.Task[Line] | None = None
+        self._line: SharedConnection | None = None
+        self._connecting: asyncio.Task[SharedConnection] | None = None
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> SharedConnection | None:
         """The connection, if it stands."""
         line = self._line
         return line if line is not None and line.is_open else None
@@ -108,14 +108,14 @@ class Direct(Redis):
             await self._line.aclose()
         await super().aclose(close_connection_pool)
 
-    async def _connected(self) -> Line:
+    async def _connected(self) -> SharedConnection:
         """The connection; whoever comes while it is made waits for the same."""
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
             self._connecting.add_done_callback(self._has_connected)
         return await asyncio.shield(self._connecting)
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> SharedConnection:
         if self._line is not None:
             await self._line.aclose()
         connection = self.connection_pool.make_connection()  # type: ignore[no-untyped-call]
@@ -124,10 +124,10 @@ class Direct(Redis):
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._line = Line(connection)
+        self._line = SharedConnection(connection)
         return self._line
 
-    def _has_connected(self, connecting: asyncio.Task[Line]) -> None:
+    def _has_connected(self, connecting: asyncio.Task[SharedConnection]) -> None:
         self._connecting = None
         if not connecting.cancelled():
             connecting.exception()  # whoever waited may have left

@@ -15,7 +15,7 @@ _KNOWN = 4
 _KEYS = (b"silent", b"answering")
 
 
-class Turn(NamedTuple):
+class AskedTurn(NamedTuple):
     """Which words of the user: their turn, whose number means nothing without its life.
 
     ``question`` tells which words of a turn that has several: -1 are the last of them, -2 those before; 0 are
@@ -51,8 +51,8 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     answering: bool
     whole: bool
     wordless: bool = False
-    asked: Turn | None = None
-    overtaken: tuple[tuple[bytes, Turn | None], ...] = ()
+    asked: AskedTurn | None = None
+    overtaken: tuple[tuple[bytes, AskedTurn | None], ...] = ()
     request: bytes = b""
     ended: float = 0.0
     finished: bool = False
@@ -61,11 +61,11 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
         """Whether the request with this seal has been taken in."""
         return sealed == self.seal or any(sealed == other for other, _ in self.overtaken)
 
-    def asked_by(self, sealed: bytes) -> Turn | None:
+    def asked_by(self, sealed: bytes) -> AskedTurn | None:
         """The words that the request with this seal asked to be answered."""
         return self.asked if sealed == self.seal else dict(self.overtaken).get(sealed)
 
-    def overtaking(self, sealed: bytes, asked: Turn | None) -> "Newest":
+    def overtaking(self, sealed: bytes, asked: AskedTurn | None) -> "Newest":
         """The same, once it has overtaken another request too; the last four are known again."""
         overtaken = (*self.overtaken, (sealed, asked))[-_KNOWN:]
         return msgspec.structs.replace(self, overtaken=overtaken)

@@ -26,7 +26,7 @@ from proxy.memory.sql.statement import (
     whose,
 )
 from proxy.memory.sql.writer import PATIENCE, Work, Writer
-from proxy.memory.sql.written import NOWHERE, Pending, State, Written
+from proxy.memory.sql.written import NOWHERE, OwnWrites, Pending, State
 from proxy.memory.store import APART, LEISURE, UNRENEWED, Held, Key, Listed, Put, Store
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class SqliteStore:
         self._writer = Writer(self._file, chore=change.sweep, elsewhere=self._elsewhere)
         self._reader = Reader(self._file)
         self._deadline = deadline
-        self._written = Written(self._elsewhere)
+        self._written = OwnWrites(self._elsewhere)
         self._closed = False
 
     async def read(self, key: Key, *, leisure: bool = False) -> Held | None:

@@ -51,7 +51,7 @@ class _Committed(NamedTuple):
     elsewhere: int
 
 
-class Written:
+class OwnWrites:
     """Of the newest sessions that this process wrote, the newest few with all that they hold."""
 
     def __init__(self, elsewhere: Elsewhere) -> None:

@@ -22,7 +22,7 @@ from proxy.memory.summaries.plan import Plan, Window, due, forced
 _ATTEMPTS: Final = 10
 
 
-class Notes(NamedTuple):
+class WrittenNotes(NamedTuple):
     """What a model wrote, and which one."""
 
     text: str
@@ -34,11 +34,11 @@ class SummaryWriter(Protocol):
 
     async def notes(
         self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
-    ) -> Notes:
+    ) -> WrittenNotes:
         """Notes on what was said; ``earlier`` are those on what was said before it."""
         ...
 
-    async def merged(self, notes: Sequence[str], *, last: str | None) -> Notes:
+    async def merged(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
         """One text in the place of several."""
         ...
 

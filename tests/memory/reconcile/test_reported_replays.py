@@ -6,7 +6,7 @@ import pytest
 from filters.message import Message
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.reconcile import marked, missing
-from proxy.memory.session.newest import Turn
+from proxy.memory.session.newest import AskedTurn
 from proxy.memory.session.session import Session, decode, encode, message_of
 from tests.memory.call import NOW, Call, asked, calling, message, messages, reconcile, result
 
@@ -492,7 +492,7 @@ def test_a_window_that_needs_no_marks_is_handed_back():
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(turn=Turn(0, 0)), Answer(turn=Turn(0, 0), text="Hm", reached=False)]
+    "answer", [Answer(turn=AskedTurn(0, 0)), Answer(turn=AskedTurn(0, 0), text="Hm", reached=False)]
 )
 def test_a_failed_turn_changes_nothing(answer: Answer):
     held = reconcile(Session(), messages("u:Hello."), now=NOW)

@@ -17,7 +17,7 @@ from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.plan import Window
-from proxy.memory.summaries.summaries import Notes, Summaries
+from proxy.memory.summaries.summaries import Summaries, WrittenNotes
 
 KEY = Key("default", "s1")
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
@@ -38,7 +38,7 @@ class Writer:
         self.before, self.fails = before, fails
         self.asked = 0
 
-    async def notes(self, said: Any, earlier: Any, *, last: Any, fallback: str = "") -> Notes:
+    async def notes(self, said: Any, earlier: Any, *, last: Any, fallback: str = "") -> WrittenNotes:
         self.asked += 1
         text = " | ".join(entry.content for entry in said)
         if self.before:
@@ -47,9 +47,9 @@ class Writer:
         if self.fails:
             self.fails -= 1
             raise Unmade("no")
-        return Notes(text, "m")
+        return WrittenNotes(text, "m")
 
-    async def merged(self, notes: Any, *, last: Any) -> Notes:
+    async def merged(self, notes: Any, *, last: Any) -> WrittenNotes:
         return await self.notes([Entry(role="user", turn=0, content=n) for n in notes], (), last=last)
 
 
@@ -119,7 +119,7 @@ class Nobody(Writer):
 
     named = False
 
-    async def notes(self, said: Any, earlier: Any, *, last: Any, fallback: str = "") -> Notes:
+    async def notes(self, said: Any, earlier: Any, *, last: Any, fallback: str = "") -> WrittenNotes:
         if not self.named:
             raise Unnamed("No model is named.")
         return await super().notes(said, earlier, last=last)
