@@ -14,10 +14,10 @@ import msgspec
 
 from bench.chain import microseconds
 from proxy import wire
+from proxy.aftermath import after
 from proxy.memory import recall
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.store import Key
-from proxy.record import after
 from proxy.said import Said
 
 KEY = Key("default", "room")

@@ -28,6 +28,7 @@ from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
+from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
 from proxy.session import Places
@@ -86,6 +87,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     ``people`` knows every place that holds a person's words.
     ``pulse`` is how the store fares while nobody calls, and ``guard`` whether calls ask it.
+    ``veil`` is what is kept from all of these.
     """
 
     store: Recent
@@ -96,6 +98,7 @@ class Memory(msgspec.Struct, frozen=True):
     archiving: Archiving | None = None
     pulse: Pulse | None = None
     guard: Guard | None = None
+    veil: Veil = BARE
 
     @property
     def degraded(self) -> bool:

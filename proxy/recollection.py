@@ -20,7 +20,6 @@ from proxy.memory.facts.telling import telling
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.recall import Reading
-from proxy.memory.recent import Recent
 from proxy.memory.reconcile.unsaid import Unsaid
 from proxy.memory.session.session import Session
 from proxy.memory.session.told import Told
@@ -137,14 +136,16 @@ async def _of_session(
     key = who.key
     if key is None:
         return Recollected(call)
-    found = await _or_none("memory", partial(_read, call, pipeline, memory.store, key), lacking)
+    found = await _or_none("memory", partial(_read, call, pipeline, memory, key), lacking)
     if found and memory.recorder.lags(key):  # what is not written yet is not remembered either
         lacking("memory")
     return found or Recollected(call)
 
 
-async def _read(call: Call, pipeline: Pipeline, store: Recent, key: Key) -> Recollected:
-    read, known = await recall.recalled(store, key, call.messages, pipeline.wanted, retries.of(call))
+async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:
+    read, known = await recall.recalled(
+        memory.store, key, call.messages, pipeline.wanted, retries.of(call), veil=memory.veil
+    )
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
     return Recollected(call, known.snapshot, known.epoch, read=read)

@@ -17,6 +17,7 @@ from proxy.memory.pulse import Pulse
 from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.overtaken import settled
+from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key, Put
@@ -39,7 +40,7 @@ class Recorder:
     ``pulse`` tells how the store fares, and is told of what it takes and refuses.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - where it writes, and what it minds
         self,
         store: Recent,
         window: Window,
@@ -47,6 +48,7 @@ class Recorder:
         *,
         reasoning: bool = False,
         pulse: Pulse | None = None,
+        veil: Veil = BARE,
     ) -> None:
         self.lost_turns = 0
         self.window = window
@@ -54,6 +56,7 @@ class Recorder:
         self._listeners = listeners
         self._reasoning = reasoning
         self._pulse = pulse or Pulse(store)
+        self._veil = veil
         self._waiting: dict[Key, deque[Said]] = {}
         self.arrears = Arrears()
         self._scales = Scales()
@@ -174,7 +177,8 @@ class Recorder:
             return True  # a failed turn leaves memory as it was, be it without this session
 
         def change(held: Session) -> Session:
-            known = after(settled(held, time.time()), said, told, reasoning=self._reasoning)
+            held = settled(held, time.time())
+            known = after(held, said, told, reasoning=self._reasoning, veil=self._veil)
             return self._asking(known, said)
 
         return await self._changed(said.key, change, at=said.at, read=read, lines=len(said.window))

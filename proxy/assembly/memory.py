@@ -1,10 +1,10 @@
 """What is remembered with, as a configuration says, and who works on it."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from filters.redact import Redact
 from proxy.assembly.recall import finder_of
+from proxy.assembly.stores import edge, elsewhere_of, file_of, guarded, rounds
 from proxy.assembly.targets import targets_of
 from proxy.assembly.zone import common_zone
 from proxy.background.discretion import Discretion
@@ -26,19 +26,20 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.recollection import Recollection
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
+from proxy.memory.episodes.redacted import redacted
 from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import MOST, Knowledge
 from proxy.memory.facts.learning import Learning
 from proxy.memory.facts.mem0 import Mem0, open_mem0
-from proxy.memory.guard import Guard
 from proxy.memory.metered import Meter, Metered
-from proxy.memory.open import open_store
 from proxy.memory.people import Archived, HeldSessions, Holding, People
 from proxy.memory.pulse import LATE, Pulse
 from proxy.memory.recent import Recent
+from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.redaction.veil import Veil
 from proxy.memory.sealing import codec_of
 from proxy.memory.sql.elsewhere import Elsewhere
-from proxy.memory.store import LEISURE, Store
+from proxy.memory.store import Store
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.pipeline import Archiving, Memory, Target
@@ -71,15 +72,15 @@ def memory_of(
         return None, None
     own, deadline = settings.memory, settings.memory.deadline
     url, window = own.sessions.get_secret_value(), _window(own)
-    codec = codec_of([key.get_secret_value() for key in own.encryption])
-    elsewhere = _elsewhere(url)
-    guard, behind = _guarded(url, deadline, codec, elsewhere)
-    store = Recent(Metered(guard, meter), rounds=_rounds(url))
+    codec, redaction = codec_of([key.get_secret_value() for key in own.encryption]), _redaction(own)
+    veil, elsewhere = Veil(redaction), elsewhere_of(url)
+    guard, behind = guarded(url, deadline, edge(codec, redaction), elsewhere)
+    store = Recent(Metered(guard, meter), rounds=rounds(url))
     discretion = _discretion(settings)
-    summaries = Summaries(behind, window, _summariser(own.summaries, targets, discretion))
-    archive = _archive(own, codec, elsewhere)
+    summaries = Summaries(behind, window, _summariser(own.summaries, targets, discretion), veil)
+    archive = _archive(own, codec, elsewhere, redaction)
     finder = finder_of(archive, own.recall, targets, discretion) if archive else None
-    archiving = _archiving(own, store, archive, tenants(settings), finder)
+    archiving = _archiving(own, store, archive, tenants(settings), finder, redaction=redaction)
     works: list[Work] = [summaries] if own.summaries else []
     works += _learning(settings, behind, archiving, targets, discretion)
     worker = Worker(behind, works, tenants(settings), tuple(_chores(behind, archiving)))
@@ -87,15 +88,21 @@ def memory_of(
     pulse = Pulse(behind, patience=deadline + LATE)
     memory = Memory(
         store,
-        Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse),
-        open_episodes(url, deadline=deadline, codec=codec, store=store),
+        Recorder(store, window, listeners, reasoning=own.reasoning, pulse=pulse, veil=veil),
+        redacted(open_episodes(url, deadline=deadline, codec=codec, store=store), redaction),
         summaries,
-        People((*_holdings(archiving), HeldSessions(store, file=_file(url)), KeptTurns(traces))),
+        People((*_holdings(archiving), HeldSessions(store, file=file_of(url)), KeptTurns(traces))),
         archiving,
         pulse,
         guard,
+        veil,
     )
     return memory, worker
+
+
+def _redaction(settings: MemorySettings) -> Redaction:
+    """What is never stored."""
+    return Redaction(settings.redact.marking) if settings.redact else NOTHING
 
 
 def _holdings(archiving: Archiving | None) -> Iterator[Holding]:
@@ -150,9 +157,10 @@ def _window(settings: MemorySettings) -> Window:
 
 
 def _discretion(settings: Settings) -> Discretion:
-    """What any chain keeps from a model is kept from those that are asked in the background."""
-    steps = (step for one in settings.pipelines.values() for step in one.request)
-    return Discretion(tuple(step for step in steps if isinstance(step, Redact)))
+    """What any chain keeps from a model, or is never stored, is kept from those asked in the background."""
+    steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
+    stored = settings.memory.redact if settings.memory else None
+    return Discretion((stored.marking, *steps) if stored else steps)
 
 
 def _summariser(
@@ -171,52 +179,23 @@ def _summariser(
     )
 
 
-def _file(url: str) -> Path | None:
-    return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
-
-
-def _guarded(url: str, deadline: float, codec: Codec, elsewhere: Elsewhere | None) -> tuple[Guard, Store]:
-    """The store for calls, and for work in the background, which shuts it off for nobody.
-
-    That waits where it must, by a way of its own to the same place; within this process there is one way.
-    """
-    opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
-    leisurely = None if _is_within(url) else open_store(url, deadline=LEISURE, codec=codec)
-    return Guard(opened, deadline=deadline, leisurely=leisurely), leisurely or opened
-
-
-def _is_within(url: str) -> bool:
-    return url.partition(":")[0] in {"sqlite", "memory"}
-
-
-def _rounds(url: str) -> int:
-    """After how many rounds of the loop a question to the store is on its way."""
-    scheme = url.partition(":")[0]
-    if _is_within(url):
-        return 0
-    # A task for whoever asks; with a pool, another for the command, and the moment in which it is written.
-    return 1 if scheme.startswith("redis") and not scheme.endswith("+cluster") else 3
-
-
-def _elsewhere(url: str) -> Elsewhere | None:
-    """Who else writes to the sessions' file, if they are in one."""
-    path = _file(url)
-    return Elsewhere(path) if path else None
-
-
-def _archive(settings: MemorySettings, codec: Codec, elsewhere: Elsewhere | None) -> Archive | None:
+def _archive(
+    settings: MemorySettings, codec: Codec, elsewhere: Elsewhere | None, redaction: Redaction
+) -> Archive | None:
     """The archive; ``elsewhere`` is of the sessions' file."""
     url = settings.archive_url
     beside = elsewhere if url == settings.sessions.get_secret_value() else None
-    return open_archive(url, codec=codec, elsewhere=beside) if url else None
+    return open_archive(url, codec=codec, elsewhere=beside, redaction=redaction) if url else None
 
 
-def _archiving(
+def _archiving(  # noqa: PLR0913 - what it is put together from
     settings: MemorySettings,
     store: Store,
     archive: Archive | None,
     tenants: tuple[str, ...],
     finder: Finder | None,
+    *,
+    redaction: Redaction,
 ) -> Archiving | None:
     if archive is None or finder is None:
         return None
@@ -224,7 +203,7 @@ def _archiving(
     recollection = Recollection(finder, deadline=settings.deadline)
     most = settings.facts.max if settings.facts else MOST
     mem0 = _mem0(settings)
-    knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl)
+    knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl, redaction=redaction)
     acquaintance = Acquaintance(knowledge, deadline=settings.deadline)
     return Archiving(archive, finder, archivist, recollection, knowledge, acquaintance, mem0)
 

@@ -11,6 +11,7 @@ from proxy.memory.apart import apart
 from proxy.memory.facts.telling import epoch
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.reconcile import marked, missing
+from proxy.memory.redaction.veil import BARE, Veil, Veiled
 from proxy.memory.replay.belated import righted
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
@@ -27,13 +28,14 @@ class Reading(NamedTuple):
     """A session as a turn read it, and the client's window beside it: what is recorded goes on from there.
 
     ``version`` is the one that a write replaces, 0 where nothing is held yet. ``replay`` is ``None`` where
-    nothing was said yet.
+    nothing was said yet. ``veiled`` is the window as it was laid there, where that is not as the client's.
     """
 
     session: Session
     version: int
     said: Speech
     replay: Replay | None
+    veiled: Veiled | None = None
 
     def of(self, session: Session) -> Replay | None:
         """The window beside a session, where that holds the same talk."""
@@ -41,11 +43,18 @@ class Reading(NamedTuple):
         return self.replay if session.entries is own.entries and session.newest is own.newest else None
 
 
-def laid(session: Session, window: Sequence[Message], version: int = 0, attempt: Attempt = UNTOLD) -> Reading:
+def laid(
+    session: Session,
+    window: Sequence[Message],
+    version: int = 0,
+    attempt: Attempt = UNTOLD,
+    veil: Veil = BARE,
+) -> Reading:
     """A session with a window laid beside it."""
-    said = spoken(window)
+    session, veiled = veil.beside(session, window)
+    said = spoken(veiled.window)
     replay = beside(session, said, Asking(attempt)) if session.entries else None
-    return Reading(session, version, said, replay)
+    return Reading(session, version, said, replay, veiled if veiled.own else None)
 
 
 class Known(NamedTuple):
@@ -81,7 +90,9 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
         carried = () if session.moved else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
         return Known(snapshot, window, epoch(session, session.life, injecting=wanted.injecting))
-    results = parted(replay)
+    veiled = read.veiled or Veiled(window)
+    window, results = veiled.window, parted(replay)
+    given = veiled.at(replay)
     if results.lines:
         window = without(window, results.lines)
         replay = beside(session, spoken(window))
@@ -89,13 +100,18 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
     silent = onesided(replay, window) if wanted.restoring else Onesided()
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
     former = _former(session, replay, behind) if wanted.injecting else ()
-    dropped = (*former, *missing(session, window, replay, behind=behind, also=also), *results.new)
+    lost = missing(session, window, replay, behind=behind, also=also, given=given)
+    dropped = (*former, *lost, *map(veiled.given, results.new))
     snapshot = _snapshot(session, replay, dropped, summaries)
     if silent.lines:
         window, replay = without(window, silent.lines), rest(replay, silent.lines)
     heard = marked(session, window, replay)
     seen = shown(session, replay, window, heard) if summaries else heard
-    return Known(snapshot, seen, epoch(session, session.life + replay.anew, injecting=wanted.injecting))
+    return Known(
+        snapshot,
+        veiled.unveiled(window, seen),
+        epoch(session, session.life + replay.anew, injecting=wanted.injecting),
+    )
 
 
 def _former(session: Session, replay: Replay, behind: Reach) -> tuple[Message, ...]:
@@ -119,15 +135,22 @@ def _snapshot(
     )
 
 
-async def recalled(
-    store: Recent, key: Key, window: Sequence[Message], wanted: Wanted = USUAL, attempt: Attempt = UNTOLD
+async def recalled(  # noqa: PLR0913 - what is asked for, and by whom
+    store: Recent,
+    key: Key,
+    window: Sequence[Message],
+    wanted: Wanted = USUAL,
+    attempt: Attempt = UNTOLD,
+    *,
+    veil: Veil = BARE,
 ) -> tuple[Reading, Known]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 
-    ``attempt`` is what the request says of itself. While a store is asked that has to be waited for, the
-    window is laid beside what was written last: nearly always that is what comes.
+    ``attempt`` is what the request says of itself, ``veil`` what memory may not see of the window. While a
+    store is asked that has to be waited for, the window is laid beside what was written last: nearly always
+    that is what comes.
     """
-    told = partial(_told, window=window, wanted=wanted, attempt=attempt)
+    told = partial(_told, window=window, wanted=wanted, attempt=attempt, veil=veil)
     last = store.last(key) if store.rounds else None
     if last is None:
         return await told(*_session(store, key, await store.read(key)))
@@ -148,11 +171,17 @@ def _session(store: Recent, key: Key, held: Held | None) -> tuple[Session, int]:
     return (Session(), 0) if held is None else (store.session(key, held), held.version)
 
 
-async def _told(
-    session: Session, version: int, *, window: Sequence[Message], wanted: Wanted, attempt: Attempt
+async def _told(  # noqa: PLR0913 - what is laid beside what, and what for
+    session: Session,
+    version: int,
+    *,
+    window: Sequence[Message],
+    wanted: Wanted,
+    attempt: Attempt,
+    veil: Veil,
 ) -> tuple[Reading, Known]:
     def work() -> tuple[Reading, Known]:
-        read = laid(session, window, version, attempt)
+        read = laid(session, window, version, attempt, veil)
         return read, known(read, window, wanted)
 
     return await apart(work, len(session.entries) + len(window))

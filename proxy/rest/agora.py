@@ -18,6 +18,7 @@ from proxy.memory.faults import Deleted
 from proxy.memory.reconcile import lives
 from proxy.memory.reconcile.lives import Agent
 from proxy.memory.reconcile.utterance import plausible
+from proxy.memory.redaction.veil import Veil, Veiled
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
 from proxy.pipeline import Memory
@@ -110,7 +111,7 @@ def _mended(content: bytes) -> Notice:
 async def _take(memory: Memory, tenant: str, notice: Notice) -> bool:
     """Whether the notice tells of a session; one that has been taken before changes nothing."""
     now = time.time()
-    channel, change = identifier(notice.told.get("channel")), _change(notice, now)
+    channel, change = identifier(notice.told.get("channel")), _change(notice, now, memory.veil)
     if channel is None or change is None:
         return False
     agent = notice.agent
@@ -132,7 +133,7 @@ def _once(notice: Notice, agent: Agent, change: Change) -> Callable[[Session], S
     return changed
 
 
-def _change(notice: Notice, now: float) -> Change | None:
+def _change(notice: Notice, now: float, veil: Veil) -> Change | None:
     """What a notice does to its session; nothing for one that is not known."""
     agent = notice.agent
     if notice.eventType == _JOINED:
@@ -144,5 +145,9 @@ def _change(notice: Notice, now: float) -> Change | None:
     contents = notice.told.get("contents")
     if notice.eventType == _HISTORY and isinstance(contents, list):
         said = lives.messages(contents)
-        return lambda session: lives.told(session, agent, said, now=now)
+        return lambda session: _told(*veil.beside(session, said), agent, now)
     return None
+
+
+def _told(session: Session, veiled: Veiled, agent: Agent, now: float) -> tuple[Session, int | None]:
+    return lives.told(session, agent, veiled.window, now=now)

@@ -10,6 +10,7 @@ from filters.message import Message
 from proxy import rest, wire
 from proxy.errors import RequestError
 from proxy.memory.contents import Summary, imported, with_summaries
+from proxy.memory.redaction.veil import Veil
 from proxy.memory.remainder import Remainder, restored
 from proxy.memory.session.session import Session, decode, encode
 from proxy.place import decoded, identifier
@@ -36,12 +37,12 @@ def known(fields: Fields) -> Fields:
     return fields
 
 
-def carried(fields: Fields) -> Session:
-    """The session that a body tells of; raises RequestError, which names the key."""
+def carried(fields: Fields, veil: Veil) -> Session:
+    """The session that a body tells of, as it may be held; raises RequestError, which names the key."""
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
     messages, _ = wire.read_messages(fields["contents"], "contents")
-    session = _session(messages, fields.get(OWN))
+    session = _session(veil.over(messages), fields.get(OWN))
     if OWN not in fields:
         session = _with_summaries(session, fields.get("summaries"))
     try:
@@ -49,7 +50,7 @@ def carried(fields: Fields) -> Session:
     except (OverflowError, RecursionError, ValueError):
         fault = "'contents' holds a number too large, or is nested too deeply."
         raise RequestError(fault, param="contents") from None
-    return _with_person(session, fields)
+    return veil.redaction.session(_with_person(session, fields))
 
 
 def named(fields: Fields, name: str) -> str | None:

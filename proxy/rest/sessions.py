@@ -65,7 +65,8 @@ async def _made(request: Request) -> Response:
     memory = rest.memory_of(request)
     fields = wire.top_level(await rest.content(request) or b"{}", '{"id": "...", "user": "..."}')
     name = named(fields, "id") or f"session_{secrets.token_hex(12)}"
-    session = await asyncio.to_thread(carried, {"contents": msgspec.Raw(b"[]"), **given(known(fields))})
+    whole = {"contents": msgspec.Raw(b"[]"), **given(known(fields))}
+    session = await asyncio.to_thread(carried, whole, memory.veil)
     if not await _add(memory, Key(request.scope["tenant"], name), session):
         raise Conflict(f"There is a session '{name}' already.", param="id")
     return await asyncio.to_thread(lambda: rest.answer({"id": name, **_told(session)}, status=201))
@@ -85,7 +86,7 @@ async def _exported(request: Request) -> Response:
 async def _imported(request: Request) -> Response:
     memory, key = rest.memory_of(request), _key(request)
     content = await rest.content(request)
-    session = await asyncio.to_thread(lambda: carried(given(wire.top_level(content, _EXAMPLE))))
+    session = await asyncio.to_thread(lambda: carried(given(wire.top_level(content, _EXAMPLE)), memory.veil))
     await _replace(memory, key, session)
     return await asyncio.to_thread(lambda: rest.answer(_told(session)))
 

@@ -54,7 +54,7 @@ async def _changed(request: Request, change: Callable[[State], State]) -> Respon
         if held is None:
             raise _missing(key)
         session = decode(held.blob)
-        state = _bounded(change(session.state))
+        state = _bounded(memory.veil.redaction.value(change(session.state)))
         blob = encode(_with(session, state))
         if await memory.store.write(key, Put(blob, version=held.version, ttl=UNRENEWED)):
             return rest.answer(state)

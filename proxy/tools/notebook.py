@@ -129,11 +129,12 @@ class Notebook:
 
     async def _store(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Store)
+        asked.text = self._knowledge.kept(asked.text)
         if not self._person.person:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
         key, known = secrets.token_hex(8), await self._known()
         named = _named(asked.text, known) or id_of(self._person, key, asked.text)
-        former = _named(asked.replaces or "", known)
+        former = _named(self._knowledge.kept(asked.replaces or ""), known)
         learnt = Learnt(text=asked.text, category=asked.category, replaces=former)
         # As of now: whoever is forgotten meanwhile stays so.
         work = partial(self._knowledge.learn, self._person, learnt, key=key, at=time.time())

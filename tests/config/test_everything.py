@@ -69,6 +69,7 @@ def test_no_section_is_forgotten():
         "AnswerFilter",
         "Case",
         "Memory",
+        "Redaction",
         "Window",
         "Summaries",
         "Traces",

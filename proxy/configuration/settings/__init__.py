@@ -9,6 +9,7 @@ from proxy.configuration.settings.memory import Archive, Memory, Window
 from proxy.configuration.settings.opentelemetry import OpenTelemetry
 from proxy.configuration.settings.pipeline import Pipeline
 from proxy.configuration.settings.recall import Embeddings, RecallAids, Rerank
+from proxy.configuration.settings.redaction import Redaction
 from proxy.configuration.settings.summaries import Summaries
 from proxy.configuration.settings.traces import Traces
 from proxy.configuration.settings.upstream import Upstream
@@ -28,6 +29,7 @@ __all__ = [
     "OpenTelemetry",
     "Pipeline",
     "RecallAids",
+    "Redaction",
     "Rerank",
     "Settings",
     "Summaries",

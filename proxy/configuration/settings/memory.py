@@ -10,6 +10,7 @@ from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
 from proxy.configuration.settings.facts import Facts
 from proxy.configuration.settings.recall import RecallAids
+from proxy.configuration.settings.redaction import Redaction
 from proxy.configuration.settings.summaries import Summaries
 from proxy.configuration.value import (
     Duration,
@@ -69,6 +70,8 @@ class Memory(Part):
     """Where sessions are kept: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
     encryption: Annotated[tuple[SecretStr, ...], AfterValidator(advising(encryption_keys))] = ()
     """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt; empty ones do not count."""
+    redact: Redaction | None = None
+    """What is never stored, but for a mark in its place; left out, words are stored as they were said."""
     deadline: Duration = 0.05
     """What a slow or dead memory may cost a call."""
     window: Window = Window()

@@ -33,6 +33,7 @@ def add_fact(shelf: Shelf, person: Owner, fact: Fact) -> Steps[None]:
     forgotten = yield from buried_at(person.tenant, PERSON, person.person)
     if refuses(forgotten, said=fact.created, recorded=fact.created):
         return
+    fact = msgspec.structs.replace(fact, text=shelf.redaction.text(fact.text))
     owner = yield from owner_for(person)
     item = yield from first(PUT_FACT, _row(shelf, person, fact) | {"owner": owner})
     if fact.superseded is None:

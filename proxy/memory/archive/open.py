@@ -12,6 +12,7 @@ from proxy.memory.archive.lexicon import Lexicon
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.codec import Codec
+from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.sql.elsewhere import Elsewhere
 
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
@@ -25,13 +26,16 @@ def is_archive(url: str) -> bool:
     return url.partition(":")[0] in SCHEMES and url != "sqlite::memory:"
 
 
-def open_archive(url: str, *, codec: Codec, elsewhere: Elsewhere | None = None) -> Archive:
+def open_archive(
+    url: str, *, codec: Codec, elsewhere: Elsewhere | None = None, redaction: Redaction = NOTHING
+) -> Archive:
     """The archive at an address; nothing is connected yet.
 
-    ``elsewhere`` is that of the sessions in the same file. Raises ValueError for an address that names none,
-    without the address: it may hold a password.
+    ``elsewhere`` is that of the sessions in the same file, and ``redaction`` what is never kept. Raises
+    ValueError for an address that names none, without the address: it may hold a password.
     """
-    shelf = Shelf(codec, Lexicon(codec.derived(b"index")), SQLITE if _is_file(url) else POSTGRES)
+    dialect = SQLITE if _is_file(url) else POSTGRES
+    shelf = Shelf(codec, Lexicon(codec.derived(b"index")), dialect, redaction)
     return SqlArchive(_database(url, elsewhere), shelf, Latest(elsewhere))
 
 

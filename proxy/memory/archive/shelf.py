@@ -11,6 +11,7 @@ from proxy.memory.archive.statements import NO_PASSAGE, NO_VECTOR, PUT_PASSAGE
 from proxy.memory.archive.steps import Steps, asked, first
 from proxy.memory.codec import Codec
 from proxy.memory.owner import Owner
+from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.store import Key
 
 V = TypeVar("V")
@@ -27,11 +28,15 @@ class Line(NamedTuple):
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """What every statement on an archive needs: its codec, its words for the index, and its kind of SQL."""
+    """What every statement on an archive needs: its codec, its words for the index, and its kind of SQL.
+
+    ``redaction`` is what of turns and facts is never kept.
+    """
 
     codec: Codec
     lexicon: Lexicon
     dialect: Dialect
+    redaction: Redaction = NOTHING
 
     def sealed(self, key: Key, value: Any) -> bytes:
         """A value as bytes that are of no use under another key."""

@@ -58,6 +58,7 @@ class _Talk(NamedTuple):
 
 def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]:
     """As the archive's ``keep``."""
+    session = shelf.redaction.session(session)
     parts = yield from welcome(key, session, session.entries)
     if session.entries and not any(parts):
         return session.moved
@@ -75,6 +76,7 @@ def keep_moved(
     shelf: Shelf, key: Key, session: Session, moved: Sequence[Entry], *, start: int
 ) -> Steps[None]:
     """As the archive's ``keep_moved``."""
+    moved = shelf.redaction.entries(moved)
     parts = yield from welcome(key, session, moved)
     if any(parts):
         talk = yield from _talk(key, session, session.updated)

@@ -4,7 +4,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from filters.stated import plain
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.owner import Owner
+from proxy.memory.redaction.redaction import NOTHING, Redaction
 
 DAY: Final = 86400.0
 MOST: Final = 100
@@ -57,11 +58,20 @@ class Knowledge:
 
     At most ``most`` are known of each: what is over soon goes first, and of the rest the least important. Of
     the category ``daily`` they last for ``daily`` seconds, of the category ``conversation`` for ``talk``.
+    None has in it what ``redaction`` finds.
     """
 
     def __init__(
-        self, shelf: FactShelf, *, most: int = MOST, daily: float = DAY, talk: float = 1800.0
+        self,
+        shelf: FactShelf,
+        *,
+        most: int = MOST,
+        daily: float = DAY,
+        talk: float = 1800.0,
+        redaction: Redaction = NOTHING,
     ) -> None:
+        self.kept: Callable[[str], str] = redaction.text
+        """A text as it is kept."""
         self._shelf = shelf
         self._most = most
         self._lasting = {"core": math.inf, "daily": daily, "conversation": talk}
@@ -87,6 +97,7 @@ class Knowledge:
         ``at`` is when the source was read, in seconds since 1970: nothing is added of a person who was
         forgotten since, nor what was over by then.
         """
+        learnt = msgspec.structs.replace(learnt, text=self.kept(learnt.text))
         known, words, now = await self.of(person), plain(learnt.text), at or time.time()
         replaced = next((one for one in known if one.id == learnt.replaces), None)
         same = next((one for one in known if plain(one.text) == words), None)
@@ -114,6 +125,7 @@ class Knowledge:
 
         Whatever else is known in the words that it has now, it replaces; by that it loses nothing.
         """
+        fact = msgspec.structs.replace(fact, text=self.kept(fact.text))
         now, words = time.time(), plain(fact.text)
         if fact.category != former.category:
             fact = msgspec.structs.replace(fact, expires=self._until(fact.category, now))

@@ -1,6 +1,7 @@
 """What an engine replays and what is held, brought together: memory holds what the caller heard."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -136,18 +137,19 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
     return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 
 
-def missing(
+def missing(  # noqa: PLR0913 - what is held, what is shown, and of what there is to be told
     held: Session,
     window: Sequence[Message],
     replay: Replay | None = None,
     *,
     behind: Reach = START,
     also: Collection[int] = (),
+    given: Mapping[int, Message] = MappingProxyType({}),
 ) -> tuple[Message, ...]:
     """What the engine no longer replays and memory still has of this life, in order, of turns ``behind`` one.
 
     It is what stands before the window's first line, and ``also`` what stands at these positions; a turn
-    that the window supersedes is not missing.
+    that the window supersedes is not missing. What the client has ``given`` at a position is told so.
     """
     replay = replay or read(held, window)
     first = _first(replay)
@@ -155,10 +157,15 @@ def missing(
         return ()
     lost = gone(replay)
     places = sorted({*range(first), *also} - lost)
-    left = [replay.held[h] for h in places]
     if behind > START:
-        left = [entry for entry in left if entry.place > behind]
-    return tuple(map(message_of, left))
+        places = [h for h in places if replay.held[h].place > behind]
+    left = tuple(message_of(replay.held[h]) for h in places)
+    return _as_given(left, [given.get(h) for h in places]) if given else left
+
+
+def _as_given(left: Sequence[Message], given: Sequence[Message | None]) -> tuple[Message, ...]:
+    pairs = zip(left, given, strict=True)
+    return tuple(m if own is None else msgspec.structs.replace(m, content=own.content) for m, own in pairs)
 
 
 def _first(replay: Replay) -> int:

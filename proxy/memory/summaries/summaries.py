@@ -9,6 +9,7 @@ import msgspec
 from filters.message import Message
 from proxy.memory.contents import imported
 from proxy.memory.faults import Contended, Unnamed
+from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.fingerprint import fingerprint
 from proxy.memory.session.segment import Segment
@@ -43,13 +44,16 @@ class SummaryWriter(Protocol):
 
 
 class Summaries:
-    """Summaries of the sessions in a store; without a writer they are digests."""
+    """Summaries of the sessions in a store; without a writer they are digests. ``veil`` is over all of it."""
 
     name: Final = "summaries"
     after: Final = 0.0
     bridges: Final = True
 
-    def __init__(self, store: Store, window: Window, writer: SummaryWriter | None = None) -> None:
+    def __init__(
+        self, store: Store, window: Window, writer: SummaryWriter | None = None, veil: Veil = BARE
+    ) -> None:
+        self._veil = veil
         self._store = store
         self._window = window
         self._writer = writer
@@ -194,7 +198,8 @@ class Summaries:
     ) -> bool:
         """Appends what stands for messages that are no turns of the session; ``None`` is none as yet."""
         now = time.time()
-        told, session = imported(messages, now=now).entries, former or Session(created=now, updated=now)
+        told = imported(self._veil.over(messages), now=now).entries
+        session = former or Session(created=now, updated=now)
         plan = Plan(len(session.summaries), len(session.summaries), session.reach, session.reach)
         if not told:
             return False

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from filters.base import Context
 from filters.message import Message
 from proxy import chain
+from proxy.aftermath import after
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
@@ -20,7 +21,6 @@ from proxy.memory.session.told import Told, placed
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import put, segment, settled
 from proxy.memory.summaries.plan import Window, forced
-from proxy.record import after
 from proxy.said import Said
 from tests.fake_upstream import stream_of
 

@@ -1,0 +1,142 @@
+"""All that memory holds, with marks in the place of what must not be stored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filters.message import Message
+from filters.redact import Redact
+from proxy.configuration.load import load
+from proxy.errors import ConfigError
+from proxy.memory.codec import Plain
+from proxy.memory.redaction.redacting import Redacting
+from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.session.segment import Segment
+from proxy.memory.session.session import Entry, Session, decode, encode
+from proxy.memory.store import Key
+
+CARD = "4111 1111 1111 1111"
+REDACTION = Redaction(Redact())
+KEY = Key("default", "s1")
+
+
+def call(arguments: str) -> dict[str, Any]:
+    return {"id": "4111111111111111", "type": "function", "function": {"name": "pay", "arguments": arguments}}
+
+
+def session() -> Session:
+    entry = Entry(
+        role="assistant",
+        turn=0,
+        content=[{"type": "text", "text": CARD}],
+        original=f"{CARD}, sir",
+        reasoning=f"They have {CARD}.",
+        tool_calls=[call(f'{{"card": "{CARD}"}}')],
+    )
+    return Session(
+        entries=(entry, Entry(role="user", turn=0, content="Yes.", user="+49 170 1234567")),
+        unheard=(Entry(role="assistant", turn=0, content=CARD),),
+        summaries=(Segment(text=f"Paid by {CARD}.", added=CARD, life=0, turn=0),),
+        state={"cards": [{"n": 4111111111111111}, CARD], CARD: True},
+        turns=1,
+        user="+49 170 1234567",
+    )
+
+
+def test_all_of_a_session_is_marked_and_its_names_stay() -> None:
+    marked = REDACTION.session(session())
+    written = msgspec.json.encode(marked).decode()
+    assert written.count("4111") == 1 and marked.entries[0].tool_calls[0]["id"] == "4111111111111111"  # type: ignore[index]
+    assert marked.user == marked.entries[1].user == "+49 170 1234567"
+    assert marked.state == {"cards": [{"n": "[card]"}, "[card]"], "[card]": True}
+    assert REDACTION.session(marked) is marked
+
+
+def test_what_is_clean_is_the_very_same_object() -> None:
+    clean = Session(entries=(Entry(role="user", turn=0, content="I need 3 lamps at 10:30."),), turns=1)
+    message = Message(role="user", content="I need 3 lamps.", metadata={"source": "asr", "user": "ann"})
+    assert REDACTION.session(clean) is clean and REDACTION.message(message) is message
+    dirty = session()
+    assert NOTHING.session(dirty) is dirty and not NOTHING
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ('{"n": 4111111111111111}', '{"n": "[card]"}'),
+        ('{"4111 1111 1111 1111": [1.5, "x"]}', '{"[card]": [1.5, "x"]}'),
+        ('{"to": "ann\\u0040example.org"}', '{"to": "[email]"}'),
+        ('{"to": "ann@example.org', '{"to": "[email]'),
+        ('{"n": 42}', '{"n": 42}'),
+        ("no JSON: 4111111111111111", 'no JSON: "[card]"'),
+    ],
+)
+def test_what_a_tool_is_given_stays_json(given: str, kept: str) -> None:
+    assert REDACTION.arguments(given) == kept
+
+
+@given(st.dictionaries(st.text(max_size=5), st.sampled_from([CARD, 4111111111111111, "x", 3, None, [CARD]])))
+def test_arguments_are_json_before_and_after(arguments: dict[str, Any]) -> None:
+    told = REDACTION.arguments(json.dumps(arguments))
+    assert "4111" not in told and json.loads(told).keys() == arguments.keys()
+
+
+def test_what_is_nested_beyond_reason_is_left_out() -> None:
+    nested: Any = CARD
+    for _ in range(200):
+        nested = [nested]
+    assert CARD not in str(REDACTION.value({"deep": nested}))
+
+
+def test_a_picture_is_not_looked_through() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "4111111111111111" * 100}}
+    shown = REDACTION.message(Message(role="user", content=[picture, {"type": "text", "text": CARD}]))
+    assert shown.content == [{"type": "text", "text": "[image]"}, {"type": "text", "text": "[card]"}]
+
+
+@pytest.mark.parametrize("value", [session(), session().entries[0]])
+def test_the_stores_edge_lets_nothing_through(value: Any) -> None:
+    blob = Redacting(Plain(), REDACTION).encode(KEY, msgspec.msgpack.encode(value))
+    assert CARD.encode() not in blob
+    kind = type(value)
+    assert msgspec.msgpack.decode(blob, type=kind) == msgspec.msgpack.decode(
+        msgspec.msgpack.encode(REDACTION.session(value) if kind is Session else REDACTION.entry(value)),
+        type=kind,
+    )
+
+
+@pytest.mark.parametrize("blob", [b"machine\n17\nabcdef", b"", b"\xc1TK1", encode(Session(state={"n": 1}))])
+def test_what_holds_no_words_passes_the_edge_as_it_is(blob: bytes) -> None:
+    assert Redacting(Plain(), REDACTION).encode(KEY, blob) == Plain().encode(KEY, blob)
+
+
+def test_what_was_written_is_read_again() -> None:
+    edge = Redacting(Plain(), REDACTION)
+    assert decode(edge.decode(KEY, edge.encode(KEY, encode(session())))) == REDACTION.session(session())
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ("kinds: []", "say what to redact"),
+        ("kinds: [cards]", "did you mean 'card'"),
+        ('patterns: {x1: "x[0-9]"}', "the mark '[x1]' would be found itself"),
+        ("roles: [user]", "unknown key 'roles'"),
+        ('patterns: {a: "("}', "no pattern of RE2"),
+    ],
+)
+def test_a_faulty_setting_is_refused(tmp_path: Path, options: str, fault: str) -> None:
+    path = tmp_path / "turnkeeper.yaml"
+    path.write_text(
+        f"memory: {{sessions: 'memory:', redact: {{{options}}}}}\n"
+        "upstreams: {main: {base_url: 'practice:'}}\n"
+        "pipelines: {default: {upstreams: [main], request: []}}\n"
+    )
+    with pytest.raises(ConfigError) as error:
+        load(path, {})
+    assert "memory.redact" in error.value.message and fault in error.value.message
