@@ -19,6 +19,7 @@ TurnkeeperError
 ├── MemoryUnavailable           503  the store does not answer
 ├── UpstreamError               502  the model cannot be reached, or talks nonsense
 │   ├── UpstreamUnreachable     502  no connection
+│   ├── NoFilesLeft             503  no connection, and none of its doing
 │   ├── UpstreamBroken          502  the answer broke off, or is no HTTP
 │   ├── UpstreamRedirected      502  the model is somewhere else
 │   ├── UpstreamTimeout         504  too late
@@ -45,6 +46,7 @@ from proxy.errors.request import (
 )
 from proxy.errors.server import ConfigError, FilterFailed, MemoryUnavailable, ShuttingDown
 from proxy.errors.upstream import (
+    NoFilesLeft,
     UpstreamBroken,
     UpstreamError,
     UpstreamRedirected,
@@ -62,6 +64,7 @@ __all__ = [
     "LimitExceeded",
     "MemoryUnavailable",
     "MethodNotAllowed",
+    "NoFilesLeft",
     "NotFound",
     "RequestError",
     "SessionsUnreadable",

@@ -43,6 +43,14 @@ class UpstreamUnreachable(UpstreamError):
     code = "upstream_unreachable"
 
 
+class NoFilesLeft(UpstreamError):
+    """There is no connection to the model for want of an open file here: nothing is known of the model."""
+
+    status = 503
+    type = "server_error"
+    code = "no_files_left"
+
+
 class UpstreamBroken(UpstreamError):
     """The answer broke off, or is not what it says it is."""
 

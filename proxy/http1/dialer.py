@@ -5,7 +5,7 @@ import errno
 import ssl
 from typing import Final
 
-from proxy.errors import UpstreamUnreachable
+from proxy.errors import NoFilesLeft, UpstreamError, UpstreamUnreachable
 from proxy.http1.connection import Connection
 from proxy.http1.origin import Origin
 from proxy.http1.proxies import Proxy
@@ -23,7 +23,7 @@ class Dialer:
         self._route = route
 
     async def dial(self, connection: Connection) -> None:
-        """`connection` can carry requests now; UpstreamUnreachable says why it cannot."""
+        """`connection` can carry requests now; UpstreamUnreachable or NoFilesLeft says why it cannot."""
         try:
             await (self._through(connection) if self._route.tunnelled else self._straight(connection))
         except ssl.SSLCertVerificationError as error:
@@ -31,7 +31,7 @@ class Dialer:
         except TimeoutError:
             raise
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be looked up
-            raise UpstreamUnreachable(f"cannot connect to {self._route}: {error}; {_advice(error)}") from None
+            raise self._fault(error) from None
 
     async def _straight(self, connection: Connection) -> None:
         first = self._route.first
@@ -64,14 +64,14 @@ class Dialer:
             raise ConnectionResetError("the connection was lost during the TLS handshake")
         connection.connection_made(transport)
 
+    def _fault(self, error: OSError | UnicodeError) -> UpstreamError:
+        told = f"cannot connect to {self._route}: {error}"
+        if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
+            return NoFilesLeft(f"{told}; let this server have more of them (ulimit -n)")
+        return UpstreamUnreachable(f"{told}; check its address")
+
     def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
         return (
             f"the TLS certificate of {self._route} was not accepted: {error.verify_message}; "
             "check the host name, and SSL_CERT_FILE for a certificate authority of your own"
         )
-
-
-def _advice(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
-        return "let this server have more of them (ulimit -n)"
-    return "check its address"

@@ -7,7 +7,7 @@ from math import isfinite
 
 import msgspec
 
-from proxy.errors import UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
+from proxy.errors import NoFilesLeft, UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
 
 _PASSING = frozenset({408, 409, 425, 429})
 # Of this upstream's keys, quota and models; another one may see it otherwise.
@@ -35,6 +35,8 @@ def remedy(error: UpstreamError) -> Remedy:
         return _of_refusal(error.status, error.headers())
     if isinstance(error, UpstreamRedirected):
         return Remedy()
+    if isinstance(error, NoFilesLeft):
+        return Remedy(again=True)
     return Remedy(again=True, later=isinstance(error, UpstreamTimeout), ailing=True)
 
 

@@ -1,5 +1,6 @@
 """More callers than a system lets a program have by default."""
 
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream
+from tests.fake_upstream import FakeUpstream, answer, completion
 from tests.proxy_server import CONFIG
 from tests.serving_process import LISTEN, ServingProcess
 
@@ -28,3 +29,23 @@ def test_a_server_has_as_many_connections_as_the_system_lets_it(serving: Serving
         for _ in range(SOFT):
             idle.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
         assert serving.chat().status_code == 200
+
+
+def asked(serving: ServingProcess) -> tuple[int, str | None]:
+    """What a call gets over a connection that stands."""
+    body = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
+    got = serving.client.post("/v1/chat/completions", json=body)
+    return got.status_code, got.json().get("error", {}).get("code")
+
+
+def test_a_server_without_files_left_blames_nobody_else(
+    serving: ServingProcess, upstream: FakeUpstream
+) -> None:
+    upstream.says(*answer(completion(), headers="connection: close\r\n"))
+    assert asked(serving) == (200, None)
+    limits = resource.prlimit(serving.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(serving.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
+    assert {asked(serving) for _ in range(8)} == {(503, "no_files_left")}
+    resource.prlimit(serving.pid, resource.RLIMIT_NOFILE, limits)
+    assert asked(serving) == (200, None)
+    assert serving.client.get("/readyz").json()["status"] == "ready"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import UpstreamUnreachable
+from proxy.errors import NoFilesLeft, UpstreamUnreachable
 from proxy.http1.dialer import Dialer
 from proxy.http1.origin import Origin
 from proxy.http1.pool import Pool
@@ -36,7 +36,7 @@ async def test_a_server_without_files_left_is_told_so() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
-        with pytest.raises(UpstreamUnreachable, match="ulimit -n"):
+        with pytest.raises(NoFilesLeft, match="ulimit -n"):
             await pool.dial(now() + 2)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

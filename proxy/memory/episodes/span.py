@@ -11,7 +11,7 @@ def lifetime(hours: float | None) -> float:
     """Seconds that an episode lasts, two hours where nothing is said; ValueError for what is no lifetime."""
     hours = DEFAULT_HOURS if hours is None else hours
     if not 0 < hours <= _LONGEST:
-        raise ValueError("ttl_hours must be a number above 0")
+        raise ValueError(f"ttl_hours must be a number above 0, and at most {_LONGEST}, a hundred years")
     return hours * 3600.0
 
 

@@ -8,6 +8,7 @@ from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
+from proxy.memory.patience import ended
 
 _GIVEN_UP: Final = 1.0
 _TROUBLE: Final = 2
@@ -38,12 +39,11 @@ class Acquaintance:
             raise StoreError("facts did not come in time a moment ago")
         look = asyncio.create_task(self._knowledge.of(person))
         try:
-            await asyncio.wait({look}, timeout=self._deadline)
+            if await ended(look, self._deadline):
+                return look.result()
         except asyncio.CancelledError:
             look.cancel()
             raise
-        if look.done():
-            return look.result()
         self._outlived(look, person)
         raise StoreError("facts come too late")
 
@@ -51,10 +51,10 @@ class Acquaintance:
         self._late[look] = person
         bell = asyncio.get_running_loop().call_later(_GIVEN_UP - self._deadline, look.cancel)
 
-        def ended(_: asyncio.Task[list[Fact]]) -> None:
+        def come(_: asyncio.Task[list[Fact]]) -> None:
             bell.cancel()
             del self._late[look]
             if not look.cancelled():
                 look.exception()  # the caller has left: whoever asks next hears of it himself
 
-        look.add_done_callback(ended)
+        look.add_done_callback(come)

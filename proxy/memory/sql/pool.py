@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from proxy.memory.faults import StoreError
+from proxy.memory.patience import ended
 from proxy.memory.sql import address
 from proxy.memory.sql.migrations import LEDGER_TABLE, TAKEN, Types, ahead
 
@@ -95,8 +96,7 @@ class Pool:
             task.exception()  # whoever waited may have left: the error is known all the same
 
     async def _awaited(self, task: asyncio.Task[T], within: float) -> T:
-        done, _ = await asyncio.wait({task}, timeout=within)
-        if not done:
+        if not await ended(task, within):
             raise StoreError("The memory database is too slow.")
         return task.result()
 

@@ -1,6 +1,8 @@
 """Facts that come too late are asked for no more until they have come, or a second is over."""
 
 import asyncio
+import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -28,6 +30,17 @@ class Slow:
     async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         self.asked[person.person] += 1
         await asyncio.sleep(self.takes.get(person, 0.0))
+        return [FACT]
+
+
+class Held:
+    """Facts that come when they are let go."""
+
+    def __init__(self, come: asyncio.Event) -> None:
+        self.come = come
+
+    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
+        await self.come.wait()
         return [FACT]
 
 
@@ -92,6 +105,22 @@ def test_where_two_are_late_nobody_waits_any_more() -> None:
     answers, asked = told(three, {ANN: 5.0, BOB: 5.0, EVE: 5.0})
     assert answers == [DEADLINE, DEADLINE, 0.0, [FACT]]
     assert asked == {"ann": 1, "bob": 1, "eve": 1}
+
+
+def test_facts_that_came_while_the_loop_was_busy_are_not_late() -> None:
+    async def asked() -> object:
+        loop, come = asyncio.get_running_loop(), asyncio.Event()
+        acquaintance = Acquaintance(Knowledge(Held(come)), deadline=DEADLINE)
+        look = asyncio.create_task(of(acquaintance))
+        await asyncio.sleep(0)
+        bell = threading.Timer(DEADLINE / 2, loop.call_soon_threadsafe, [come.set])
+        bell.start()
+        time.sleep(2 * DEADLINE)
+        return await look
+
+    uvloop = pytest.importorskip("uvloop")  # which looks at its clock first
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(asked()) == [FACT]
 
 
 def test_a_caller_who_leaves_says_nothing_of_the_place() -> None:

@@ -227,6 +227,16 @@ async def test_a_read_and_a_write_are_one_round_trip_each(
     assert not [query for query in asked if "RESET" in query or "BEGIN" in query]
 
 
+async def test_a_reply_that_came_while_the_loop_was_busy_is_not_late(opened: Open, url: str):
+    store = opened(url)
+    await at_last(lambda: store.read(KEY))  # which is prepared from now on
+    reading = asyncio.create_task(store._fetch(READ, whose(KEY) | {"now": 0.0}, within=0.05))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    time.sleep(0.1)
+    assert await reading == []
+
+
 async def connected(url: str) -> set[int]:
     """Whom the server serves, but for who asks."""
     served = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
