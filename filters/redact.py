@@ -32,6 +32,7 @@ class Redact(RequestFilter, AnswerFilter):
     It reads all that is said: texts and parts, refusals, tool results, what tool calls are given, in their
     older form ``function_call`` too, and the ``metadata.original`` of an answer that was cut short. With the
     user's words go summaries and facts, which tell of them, and with tool results what memory tools find.
+    Memory stores words as they were said all the same, unless ``memory.redact`` names them.
     Card numbers and IBANs count when their check digits are right. A phone number is told from other numbers
     by its form: a plus, a leading zero, brackets or the groups of North America; ten bare digits may as well
     be an order, so they stay. Numbers that are spelled out in words stay too.

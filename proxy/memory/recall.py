@@ -15,7 +15,7 @@ from proxy.memory.redaction.veil import BARE, Veil, Veiled
 from proxy.memory.replay.belated import righted
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
-from proxy.memory.replay.parting import parted, without
+from proxy.memory.replay.parting import Parted, parted, without
 from proxy.memory.replay.replay import Replay, beside
 from proxy.memory.session.retry import UNTOLD, Asking, Attempt
 from proxy.memory.session.segment import START, Reach
@@ -91,11 +91,8 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
         snapshot = Snapshot(state=session.state, summaries=carried)
         return Known(snapshot, window, epoch(session, session.life, injecting=wanted.injecting))
     veiled = read.veiled or Veiled(window)
-    window, results = veiled.window, parted(replay)
-    given = veiled.at(replay)
-    if results.lines:
-        window = without(window, results.lines)
-        replay = beside(session, spoken(window))
+    given, results = veiled.at(replay), parted(replay)
+    window, replay, results = _without(veiled.window, replay, results, session)
     window, replay = righted(window, replay)
     silent = onesided(replay, window) if wanted.restoring else Onesided()
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
@@ -112,6 +109,17 @@ def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> K
         veiled.unveiled(window, seen),
         epoch(session, session.life + replay.anew, injecting=wanted.injecting),
     )
+
+
+def _without(
+    window: Sequence[Message], replay: Replay, results: Parted, session: Session
+) -> tuple[Sequence[Message], Replay, Parted]:
+    """The window less its parted results; all of it, where what is left would be of another life."""
+    if not results.lines:
+        return window, replay, results
+    left = without(window, results.lines)
+    laid_again = beside(session, spoken(left))
+    return (window, replay, Parted()) if laid_again.anew != replay.anew else (left, laid_again, results)
 
 
 def _former(session: Session, replay: Replay, behind: Reach) -> tuple[Message, ...]:

@@ -1,5 +1,7 @@
 """A result goes with its call, where that has slid out of the window; any other result stays in it."""
 
+import msgspec
+
 from proxy.memory.recall import known, laid
 from tests.memory.call import Call, calling, message, result
 
@@ -33,3 +35,12 @@ def test_a_result_whose_call_the_window_shows_stays_in_the_window():
 
 def test_a_result_of_a_call_that_nobody_saw_stays_in_the_window():
     assert seen(called(), result("y"))[1] == [result("y")]
+
+
+def test_results_stay_where_the_window_would_be_another_talk_without_them():
+    lines = [message("u:Look."), calling("x"), result("x", "one"), calling("y"), result("y", "two")]
+    timed = [msgspec.structs.replace(m, turn_id=0, timestamp=1_700_000_000 + i) for i, m in enumerate(lines)]
+    call = Call()
+    call.ask(timed[0], answer="So.")
+    call.ask(*timed[:3], answer="So.")
+    assert seen(call.held, *timed[2:])[1] == timed[2:]
