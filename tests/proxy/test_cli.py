@@ -38,8 +38,9 @@ class Interrupting:
         if name == "proxy.cli":
             os.kill(os.getpid(), signal.SIGN)
 
-# Whoever was begun in the background by a shell has been told to hear nothing of Ctrl-C.
+# A shell tells what it begins in the background to hear nothing of Ctrl-C, and nohup the same of a hang-up.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.meta_path.insert(0, Interrupting())
 runpy.run_module("proxy", run_name="__main__")
 """

@@ -4,17 +4,19 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from filters.message import Message
-from filters.redact import Redact
 from filters.text.personal import Kind
 from filters.text.sensitive import Sensitive
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import REASONING, Entry, Session
 from proxy.memory.speech.media import light
+
+if TYPE_CHECKING:
+    from filters.redact import Redact
 
 S = TypeVar("S", bound=Sequence[Any])
 
@@ -32,7 +34,7 @@ class Redaction:
     What nothing is found in is given back as the very same object. Names, ids, kinds and times stay.
     """
 
-    def __init__(self, marking: Redact | None = None) -> None:
+    def __init__(self, marking: "Redact | None" = None) -> None:
         self._marking = marking
         self._clean: set[int] = set()
 
