@@ -67,10 +67,13 @@ async def cancelled_somewhere(store: Store, longest: float) -> str:
 async def test_replies_go_to_their_askers_while_others_leave(server: RedisServer):
     seen: list[str] = []
     async with filled(server, 2) as store:
-        for _ in range(50):
+        # How many leave in time depends on how quick the machine is.
+        for _ in range(400):
             work = [cancelled_somewhere(store, 0.002) for _ in range(30)]
             work += [looked_at(store, random.choice(KEYS)) for _ in range(10)]
             seen += await asyncio.gather(*work)
+            if seen.count("cancelled") >= 500:
+                break
         assert await asyncio.gather(*[looked_at(store, key) for key in KEYS]) == ["right"] * len(KEYS)
     assert seen.count("cancelled") >= 500
     assert set(seen) == {"cancelled", "right"}
