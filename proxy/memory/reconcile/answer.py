@@ -191,14 +191,16 @@ def _with(held: Session, entries: tuple[Entry, ...], replaced: Sequence[Entry], 
 
 
 def _shifted(held: Session, entries: Sequence[Entry]) -> Newest | None:
-    """The newest window begins further on, where something was put before it."""
+    """The newest window begins where its first line stands now, or what was put in the place of that."""
     newest, more = held.newest, len(entries) - len(held.entries)
     since = -1 if newest is None else newest.since - held.moved
     if newest is None or not more or not 0 <= since < len(held.entries):
         return newest
-    if entries[since] is held.entries[since]:
+    first = held.entries[since]
+    if since < len(entries) and entries[since] is first:
         return newest
-    return msgspec.structs.replace(newest, since=newest.since + more)
+    place = next((i for i, entry in enumerate(entries) if entry is first), since + more)
+    return msgspec.structs.replace(newest, since=held.moved + place)
 
 
 def _said(answer: Answer, question: Entry, now: float) -> Entry:

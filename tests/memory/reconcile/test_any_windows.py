@@ -85,6 +85,14 @@ def test_turns_never_go_back(examples: int):
     check()
 
 
+def test_the_newest_window_begins_with_its_first_line_where_answers_before_it_give_way_to_one():
+    session = Session()
+    for window, at in ((messages("u:Hi"), 0), (messages("s:Hi"), 1), ([calling("x")], 1)):
+        session = after(session, (window, ("Hi", False), at))
+    assert [bool(entry.tool_calls) for entry in session.entries] == [False, True, False]
+    assert session.newest.since == 1
+
+
 def test_a_turn_without_words_of_the_user_does_not_begin_a_life():
     opening = messages(message("u:"), message("1u:Hi", timestamp=1))
     held = reconcile(Session(), opening, now=1)
