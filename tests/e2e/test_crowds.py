@@ -1,5 +1,6 @@
 """More callers than a system lets a program have by default."""
 
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -47,5 +48,9 @@ def test_a_server_without_files_left_blames_nobody_else(
     resource.prlimit(serving.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
     assert {asked(serving) for _ in range(8)} == {(503, "no_files_left")}
     resource.prlimit(serving.pid, resource.RLIMIT_NOFILE, limits)
+    states = re.findall(
+        r'turnkeeper_breaker_state\{.*?state="(.*?)".*?\} 1', serving.client.get("/metrics").text
+    )
+    assert states == ["closed"]
     assert asked(serving) == (200, None)
     assert serving.client.get("/readyz").json()["status"] == "ready"
