@@ -14,10 +14,11 @@ from proxy.memory.store import LEISURE, Store
 def guarded(url: str, deadline: float, codec: Codec, elsewhere: Elsewhere | None) -> tuple[Guard, Store]:
     """The store for calls, and for work in the background, which shuts it off for nobody.
 
-    That waits where it must, by a way of its own to the same place; within this process there is one way.
+    That waits where it must, by a way of its own to the same server. Anything else has one way: a driver from
+    outside may keep all that it holds within this process.
     """
     opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
-    leisurely = None if _is_within(url) else open_store(url, deadline=LEISURE, codec=codec)
+    leisurely = open_store(url, deadline=LEISURE, codec=codec) if _is_server(url) else None
     return Guard(opened, deadline=deadline, leisurely=leisurely), leisurely or opened
 
 
@@ -34,14 +35,15 @@ def file_of(url: str) -> Path | None:
 def rounds(url: str) -> int:
     """After how many rounds of the loop a question to the store is on its way."""
     scheme = url.partition(":")[0]
-    if _is_within(url):
+    if scheme in {"sqlite", "memory"}:
         return 0
     # A task for whoever asks; with a pool, another for the command, and the moment in which it is written.
     return 1 if scheme.startswith("redis") and not scheme.endswith("+cluster") else 3
 
 
-def _is_within(url: str) -> bool:
-    return url.partition(":")[0] in {"sqlite", "memory"}
+def _is_server(url: str) -> bool:
+    scheme, _, _ = url.partition(":")
+    return scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
 
 
 def elsewhere_of(url: str) -> Elsewhere | None:

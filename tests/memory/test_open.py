@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from proxy.assembly.stores import guarded
 from proxy.memory import open as opening
 from proxy.memory.codec import ENCRYPTED, Plain
 from proxy.memory.coded import CodedStore
@@ -107,6 +108,24 @@ def test_installed_packages_add_drivers_and_replace_none(monkeypatch: pytest.Mon
     store = opened("sqlite:x.db")
     assert isinstance(store, CodedStore)
     assert isinstance(store._store, SqliteStore)
+
+
+def own(url: str, *, deadline: float) -> VolatileStore:
+    """A driver that keeps all within its process."""
+    return VolatileStore()
+
+
+@pytest.mark.anyio
+async def test_what_calls_write_is_there_for_work_in_the_background_whoever_made_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    others = [EntryPoint("own", "tests.memory.test_open:own", opening.GROUP)]
+    monkeypatch.setattr(opening, "entry_points", lambda group: others)
+    calls, background = guarded("own:x", 0.05, Plain(), None)
+    assert await calls.write(KEY, Put(b"hot", version=0, ttl=60))
+    held = await background.read(KEY)
+    assert held is not None
+    assert held.blob == b"hot"
 
 
 @pytest.mark.anyio
