@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import re2  # type: ignore[import-untyped]
 from pydantic import AfterValidator
 
 
 def compiled(pattern: str) -> Any:
     """A pattern made ready, used as the standard library's are. Raises ValueError that tells its fault."""
+    import re2  # type: ignore[import-untyped]  # noqa: PLC0415 - two megabytes, for those who write patterns
+
     options = re2.Options()
     options.log_errors = False
     try:
