@@ -15,7 +15,7 @@ import msgspec
 from bench.chain import microseconds
 from proxy import wire
 from proxy.aftermath import after
-from proxy.memory import recall
+from proxy.memory.recall import Sight, known
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.store import Key
 from proxy.said import Said
@@ -61,11 +61,12 @@ def works(held: int, shown: int, *, numbered: bool) -> dict[str, Callable[[], ob
     session = grown(held, shown, numbered=numbered)
     blob = encode(session)
     call = window(range(held - shown + 1, held + 1), numbered=numbered)
-    read = recall.laid(session, call.window)
+    sight = Sight(call.window)
+    read = sight.beside(session)
     recorded = msgspec.structs.replace(call, read=read)
     return {
         "decode": lambda: decode(blob),
-        "known": lambda: recall.known(recall.laid(session, call.window), call.window),
+        "known": lambda: known(sight.beside(session)),
         "after": lambda: after(session, recorded),
         "encode": lambda: encode(session),
     }

@@ -78,7 +78,7 @@ def after(
 def _beside(session: Session, said: Said, veil: Veil) -> tuple[Session, Sequence[Message]]:
     """The session and the window as one can be laid beside the other."""
     if said.read is not None:
-        return session, said.read.veiled.window if said.read.veiled else said.window
+        return session, said.read.veiled.window
     session, veiled = veil.beside(session, said.window)
     return session, veiled.window
 

@@ -14,12 +14,11 @@ from filters.remembered import Remembered
 from filters.role import newest_words
 from proxy import retries
 from proxy.lately import lately
-from proxy.memory import recall
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.recall import Reading
+from proxy.memory.recall import Reading, Sight, recalled
 from proxy.memory.reconcile.unsaid import Unsaid
 from proxy.memory.session.session import Session
 from proxy.memory.session.told import Told
@@ -143,9 +142,8 @@ async def _of_session(
 
 
 async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:
-    read, known = await recall.recalled(
-        memory.store, key, call.messages, pipeline.wanted, retries.of(call), veil=memory.veil
-    )
+    sight = Sight(call.messages, retries.of(call), memory.veil)
+    read, known = await recalled(memory.store, key, sight, pipeline.wanted)
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
     return Recollected(call, known.snapshot, known.epoch, read=read)

@@ -207,7 +207,10 @@ class Recorder:
         lines: int = 0,
     ) -> bool:
         """Whether a session is held as it was changed, by a window of so many ``lines``."""
-        session, version = await self._held(key) if read is None else read[:2]
+        if read is None:
+            session, version = self._store.opened(key, await self._store.read(key, leisure=True))
+        else:
+            session, version = read.session, read.version
         if not version and (forgotten := await self._store.deleted(key)):
             session = deleted(forgotten)
 
@@ -226,10 +229,6 @@ class Recorder:
         if written:
             self._store.keep(key, made.blob, made.session)
         return written
-
-    async def _held(self, key: Key) -> tuple[Session, int]:
-        held = await self._store.read(key, leisure=True)
-        return (self._store.session(key, held), held.version) if held else (Session(), 0)
 
     def tell(self, key: Key, session: Session) -> None:
         """Tells the listeners of a session that was written."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from filters.base import Snapshot
@@ -21,21 +20,22 @@ from proxy.memory.session.retry import UNTOLD, Asking, Attempt
 from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import Session, message_of
 from proxy.memory.speech.speech import Speech, spoken
-from proxy.memory.store import Held, Key
+from proxy.memory.store import Key
 
 
 class Reading(NamedTuple):
     """A session as a turn read it, and the client's window beside it: what is recorded goes on from there.
 
-    ``version`` is the one that a write replaces, 0 where nothing is held yet. ``replay`` is ``None`` where
-    nothing was said yet. ``veiled`` is the window as it was laid there, where that is not as the client's.
+    ``version`` is the one that a write replaces, 0 where nothing is held yet. ``window`` is the client's own,
+    and ``veiled`` what was laid there of it. ``replay`` is ``None`` where nothing was said yet.
     """
 
     session: Session
     version: int
+    window: Sequence[Message]
+    veiled: Veiled
     said: Speech
     replay: Replay | None
-    veiled: Veiled | None = None
 
     def of(self, session: Session) -> Replay | None:
         """The window beside a session, where that holds the same talk."""
@@ -43,18 +43,19 @@ class Reading(NamedTuple):
         return self.replay if session.entries is own.entries and session.newest is own.newest else None
 
 
-def laid(
-    session: Session,
-    window: Sequence[Message],
-    version: int = 0,
-    attempt: Attempt = UNTOLD,
-    veil: Veil = BARE,
-) -> Reading:
-    """A session with a window laid beside it."""
-    session, veiled = veil.beside(session, window)
-    said = spoken(veiled.window)
-    replay = beside(session, said, Asking(attempt)) if session.entries else None
-    return Reading(session, version, said, replay, veiled if veiled.own else None)
+class Sight(NamedTuple):
+    """What memory sees of a request: its window, less what a ``veil`` hides, and what it says of itself."""
+
+    window: Sequence[Message]
+    attempt: Attempt = UNTOLD
+    veil: Veil = BARE
+
+    def beside(self, session: Session, version: int = 0) -> Reading:
+        """A session with the window laid beside it."""
+        session, veiled = self.veil.beside(session, self.window)
+        said = spoken(veiled.window)
+        replay = beside(session, said, Asking(self.attempt)) if session.entries else None
+        return Reading(session, version, self.window, veiled, said, replay)
 
 
 class Known(NamedTuple):
@@ -78,31 +79,30 @@ class Wanted(NamedTuple):
 USUAL: Final = Wanted()
 
 
-def known(read: Reading, window: Sequence[Message], wanted: Wanted = USUAL) -> Known:
-    """What filters may know of a session while the client replays ``window``, and that window.
+def known(read: Reading, wanted: Wanted = USUAL) -> Known:
+    """What filters may know of a session while the client replays a window, and that window.
 
     In the window, answers are marked that the caller did not hear to the end, and what summaries cover. A
     window that leaves out all answers gives way to what is brought back.
     """
-    session, replay = read.session, read.replay
+    session, veiled, replay = read.session, read.veiled, read.replay
     summaries = tuple(segment.text for segment in session.summaries) if wanted.injecting else ()
     if replay is None:
         carried = () if session.moved else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
-        return Known(snapshot, window, epoch(session, session.life, injecting=wanted.injecting))
-    veiled = read.veiled or Veiled(window)
+        return Known(snapshot, read.window, epoch(session, session.life, injecting=wanted.injecting))
     given, results = veiled.at(replay), parted(replay)
     window, replay, results = _without(veiled.window, replay, results, session)
     window, replay = righted(window, replay)
     silent = onesided(replay, window) if wanted.restoring else Onesided()
     also, behind = (*results.held, *silent.places), session.reach if summaries else START
     former = _former(session, replay, behind) if wanted.injecting else ()
-    lost = missing(session, window, replay, behind=behind, also=also, given=given)
+    lost = missing(replay, behind=behind, also=also, given=given)
     dropped = (*former, *lost, *map(veiled.given, results.new))
     snapshot = _snapshot(session, replay, dropped, summaries)
     if silent.lines:
         window, replay = without(window, silent.lines), rest(replay, silent.lines)
-    heard = marked(session, window, replay)
+    heard = marked(window, replay)
     seen = shown(session, replay, window, heard) if summaries else heard
     return Known(
         snapshot,
@@ -143,53 +143,31 @@ def _snapshot(
     )
 
 
-async def recalled(  # noqa: PLR0913 - what is asked for, and by whom
-    store: Recent,
-    key: Key,
-    window: Sequence[Message],
-    wanted: Wanted = USUAL,
-    attempt: Attempt = UNTOLD,
-    *,
-    veil: Veil = BARE,
-) -> tuple[Reading, Known]:
+async def recalled(store: Recent, key: Key, sight: Sight, wanted: Wanted = USUAL) -> tuple[Reading, Known]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 
-    ``attempt`` is what the request says of itself, ``veil`` what memory may not see of the window. While a
-    store is asked that has to be waited for, the window is laid beside what was written last: nearly always
-    that is what comes.
+    While a store is asked that has to be waited for, the window is laid beside what was written last: nearly
+    always that is what comes.
     """
-    told = partial(_told, window=window, wanted=wanted, attempt=attempt, veil=veil)
     last = store.last(key) if store.rounds else None
     if last is None:
-        return await told(*_session(store, key, await store.read(key)))
+        return await _told(sight, wanted, *store.opened(key, await store.read(key)))
     asked = asyncio.create_task(store.read(key))
     try:
         for _ in range(store.rounds):
             await asyncio.sleep(0)
-        guess, likely = await told(last.session, 0)
+        guess, likely = await _told(sight, wanted, last.session)
         held = await asked
     finally:
         asked.cancel()
     if held is not None and held.blob == last.blob:
         return guess._replace(version=held.version), likely
-    return await told(*_session(store, key, held))
+    return await _told(sight, wanted, *store.opened(key, held))
 
 
-def _session(store: Recent, key: Key, held: Held | None) -> tuple[Session, int]:
-    return (Session(), 0) if held is None else (store.session(key, held), held.version)
-
-
-async def _told(  # noqa: PLR0913 - what is laid beside what, and what for
-    session: Session,
-    version: int,
-    *,
-    window: Sequence[Message],
-    wanted: Wanted,
-    attempt: Attempt,
-    veil: Veil,
-) -> tuple[Reading, Known]:
+async def _told(sight: Sight, wanted: Wanted, session: Session, version: int = 0) -> tuple[Reading, Known]:
     def work() -> tuple[Reading, Known]:
-        read = laid(session, window, version, attempt, veil)
-        return read, known(read, window, wanted)
+        read = sight.beside(session, version)
+        return read, known(read, wanted)
 
-    return await apart(work, len(session.entries) + len(window))
+    return await apart(work, len(session.entries) + len(sight.window))

@@ -40,10 +40,13 @@ class Recent:
         """What was written last."""
         return self._written.get(key)
 
-    def session(self, key: Key, held: Held) -> Session:
-        """The session that was read; raises msgspec.DecodeError where its bytes are none."""
+    def opened(self, key: Key, held: Held | None) -> tuple[Session, int]:
+        """The session that was read, and its version; raises msgspec.DecodeError where its bytes are none."""
+        if held is None:
+            return Session(), 0
         known = self._written.get(key)
-        return known.session if known is not None and known.blob == held.blob else decode(held.blob)
+        own = known.session if known is not None and known.blob == held.blob else decode(held.blob)
+        return own, held.version
 
     def keep(self, key: Key, blob: bytes, session: Session) -> None:
         """Takes in what was written."""

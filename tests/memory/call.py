@@ -3,8 +3,10 @@
 import math
 
 from filters.message import Message
+from proxy.memory.reconcile import reconcile as reconciling
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.reconcile import taken
+from proxy.memory.replay.replay import beside
 from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import spoken
 
@@ -42,6 +44,16 @@ def reconcile(held, window, *, now):
 def asked(held, window, *, now=math.inf):
     """The words that a window asks to be answered, once it is held."""
     return taken(held, spoken(window), now=now)[1]
+
+
+def marked(held, window):
+    """A window with answers marked that were not heard to the end."""
+    return reconciling.marked(window, beside(held, spoken(window)))
+
+
+def missing(held, window):
+    """What a window leaves out of what is held."""
+    return reconciling.missing(beside(held, spoken(window)))
 
 
 class Call:

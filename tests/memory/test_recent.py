@@ -10,7 +10,7 @@ from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
-from proxy.memory.recall import known, laid, recalled
+from proxy.memory.recall import Sight, known, recalled
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session, decode, encode
@@ -83,10 +83,11 @@ def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, w
             elsewhere = Recent(remote)  # type: ignore[arg-type]
             await written(elsewhere, grown(others)) if others else await remote.delete(KEY)
         held = await remote.read(KEY)
-        expected = laid(decode(held.blob) if held else Session(), talk(window), held.version if held else 0)
-        read, told = await recalled(store, KEY, talk(window))
+        sight = Sight(talk(window))
+        expected = sight.beside(decode(held.blob), held.version) if held else sight.beside(Session())
+        read, told = await recalled(store, KEY, sight)
         assert read == expected
-        assert told == known(expected, talk(window))
+        assert told == known(expected)
 
     asyncio.run(run())
 
@@ -100,7 +101,7 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
         await written(store, grown(["Hi"]))
         remote.sent.clear()
         remote.may_answer.clear()
-        asking = asyncio.create_task(recalled(store, KEY, talk(["Hi", "Yes"])))
+        asking = asyncio.create_task(recalled(store, KEY, Sight(talk(["Hi", "Yes"]))))
         await remote.sent.wait()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -108,8 +109,8 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
         remote.may_answer.set()
         await asking
 
-    lays = []
-    monkeypatch.setattr("proxy.memory.recall.laid", lambda *given: lays.append(given) or laid(*given))
+    lays, beside = [], Sight.beside
+    monkeypatch.setattr(Sight, "beside", lambda *given: lays.append(given) or beside(*given))
     asyncio.run(run())
     assert sent == [1], "the window was laid while the store had not answered"
     assert len(lays) == 1, "and not once more"
@@ -124,7 +125,7 @@ def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, caplog):
         remote.fails = ends == "fails"
         if ends == "cancelled":
             remote.may_answer.clear()
-        asking = asyncio.create_task(recalled(store, KEY, talk(["Hi"])))
+        asking = asyncio.create_task(recalled(store, KEY, Sight(talk(["Hi"]))))
         await asyncio.sleep(0.01)
         asking.cancel()
         await asyncio.wait({asking})

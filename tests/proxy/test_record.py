@@ -12,7 +12,7 @@ from proxy.memory import codec
 from proxy.memory.faults import StoreError, Unreadable
 from proxy.memory.open import open_store
 from proxy.memory.pulse import Pulse
-from proxy.memory.recall import laid
+from proxy.memory.recall import Sight
 from proxy.memory.recent import Recent
 from proxy.memory.session.session import Session, decode
 from proxy.memory.store import Key, Put, Store
@@ -226,7 +226,9 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
         store = memory()
         recorder = Recorder(Recent(Sick(store, 2)), Window())  # type: ignore[arg-type]
         for number in range(3):
-            recorder.put(msgspec.structs.replace(said(number), read=laid(Session(), said(number).window)))
+            recorder.put(
+                msgspec.structs.replace(said(number), read=Sight(said(number).window).beside(Session()))
+            )
         await asyncio.sleep(0.02)
         kept = [turn.read for turn in recorder._waiting[KEY]]
         await recorder.drain()

@@ -14,7 +14,7 @@ from proxy.memory.reconcile.question import question_before, turn_of, unasked
 from proxy.memory.reconcile.weaving import woven
 from proxy.memory.replay import lone
 from proxy.memory.replay.bygone import closed
-from proxy.memory.replay.replay import Replay, beside, last_user, read
+from proxy.memory.replay.replay import Replay, beside, last_user
 from proxy.memory.session.newest import AskedTurn, Newest, seal
 from proxy.memory.session.retry import UNTOLD, Asking, Attempt
 from proxy.memory.session.segment import START, Reach
@@ -118,13 +118,12 @@ def _asked(held: Session, request: _Request) -> AskedTurn | None:
     return None if place is None or place < 0 else turn_of(replay.held, place)
 
 
-def marked(held: Session, window: Sequence[Message], replay: Replay | None = None) -> Sequence[Message]:
+def marked(window: Sequence[Message], replay: Replay) -> Sequence[Message]:
     """The window with answers marked as interrupted where the engine replays less than was generated.
 
     An answer that the engine marks itself is left as it is, and so is everything else. ``replay`` is the
-    window beside what is held, where it has been read already.
+    window beside what is held.
     """
-    replay = replay or read(held, window)
     entries, cut = replay.held, {}
     for position, place in enumerate(replay.places):
         if place >= 0 and replay.spoken[position].role == "assistant":
@@ -137,10 +136,8 @@ def marked(held: Session, window: Sequence[Message], replay: Replay | None = Non
     return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
 
 
-def missing(  # noqa: PLR0913 - what is held, what is shown, and of what there is to be told
-    held: Session,
-    window: Sequence[Message],
-    replay: Replay | None = None,
+def missing(
+    replay: Replay,
     *,
     behind: Reach = START,
     also: Collection[int] = (),
@@ -151,7 +148,6 @@ def missing(  # noqa: PLR0913 - what is held, what is shown, and of what there i
     It is what stands before the window's first line, and ``also`` what stands at these positions; a turn
     that the window supersedes is not missing. What the client has ``given`` at a position is told so.
     """
-    replay = replay or read(held, window)
     first = _first(replay)
     if not first and not also:
         return ()

@@ -18,7 +18,6 @@ from proxy.memory.session.newest import Newest
 from proxy.memory.session.retry import NOW, Asking
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.speech.speech import Speech
-from proxy.memory.speech.speech import spoken as spoken_in
 from proxy.memory.speech.wording import goes_on, same
 
 
@@ -93,11 +92,6 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
             places=[h for _, h in lines],
             wholes={at[i]: whole for i, whole in self.wholes.items()},
         )
-
-
-def read(held: Session, window: Sequence[Message]) -> Replay:
-    """The window, laid beside what is held of the life that it belongs to."""
-    return beside(held, spoken_in(window))
 
 
 def beside(

@@ -15,7 +15,7 @@ from proxy.aftermath import after
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
-from proxy.memory.recall import known, laid
+from proxy.memory.recall import Sight, known
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.session.told import Told, placed
 from proxy.memory.store import Key
@@ -49,7 +49,7 @@ class Call:
         n = len(self.lines) // 2
         self.say("user", n, f"user{n} asks for the {n}th time")
         shown = [SYSTEM, *self.lines[-self.size :]]
-        snapshot, heard, epoch = known(laid(self.session, shown), shown)
+        snapshot, heard, epoch = known(Sight(shown).beside(self.session))
         told = telling(self.session, epoch, "ann", self.facts, limit=20, now=float(n))
         snapshot = msgspec.structs.replace(snapshot, facts=told.known, news=told.news)
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
@@ -264,7 +264,7 @@ def test_a_new_life_is_told_anew_from_its_first_turn_on_and_then_stands_still() 
     again = [*windows[2], line("assistant", "Hello", 1), line("user", "And good night.", 2)]
     epochs = []
     for at, window in enumerate([*windows, again]):
-        epochs.append(known(laid(session, window), window).epoch)
+        epochs.append(known(Sight(window).beside(session)).epoch)
         told = Told(person="ann", epoch=epochs[-1], at=float(at))
         said = Said(key=Key("t", "s"), window=window, answer=stream_of("Hello"), at=float(at), told=told)
         session = after(session, said)

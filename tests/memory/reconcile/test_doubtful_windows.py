@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.reconcile.reconcile import missing
-from tests.memory.call import Call, messages
+from tests.memory.call import Call, messages, missing
 
 FIRST_CALL = ["a:Hello!", "u:One.", "a:First.", "u:Two."]
 

@@ -4,10 +4,9 @@ import msgspec
 import pytest
 
 from filters.message import Message
-from proxy.memory.reconcile.reconcile import marked, missing
 from proxy.memory.session.session import Entry, Session, decode, encode, message_of
 from proxy.page.hearing import reworded
-from tests.memory.call import NOW, asked, reconcile
+from tests.memory.call import NOW, asked, marked, missing, reconcile
 
 LONGER = "Our office opens at ten o'clock on day 0, and you may come by without an appointment."
 OTHERS = ["question 1 about coffee", "question 1", "question 1 about tea, and about coffee too"]

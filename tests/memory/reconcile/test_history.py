@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.reconcile.lives import Agent, messages, told
-from proxy.memory.reconcile.reconcile import missing
 from proxy.memory.session.agents import Agents
 from proxy.memory.session.session import Entry, Session
-from tests.memory.call import reconcile
+from tests.memory.call import missing, reconcile
 
 T = 1_790_000_000.0
 A = Agent(id="a", start=T, stop=T + 100)

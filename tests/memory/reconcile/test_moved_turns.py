@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 
 from filters.letters import bare
 from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.reconcile.reconcile import marked, missing
 from proxy.memory.replay.alignment import align
 from proxy.memory.replay.line import NEW, Line
 from proxy.memory.session.session import Session
 from proxy.memory.summaries.cap import cap, moved_out
-from tests.memory.call import Call, asked, calling, message, messages, reconcile
+from tests.memory.call import Call, asked, calling, marked, message, messages, missing, reconcile
 
 NORMAL = pytest.param(25, id="25 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])

@@ -5,9 +5,8 @@ from hypothesis import given, settings
 
 from filters.letters import bare
 from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.reconcile.reconcile import marked, missing
 from proxy.memory.session.session import Session
-from tests.memory.call import Call, asked, messages, reconcile
+from tests.memory.call import Call, asked, marked, messages, missing, reconcile
 from tests.memory.conversation_faults import talks
 from tests.memory.truth import Request, held
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.reconcile.reconcile import missing, taken
+from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.session.retry import attempt
 from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import spoken
-from tests.memory.call import messages, shown
+from tests.memory.call import messages, missing, shown
 
 NORMAL = pytest.param(200, id="200 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])

@@ -12,7 +12,7 @@ from filters.letters import bare
 from filters.message import Message
 from filters.redact import Redact
 from proxy.aftermath import after
-from proxy.memory.recall import Known, Wanted, known, laid
+from proxy.memory.recall import Known, Sight, Wanted, known
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.session.session import Session, decode, encode
@@ -89,8 +89,8 @@ class Talk:
         n = len(self.lines) // 2
         self.say("u", n, asked)
         window = self.lines[-self.size :]
-        read = laid(self.session, window, veil=self.veil)
-        self.known.append((window, known(read, window, WANTED)))
+        read = Sight(window, veil=self.veil).beside(self.session)
+        self.known.append((window, known(read, WANTED)))
         sent = ROLE + delta(content=answer) if broken else stream_of(answer)
         said = Said(
             key=Key("t", "s"), window=window, answer=sent, at=float(n), read=read if self.reading else None
@@ -131,9 +131,9 @@ def test_memory_is_as_if_the_client_had_sent_marks(
 @given(talks())
 def test_words_with_nothing_to_hide_are_taken_as_they_are(requests: list[Any]) -> None:
     for before, request, _ in states(requests):
-        veiled, plain = laid(before, request.window, veil=VEIL), laid(before, request.window)
-        assert veiled == plain and veiled.veiled is None
-        ours, theirs = known(veiled, request.window, WANTED), known(plain, request.window, WANTED)
+        veiled, plain = (Sight(request.window, veil=veil).beside(before) for veil in (VEIL, BARE))
+        assert veiled == plain and not veiled.veiled.own
+        ours, theirs = known(veiled, WANTED), known(plain, WANTED)
         assert ours == theirs
         said = Said(key=Key("t", "s"), window=request.window, answer=stream_of("So."), at=1.0)
         assert after(before, said, veil=VEIL) == after(before, said)
@@ -189,10 +189,10 @@ def test_functions_and_their_results_are_told_as_the_client_has_them() -> None:
         Message(role="assistant", content=None, others={"function_call": called}),
         Message(role="function", name="pay", content=f"Paid {SECRETS[0]}."),
     ]
-    read = laid(Session(), window, veil=VEIL)
-    assert known(read, window, WANTED).window == window
+    read = Sight(window, veil=VEIL).beside(Session())
+    assert known(read, WANTED).window == window
     said = Said(key=Key("t", "s"), window=window, answer=stream_of("Done."), at=0.0, read=read)
     session = after(read.session, said, veil=VEIL)
     assert "4111" not in str(msgspec.to_builtins(session)) and len(session.entries) == 4
-    again = laid(session, window, veil=VEIL)
-    assert known(again, window, WANTED).window == window
+    again = Sight(window, veil=VEIL).beside(session)
+    assert known(again, WANTED).window == window

@@ -14,7 +14,7 @@ from filters.group import groups
 from filters.message import Message
 from proxy import chain
 from proxy.configuration.load import load
-from proxy.memory.recall import known, laid
+from proxy.memory.recall import Sight, known
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.summaries.compaction import fitted, put, segment, settled
@@ -50,7 +50,7 @@ class Talk:
     def request(self, answer: str = "", calls: Any = None) -> list[Message]:
         """One request, and the answer that the model gives; what the model was shown."""
         shown = [SYSTEM, *self.replayed()]
-        snapshot, heard, _ = known(laid(self.session, shown), shown)
+        snapshot, heard, _ = known(Sight(shown).beside(self.session))
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
         self.prompts.append((self.compactions, [_sent(m) for m in prompt]))
         after = reconcile(self.session, heard, now=1.0)

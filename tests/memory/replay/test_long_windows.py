@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from filters.message import Message
-from proxy.memory.recall import known, laid
+from proxy.memory.recall import Sight, known
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay import fixed, numbering
-from proxy.memory.replay.replay import read
+from proxy.memory.replay.replay import beside
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session
+from proxy.memory.speech.speech import spoken
 from proxy.memory.summaries.compaction import fitted
 from proxy.memory.summaries.plan import Window
 from tests.memory.call import NOW, calling, message, result
@@ -33,8 +34,8 @@ def talk(*, numbered: bool) -> Session:
 
 def turn(before: Session, window: Sequence[Message]) -> Session:
     """All that a turn asks of memory, but for reading and writing."""
-    reading = laid(before, window)
-    known(reading, window)
+    reading = Sight(window).beside(before)
+    known(reading)
     said, _ = taken(before, reading.said, now=NOW + 9, replay=reading.replay)
     return fitted(before, said, WINDOW, now=NOW + 9)[0]
 
@@ -190,6 +191,6 @@ def test_a_turn_of_hundreds_of_lines_is_known_as_one_of_few(
 ) -> None:
     window = made(FEW)
     held = turn(Session(), window[:-1])
-    near = read(held, shown(window)).places
+    near = beside(held, spoken(shown(window))).places
     request.getfixturevalue("soon_wide")
-    assert read(held, shown(window)).places == near
+    assert beside(held, spoken(shown(window))).places == near

@@ -3,7 +3,7 @@
 import pytest
 
 from filters.message import Message
-from proxy.memory.recall import Wanted, known, laid
+from proxy.memory.recall import Sight, Wanted, known
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session
 from tests.memory.call import asked, reconcile
@@ -37,7 +37,7 @@ def grown(turns: int, *, shows: int = 0, finished: bool = True) -> Session:
 
 def prompt(session: Session, window: list[Message], *, restoring: bool = True) -> list[object]:
     """What the model is shown: instructions, what comes back, and the rest of the window."""
-    told = known(laid(session, window), window, Wanted(restoring=restoring))
+    told = known(Sight(window).beside(session), Wanted(restoring=restoring))
     head = [m for m in told.window if m.role == "system"]
     rest = [m for m in told.window if m.role != "system"]
     return [m.content for m in (*head, *told.snapshot.dropped, *rest)]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from proxy.memory.recall import known, laid
+from proxy.memory.recall import Sight, known
 from tests.memory.call import Call, calling, message, result
 
 CALLS = calling("x").tool_calls
@@ -16,7 +16,7 @@ def called():
 
 def seen(held, *window):
     """What comes back from memory, and what is left of the window."""
-    snapshot, heard, _ = known(laid(held, window), window)
+    snapshot, heard, _ = known(Sight(window).beside(held))
     return [(m.role, m.tool_call_id or None) for m in snapshot.dropped], list(heard)
 
 

@@ -12,7 +12,7 @@ from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.faults import Unmade, Unnamed
 from proxy.memory.open import open_store
-from proxy.memory.recall import Wanted, known, laid
+from proxy.memory.recall import Sight, Wanted, known
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Put, Store
@@ -400,7 +400,7 @@ def _stale(one: Segment) -> Segment:
 
 
 def shown(session: Session, *window: Message) -> list[bool]:
-    _, heard, _ = known(laid(session, window), window)
+    _, heard, _ = known(Sight(window).beside(session))
     return [isinstance(message, Covered) for message in heard]
 
 
@@ -446,7 +446,7 @@ def test_numbers_behind_the_reach_give_way_wherever_they_stand() -> None:
 
 def test_where_nothing_is_injected_nothing_gives_way() -> None:
     window = [*replayed(HALF), NEWEST]
-    snapshot, heard, _ = known(laid(HALF, window), window, Wanted(injecting=False))
+    snapshot, heard, _ = known(Sight(window).beside(HALF), Wanted(injecting=False))
     assert heard is window
     assert snapshot.summaries == ()
 
