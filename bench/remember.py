@@ -15,8 +15,9 @@ import msgspec
 from bench.chain import microseconds
 from proxy import wire
 from proxy.aftermath import after
-from proxy.memory.recall import Sight, known
+from proxy.memory.known import known
 from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.sight import Sight
 from proxy.memory.store import Key
 from proxy.said import Said
 

@@ -24,9 +24,9 @@ from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.facts.promises import Promises
 from proxy.memory.faults import StoreError
 from proxy.memory.guard import Guard
+from proxy.memory.known import Wanted
 from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
-from proxy.memory.recall import Wanted
 from proxy.memory.recent import Recent
 from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.summaries.summaries import Summaries

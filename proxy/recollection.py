@@ -17,11 +17,12 @@ from proxy.lately import lately
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
 from proxy.memory.faults import StoreError
+from proxy.memory.known import read_session
 from proxy.memory.owner import Owner
-from proxy.memory.recall import Reading, Sight, recalled
 from proxy.memory.reconcile.unsaid import Unsaid
 from proxy.memory.session.session import Session
 from proxy.memory.session.told import Told
+from proxy.memory.sight import Reading, Sight
 from proxy.memory.store import Key
 from proxy.pipeline import Memory, Pipeline
 from proxy.session import Identity
@@ -143,7 +144,7 @@ async def _of_session(
 
 async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:
     sight = Sight(call.messages, retries.of(call), memory.veil)
-    read, known = await recalled(memory.store, key, sight, pipeline.wanted)
+    read, known = await read_session(memory.store, key, sight, pipeline.wanted)
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
     return Recollected(call, known.snapshot, known.epoch, read=read)

@@ -14,12 +14,12 @@ from proxy.memory.apart import apart
 from proxy.memory.arrears import Arrears
 from proxy.memory.faults import Deleted, Overgrown, StoreError
 from proxy.memory.pulse import Pulse
-from proxy.memory.recall import Reading
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.overtaken import settled
 from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Session
+from proxy.memory.sight import Reading
 from proxy.memory.store import Key, Put
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from filters.message import Message
-from proxy.memory.recall import Reading
 from proxy.memory.session.retry import UNTOLD, Attempt
 from proxy.memory.session.told import Told, placed
+from proxy.memory.sight import Reading
 from proxy.memory.store import Key
 
 

@@ -18,7 +18,7 @@ from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.exact import Exact
 from proxy.lately import Lately
-from proxy.memory.recall import Wanted
+from proxy.memory.known import Wanted
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.proof import Proof

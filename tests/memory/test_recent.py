@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.faults import StoreError
+from proxy.memory.known import known, read_session
 from proxy.memory.open import open_store
-from proxy.memory.recall import Sight, known, recalled
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.sight import Sight
 from proxy.memory.store import Held, Key, Put, Store
 from tests.memory.call import asked, reconcile
 
@@ -85,7 +86,7 @@ def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, w
         held = await remote.read(KEY)
         sight = Sight(talk(window))
         expected = sight.beside(decode(held.blob), held.version) if held else sight.beside(Session())
-        read, told = await recalled(store, KEY, sight)
+        read, told = await read_session(store, KEY, sight)
         assert read == expected
         assert told == known(expected)
 
@@ -101,7 +102,7 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
         await written(store, grown(["Hi"]))
         remote.sent.clear()
         remote.may_answer.clear()
-        asking = asyncio.create_task(recalled(store, KEY, Sight(talk(["Hi", "Yes"]))))
+        asking = asyncio.create_task(read_session(store, KEY, Sight(talk(["Hi", "Yes"]))))
         await remote.sent.wait()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -125,7 +126,7 @@ def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, caplog):
         remote.fails = ends == "fails"
         if ends == "cancelled":
             remote.may_answer.clear()
-        asking = asyncio.create_task(recalled(store, KEY, Sight(talk(["Hi"]))))
+        asking = asyncio.create_task(read_session(store, KEY, Sight(talk(["Hi"]))))
         await asyncio.sleep(0.01)
         asking.cancel()
         await asyncio.wait({asking})

@@ -12,9 +12,9 @@ from proxy.memory import codec
 from proxy.memory.faults import StoreError, Unreadable
 from proxy.memory.open import open_store
 from proxy.memory.pulse import Pulse
-from proxy.memory.recall import Sight
 from proxy.memory.recent import Recent
 from proxy.memory.session.session import Session, decode
+from proxy.memory.sight import Sight
 from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder

@@ -15,9 +15,10 @@ from proxy.aftermath import after
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
-from proxy.memory.recall import Sight, known
+from proxy.memory.known import known
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.session.told import Told, placed
+from proxy.memory.sight import Sight
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import put, segment, settled
 from proxy.memory.summaries.plan import Window, forced

@@ -12,10 +12,11 @@ from filters.letters import bare
 from filters.message import Message
 from filters.redact import Redact
 from proxy.aftermath import after
-from proxy.memory.recall import Known, Sight, Wanted, known
+from proxy.memory.known import Known, Wanted, known
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.sight import Sight
 from proxy.memory.store import Key
 from proxy.said import Said
 from tests.fake_upstream import ROLE, delta, stream_of

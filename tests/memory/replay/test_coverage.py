@@ -14,9 +14,10 @@ from filters.group import groups
 from filters.message import Message
 from proxy import chain
 from proxy.configuration.load import load
-from proxy.memory.recall import Sight, known
+from proxy.memory.known import known
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.sight import Sight
 from proxy.memory.summaries.compaction import fitted, put, segment, settled
 from proxy.memory.summaries.plan import Window, due
 from tests.memory.call import asked, reconcile

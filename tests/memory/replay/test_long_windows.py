@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from filters.message import Message
-from proxy.memory.recall import Sight, known
+from proxy.memory.known import known
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay import fixed, numbering
 from proxy.memory.replay.replay import beside
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session
+from proxy.memory.sight import Sight
 from proxy.memory.speech.speech import spoken
 from proxy.memory.summaries.compaction import fitted
 from proxy.memory.summaries.plan import Window

@@ -3,9 +3,10 @@
 import pytest
 
 from filters.message import Message
-from proxy.memory.recall import Sight, Wanted, known
+from proxy.memory.known import Wanted, known
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session
+from proxy.memory.sight import Sight
 from tests.memory.call import asked, reconcile
 
 WORDS = ["Hello?", "A table, please.", "For two.", "At seven.", "Thank you."]

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from proxy.memory.recall import Sight, known
+from proxy.memory.known import known
+from proxy.memory.sight import Sight
 from tests.memory.call import Call, calling, message, result
 
 CALLS = calling("x").tool_calls

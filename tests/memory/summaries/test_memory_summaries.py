@@ -11,10 +11,11 @@ from filters.covered import Covered
 from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.faults import Unmade, Unnamed
+from proxy.memory.known import Wanted, known
 from proxy.memory.open import open_store
-from proxy.memory.recall import Sight, Wanted, known
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Entry, Session, decode, encode
+from proxy.memory.sight import Sight
 from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.summaries import Summaries, WrittenNotes

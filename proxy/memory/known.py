@@ -10,52 +10,16 @@ from proxy.memory.apart import apart
 from proxy.memory.facts.telling import epoch
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.reconcile import marked, missing
-from proxy.memory.redaction.veil import BARE, Veil, Veiled
 from proxy.memory.replay.belated import righted
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
 from proxy.memory.replay.parting import Parted, parted, without
 from proxy.memory.replay.replay import Replay, beside
-from proxy.memory.session.retry import UNTOLD, Asking, Attempt
 from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import Session, message_of
-from proxy.memory.speech.speech import Speech, spoken
+from proxy.memory.sight import Reading, Sight
+from proxy.memory.speech.speech import spoken
 from proxy.memory.store import Key
-
-
-class Reading(NamedTuple):
-    """A session as a turn read it, and the client's window beside it: what is recorded goes on from there.
-
-    ``version`` is the one that a write replaces, 0 where nothing is held yet. ``window`` is the client's own,
-    and ``veiled`` what was laid there of it. ``replay`` is ``None`` where nothing was said yet.
-    """
-
-    session: Session
-    version: int
-    window: Sequence[Message]
-    veiled: Veiled
-    said: Speech
-    replay: Replay | None
-
-    def of(self, session: Session) -> Replay | None:
-        """The window beside a session, where that holds the same talk."""
-        own = self.session
-        return self.replay if session.entries is own.entries and session.newest is own.newest else None
-
-
-class Sight(NamedTuple):
-    """What memory sees of a request: its window, less what a ``veil`` hides, and what it says of itself."""
-
-    window: Sequence[Message]
-    attempt: Attempt = UNTOLD
-    veil: Veil = BARE
-
-    def beside(self, session: Session, version: int = 0) -> Reading:
-        """A session with the window laid beside it."""
-        session, veiled = self.veil.beside(session, self.window)
-        said = spoken(veiled.window)
-        replay = beside(session, said, Asking(self.attempt)) if session.entries else None
-        return Reading(session, version, self.window, veiled, said, replay)
 
 
 class Known(NamedTuple):
@@ -143,7 +107,9 @@ def _snapshot(
     )
 
 
-async def recalled(store: Recent, key: Key, sight: Sight, wanted: Wanted = USUAL) -> tuple[Reading, Known]:
+async def read_session(
+    store: Recent, key: Key, sight: Sight, wanted: Wanted = USUAL
+) -> tuple[Reading, Known]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 
     While a store is asked that has to be waited for, the window is laid beside what was written last: nearly
