@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from filters.base import Context
-from proxy import assembly, chain, kinds, session, wire
+from proxy import assembly, chain, identity, kinds, wire
 from proxy.configuration.load import load
 
 ROUNDS, REPEAT = 200, 15
@@ -86,14 +86,14 @@ def main() -> None:
 
     def whole() -> bytes:
         read = wire.read(raw, {}, {})
-        session.of(read, pipeline.places, "default")
+        identity.of(read, pipeline.places, "default")
         seen = chain.run(pipeline.filters, read.messages, context)
         fields = chain.set_fields(pipeline.filters, read.fields, context)
         return kinds.compose(target.kind, fields, seen)
 
     print(f"{len(call.messages)} messages, {len(raw)} bytes; microseconds")
     print(f"  read     {measured(lambda: wire.read(raw, {}, {})):7.1f}")
-    print(f"  session  {measured(lambda: session.of(call, pipeline.places, 'default')):7.1f}")
+    print(f"  identity {measured(lambda: identity.of(call, pipeline.places, 'default')):7.1f}")
     for step in pipeline.filters:
         cost = measured(lambda step=step: step.apply(messages, context))
         print(f"    {type(step).__name__:20} {cost:7.1f}")

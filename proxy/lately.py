@@ -3,7 +3,7 @@
 import msgspec
 
 from filters.episode import Episode
-from proxy import session
+from proxy import identity
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.store import Key
 from proxy.place import Place
@@ -23,7 +23,7 @@ async def lately(
     asked: Lately, episodes: Episodes, call: Call, *, tenant: str, now: float
 ) -> tuple[Episode, ...]:
     """The newest first; none for a call that names no agent. Raises StoreError."""
-    agent = asked.agent or session.found(call, (asked.place,))
+    agent = asked.agent or identity.found(call, (asked.place,))
     if agent is None:
         return ()
     since = now - 3600 * asked.hours

@@ -11,6 +11,7 @@ import msgspec
 from filters.base import AnswerFilter, RequestFilter
 from proxy.exact import Exact
 from proxy.health import Health
+from proxy.identity import Places
 from proxy.kinds import Kind
 from proxy.lately import Lately
 from proxy.memory.archive.archive import Archive
@@ -31,7 +32,6 @@ from proxy.memory.recent import Recent
 from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
-from proxy.session import Places
 from proxy.upstream import Headers, Upstream
 
 # A store's own patience ends a moment before, so that it is known to be away.

@@ -13,6 +13,7 @@ from filters.base import Snapshot
 from filters.remembered import Remembered
 from filters.role import newest_words
 from proxy import retries
+from proxy.identity import Identity
 from proxy.lately import lately
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
@@ -25,7 +26,6 @@ from proxy.memory.session.told import Told
 from proxy.memory.sight import Reading, Sight
 from proxy.memory.store import Key
 from proxy.pipeline import Memory, Pipeline
-from proxy.session import Identity
 from proxy.wire import Call
 
 T = TypeVar("T")

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from proxy.identity import found
 from proxy.memory.session.retry import Attempt, attempt
 from proxy.place import Place
-from proxy.session import found
 from proxy.wire import Call
 
 PLACES: Final = tuple(

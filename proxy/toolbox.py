@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from filters.base import Fields
 from filters.redact import Redact
+from proxy.identity import Identity
 from proxy.memory.owner import Owner
 from proxy.memory.reconcile.unsaid import Unsaid
 from proxy.pipeline import Pipeline
-from proxy.session import Identity
 from proxy.tools import Notebook, Tools, offered
 
 

@@ -10,11 +10,12 @@ import msgspec
 
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
-from proxy import chain, relay, retries, session, toolbox, wire
+from proxy import chain, identity, relay, retries, toolbox, wire
 from proxy.answer.rewriting import Rewriting
 from proxy.edge.reply import Reply
 from proxy.errors import UpstreamRefused
 from proxy.flight import InFlight, Line
+from proxy.identity import Identity
 from proxy.memory.apart import apart
 from proxy.pipeline import Pipeline
 from proxy.proof import HEADER as PROVEN_BY
@@ -22,7 +23,6 @@ from proxy.question import Question
 from proxy.recollection import Recollected, recollect
 from proxy.routing.fallback import Fallback
 from proxy.said import Said
-from proxy.session import Identity
 from proxy.silence import Silence
 from proxy.supersession import number
 from proxy.telemetry.watch import Watch
@@ -49,7 +49,7 @@ async def take(request: Posted, pipeline: Pipeline, reply: Reply, in_flight: InF
     reply.watch.clock.begin("recall")
     reply.watch.size = len(request.body)
     call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
-    who = session.of(call, pipeline.places, request.tenant)
+    who = identity.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
     if pipeline.places.proof:
         pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
@@ -165,7 +165,7 @@ def _introduce(who: Identity, call: Call, reply: Reply) -> None:
     watch.session, watch.user, watch.turn = who.session, who.user, number(call)
     watch.asked, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
     if who.session is not None:
-        reply.add("x-turnkeeper-session", session.header_value(who.session))
+        reply.add("x-turnkeeper-session", identity.header_value(who.session))
 
 
 def context_of(who: Identity, memory: Snapshot, pipeline: Pipeline, *, now: float) -> Context:

@@ -17,12 +17,12 @@ from proxy.assembly.zone import zone_of
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.exact import Exact
+from proxy.identity import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.lately import Lately
 from proxy.memory.known import Wanted
 from proxy.pipeline import Memory, Pipeline, Target
 from proxy.place import Place, identifier
 from proxy.proof import Proof
-from proxy.session import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 
 
 def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:

@@ -8,9 +8,9 @@ import msgspec
 
 from filters.base import Context, Fields, Messages
 from proxy.answer.transcript import transcript
+from proxy.identity import Identity
 from proxy.memory.archive.archive import Buried
 from proxy.pipeline import Pipeline
-from proxy.session import Identity
 from proxy.telemetry.account import Account
 from proxy.telemetry.watch import Watch
 from proxy.wire import Call

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from filters.base import AnswerFilter, Context
-from proxy import session, wire
+from proxy import identity, wire
 from proxy.answer import stages
 from proxy.configuration.case import Case, Expected, Heard
 from proxy.errors import TurnkeeperError
+from proxy.identity import Identity
 from proxy.pipeline import Pipeline
-from proxy.session import Identity
 from proxy.trial import explain
 
 _TENANT, _MODEL = "default", "a-model"
@@ -48,7 +48,7 @@ def tried(case: Case, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Res
 def _failures(case: Case, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Iterator[Failure]:
     headers = {name.lower(): value for name, value in case.headers.items()}
     call = wire.read(_body(case), headers, case.query)
-    who = session.of(call, pipeline.places, _TENANT)
+    who = identity.of(call, pipeline.places, _TENANT)
     now = case.time.timestamp()
     sent = json.loads(explain.run(call, who, pipeline, now).sent)
     yield from _of_messages(case.expect, sent["messages"])

@@ -9,14 +9,14 @@ from msgspec import UNSET
 
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
-from proxy import chain, session, toolbox, wire
+from proxy import chain, identity, toolbox, wire
 from proxy.failing import name_of
+from proxy.identity import Identity
 from proxy.pipeline import Pipeline
 from proxy.place import decoded
 from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
 from proxy.recollection import recollect
-from proxy.session import Identity
 from proxy.trial import disclosure
 from proxy.trial.explanation import Change, Destination, Explanation, Read, Step, Whose
 from proxy.trial.stripping import stripped
@@ -68,7 +68,7 @@ def of(request: Posted, pipeline: Pipeline, now: float, *, remembers: bool = Fal
 
 def _read(request: Posted, pipeline: Pipeline) -> tuple[Call, Identity]:
     call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
-    who = session.of(call, pipeline.places, request.tenant)
+    who = identity.of(call, pipeline.places, request.tenant)
     if pipeline.places.proof:
         pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
     return call, who
@@ -76,7 +76,7 @@ def _read(request: Posted, pipeline: Pipeline) -> tuple[Call, Identity]:
 
 def explain(  # noqa: PLR0913 - all that a turn has
     call: Call,
-    identity: Identity,
+    who: Identity,
     pipeline: Pipeline,
     now: float,
     memory: Snapshot | None = None,
@@ -88,14 +88,14 @@ def explain(  # noqa: PLR0913 - all that a turn has
     ``memory`` is what its filters know of the session, ``None`` where that was not read. Raises RequestError
     where no model is named.
     """
-    outcome = run(call, identity, pipeline, now, memory or _NOTHING)
+    outcome = run(call, who, pipeline, now, memory or _NOTHING)
     target, body = pipeline.targets[0], _top_level(outcome.sent)
     sent: dict[str, Any] = {name: decoded(raw) for name, raw in body.items()}
     return Explanation(
         pipeline=pipeline.name,
-        whose=_whose(call, identity, pipeline),
-        ignored=(*call.ignored, *identity.ignored),
-        memory=_memory(identity, memory, remembers=remembers or pipeline.memory is not None),
+        whose=_whose(call, who, pipeline),
+        ignored=(*call.ignored, *who.ignored),
+        memory=_memory(who, memory, remembers=remembers or pipeline.memory is not None),
         degraded=outcome.degraded,
         messages=_disclosed(call.messages),
         tools=outcome.tools,
@@ -112,14 +112,12 @@ def _memory(who: Identity, memory: Snapshot | None, *, remembers: bool) -> Read:
     return "left out" if memory is None else "read"
 
 
-def run(
-    call: Call, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
-) -> Outcome:
+def run(call: Call, who: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING) -> Outcome:
     """The call through all filters of a pipeline, and as its first upstream would get it.
 
     Raises RequestError where no model is named.
     """
-    context = context_of(identity, memory, pipeline, now=now)
+    context = context_of(who, memory, pipeline, now=now)
     messages: Messages = call.messages
     fields: Fields = call.fields
     steps, degraded = list[Step](), list[str]()
@@ -129,7 +127,7 @@ def run(
             degraded.append(each.leaves_out)
         steps.append(step)
         messages = shown
-    offer = tools.offer if (tools := toolbox.tools(fields, pipeline, identity)) else None
+    offer = tools.offer if (tools := toolbox.tools(fields, pipeline, who)) else None
     fields = offer.fields if offer else fields
     question = Question(headers=call.headers, fields=fields, messages=messages, streaming=False)
     return Outcome(
@@ -184,17 +182,17 @@ def _disclosed(messages: Messages) -> list[dict[str, Any]]:
     return [disclosure.message(written(message)) for message in messages]
 
 
-def _whose(call: Call, identity: Identity, pipeline: Pipeline) -> Whose:
+def _whose(call: Call, who: Identity, pipeline: Pipeline) -> Whose:
     places = pipeline.places
-    session_from, user_from = session.whence(call, places.session), session.whence(call, places.user)
-    default = "default_session" if identity.session is not None else None
+    session_from, user_from = identity.whence(call, places.session), identity.whence(call, places.user)
+    default = "default_session" if who.session is not None else None
     return Whose(
-        tenant=identity.tenant,
-        session=identity.session,
+        tenant=who.tenant,
+        session=who.session,
         session_from=str(session_from) if session_from else default,
-        user=identity.user,
+        user=who.user,
         user_from=str(user_from) if user_from else None,
-        background=identity.background,
+        background=who.background,
     )
 
 

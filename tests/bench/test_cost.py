@@ -12,7 +12,7 @@ import pytest
 from bench.chain import body
 from bench.remember import works
 from filters.base import Context
-from proxy import assembly, chain, kinds, session, wire
+from proxy import assembly, chain, identity, kinds, wire
 from proxy.configuration.load import load
 
 BUDGETS = {"turn": 650, "known": 435, "after": 680}
@@ -41,7 +41,7 @@ def turn(messages: int) -> Callable[[], object]:
 
     def work() -> bytes:
         call = wire.read(raw, {}, {})
-        session.of(call, pipeline.places, "default")
+        identity.of(call, pipeline.places, "default")
         shown = chain.run(pipeline.filters, call.messages, context)
         return kinds.compose(target.kind, call.fields, shown)
 

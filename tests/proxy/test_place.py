@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.identity import SESSION_PLACES, USER_PLACES
 from proxy.place import Place, identifier, opened
-from proxy.session import SESSION_PLACES, USER_PLACES
 
 
 @pytest.mark.parametrize("place", [*SESSION_PLACES, *USER_PLACES], ids=str)

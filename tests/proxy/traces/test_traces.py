@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from filters.base import Context
 from proxy import wire
+from proxy.identity import Identity
 from proxy.memory.archive.archive import Buried
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
-from proxy.session import Identity
 from proxy.telemetry.account import Account
 from proxy.telemetry.hour import Hour
 from proxy.telemetry.watch import Watch

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy import session
+from proxy import identity
 from proxy.edge.query import query_of
+from proxy.identity import SESSION_PLACES, USER_PLACES, Identity, Places, header_value
 from proxy.place import Place
 from proxy.proof import Proof
-from proxy.session import SESSION_PLACES, USER_PLACES, Identity, Places, header_value
 from tests.calls import call_of
 
 DIALECTS = sorted((Path(__file__).parents[1] / "golden" / "dialects").glob("*.json"))
@@ -38,8 +38,8 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f\r\n\u2028\u2029]")
 DEFAULT = Places(SESSION_PLACES, USER_PLACES)
 
 
-def identity(body=None, headers=None, path="/chat/completions", raw=None, places=DEFAULT):
-    return session.of(call_of(body, headers, path, raw), places, "acme")
+def whose(body=None, headers=None, path="/chat/completions", raw=None, places=DEFAULT):
+    return identity.of(call_of(body, headers, path, raw), places, "acme")
 
 
 def with_places(session=(), user=(), default_session=None):
@@ -53,7 +53,7 @@ def user_message(**fields):
 @pytest.mark.parametrize("golden", DIALECTS, ids=lambda path: path.stem)
 def test_every_dialect_is_known_by_its_own_body(golden):
     request = json.loads(golden.read_text())
-    found = identity(request["body"], request["headers"], request["path"])
+    found = whose(request["body"], request["headers"], request["path"])
     assert {"session": found.session, "user": found.user} == request["identity"]
     assert found.tenant == "acme"
     assert not found.background
@@ -78,14 +78,14 @@ def call_saying(place, value):
 
 @pytest.mark.parametrize("place", SESSION_PLACES, ids=str)
 def test_a_session_is_found_at_each_of_its_places(place):
-    assert identity(**call_saying(place, "s-1")) == Identity("acme", "s-1", None, background=False)
+    assert whose(**call_saying(place, "s-1")) == Identity("acme", "s-1", None, background=False)
 
 
 @pytest.mark.parametrize("place", USER_PLACES, ids=str)
 def test_a_user_is_found_at_each_of_its_places(place):
     by_message = place.source == "message"
     expected = Identity("acme", None, "u-1", background=False, by_message=by_message)
-    assert identity(**call_saying(place, "u-1")) == expected
+    assert whose(**call_saying(place, "u-1")) == expected
 
 
 def everything(places, unusable=0):
@@ -104,12 +104,12 @@ def everything(places, unusable=0):
 
 @pytest.mark.parametrize("rank", range(len(SESSION_PLACES)), ids=map(str, SESSION_PLACES))
 def test_the_first_usable_session_wins(rank):
-    assert session.of(everything(SESSION_PLACES, rank), DEFAULT, "t").session == f"id-{rank}"
+    assert identity.of(everything(SESSION_PLACES, rank), DEFAULT, "t").session == f"id-{rank}"
 
 
 @pytest.mark.parametrize("rank", range(len(USER_PLACES)), ids=map(str, USER_PLACES))
 def test_the_first_usable_user_wins(rank):
-    assert session.of(everything(USER_PLACES, rank), DEFAULT, "t").user == f"id-{rank}"
+    assert identity.of(everything(USER_PLACES, rank), DEFAULT, "t").user == f"id-{rank}"
 
 
 def test_the_general_names_come_before_every_dialects():
@@ -126,11 +126,11 @@ def on_the_wire(value, coding="utf-8"):
 @pytest.mark.parametrize("name", ["ann", "José", "李雷", "Łukasz", "Ünal", "Ann 🎈", "नमस्ते"])
 def test_an_id_in_a_header_is_the_one_that_the_body_names(name):
     headers = {"X-Session-Id": on_the_wire(name), "X-User-Id": on_the_wire(name)}
-    assert identity({}, headers) == identity({"session_id": name, "user_id": name})
+    assert whose({}, headers) == whose({"session_id": name, "user_id": name})
 
 
 def test_an_id_in_latin_1_is_one_too():
-    assert identity({}, {"X-User-Id": on_the_wire("José", "latin-1")}).user == "José"
+    assert whose({}, {"X-User-Id": on_the_wire("José", "latin-1")}).user == "José"
 
 
 @pytest.mark.parametrize("written", ["José".encode(), "José".encode("latin-1"), b"Jos%C3%A9"])
@@ -139,45 +139,45 @@ def test_an_id_in_an_address_is_one_too(written):
 
 
 def test_an_id_that_is_text_already_stays_as_it_is():
-    assert identity({}, {"X-User-Id": "李雷"}).user == "李雷"
+    assert whose({}, {"X-User-Id": "李雷"}).user == "李雷"
 
 
 @pytest.mark.parametrize("value", ["a\x85b", "\ufffe" * 257, "x" * 257, "a\tb"])
 def test_an_id_of_no_use_is_told(value):
-    told = identity({"user_id": {}, "user": 1.5}, {"X-User-Id": value, "X-Session-Id": "s"})
+    told = whose({"user_id": {}, "user": 1.5}, {"X-User-Id": value, "X-Session-Id": "s"})
     assert (told.session, told.user) == ("s", None)
     assert told.ignored == ("header:X-User-Id", "body:user_id", "body:user")
 
 
 @pytest.mark.parametrize("nothing", ["", "  ", None])
 def test_what_names_nobody_is_no_fault(nothing):
-    assert identity({"user_id": nothing}, {"X-User-Id": nothing or ""}).ignored == ()
+    assert whose({"user_id": nothing}, {"X-User-Id": nothing or ""}).ignored == ()
 
 
 def test_what_stands_behind_the_id_that_counts_is_not_looked_at():
-    assert identity({"user": {}}, {"X-User-Id": "ann"}).ignored == ()
+    assert whose({"user": {}}, {"X-User-Id": "ann"}).ignored == ()
 
 
 def test_only_the_newest_user_message_names_the_speaker():
     told = user_message(metadata={"user": "ann"})
     answer = {"role": "assistant", "content": "hi", "metadata": {"user": "not a speaker"}}
-    assert identity({"messages": [told, answer]}).user == "ann"
-    assert identity({"messages": [told, user_message()], "user": "bob"}).user == "bob"
-    assert identity({"messages": [told, user_message(metadata=None)]}).user is None
+    assert whose({"messages": [told, answer]}).user == "ann"
+    assert whose({"messages": [told, user_message()], "user": "bob"}).user == "bob"
+    assert whose({"messages": [told, user_message(metadata=None)]}).user is None
 
 
 def test_a_call_that_names_nothing_has_no_session():
-    assert identity({"messages": [user_message()]}) == Identity("acme", None, None, background=False)
+    assert whose({"messages": [user_message()]}) == Identity("acme", None, None, background=False)
 
 
 def test_a_default_session_stands_in_only_where_none_is_named():
     places = Places(SESSION_PLACES, USER_PLACES, default_session="lobby")
-    assert identity(places=places).session == "lobby"
-    assert identity({"session_id": "s"}, places=places).session == "s"
+    assert whose(places=places).session == "lobby"
+    assert whose({"session_id": "s"}, places=places).session == "s"
 
 
 def test_the_agents_own_uid_is_not_the_callers():
-    assert identity(headers={"X-Agora-Customllm-Uid": "2001"}).user is None
+    assert whose(headers={"X-Agora-Customllm-Uid": "2001"}).user is None
 
 
 CLIENT_CONTROLLED = [
@@ -190,13 +190,13 @@ CLIENT_CONTROLLED = [
 
 @pytest.mark.parametrize(("place", "body"), CLIENT_CONTROLLED)
 def test_what_a_client_controls_is_read_only_when_listed(place, body):
-    assert identity(body) == Identity("acme", None, None, background=False)
-    assert identity(body, places=with_places(user=[place])).user == "mallory"
+    assert whose(body) == Identity("acme", None, None, background=False)
+    assert whose(body, places=with_places(user=[place])).user == "mallory"
 
 
 def test_an_id_is_read_out_of_objects_inside_texts():
     body = {"extendData": """{'userData': '{"person": {"id": 7}}'}"""}
-    assert identity(body, places=with_places(user=["body:extendData.userData.person.id"])).user == "7"
+    assert whose(body, places=with_places(user=["body:extendData.userData.person.id"])).user == "7"
 
 
 @pytest.mark.parametrize(
@@ -222,18 +222,16 @@ def test_an_id_is_read_out_of_objects_inside_texts():
 )
 def test_a_bad_id_is_passed_over(raw):
     names = ["session_id", "params", "call", "custom", "extendData", "channel", "metadata"]
-    found = identity({"context": {"channel": "room"}}, raw=dict.fromkeys(names, raw))
+    found = whose({"context": {"channel": "room"}}, raw=dict.fromkeys(names, raw))
     assert (found.session, found.user, found.background) == ("room", None, False)
 
 
 def test_only_what_is_asked_for_is_decoded(monkeypatch):
     decoded = []
-    monkeypatch.setattr(session, "decoded", decoded.append)
-    identity(
-        {"turn_id": 4, "timestamp": 1, "interruptable": True, "model": "m", "messages": [user_message()]}
-    )
+    monkeypatch.setattr(identity, "decoded", decoded.append)
+    whose({"turn_id": 4, "timestamp": 1, "interruptable": True, "model": "m", "messages": [user_message()]})
     assert not [value for value in decoded if isinstance(value, msgspec.Raw)]
-    identity({"params": {"a": 1}, "tools": [1]})
+    whose({"params": {"a": 1}, "tools": [1]})
     assert [bytes(value) for value in decoded if isinstance(value, msgspec.Raw)] == [b'{"a": 1}']
 
 
@@ -255,12 +253,12 @@ def test_only_what_is_asked_for_is_decoded(monkeypatch):
     ],
 )
 def test_background_work_says_so(headers, body, expected):
-    assert identity(body, headers).background is expected
+    assert whose(body, headers).background is expected
 
 
 def test_the_same_id_under_two_tenants_is_two_ids():
     call = call_of({"session_id": "s"})
-    assert session.of(call, DEFAULT, "acme") != session.of(call, DEFAULT, "apex")
+    assert identity.of(call, DEFAULT, "acme") != identity.of(call, DEFAULT, "apex")
 
 
 @given(
@@ -268,7 +266,7 @@ def test_the_same_id_under_two_tenants_is_two_ids():
     st.dictionaries(st.sampled_from(["x-user-id"]), st.text()),
 )
 def test_no_body_makes_it_raise_or_gives_an_id_with_controls(body, headers):
-    found = identity({**body, "messages": [user_message(metadata={"user": body.get("user")})]}, headers)
+    found = whose({**body, "messages": [user_message(metadata={"user": body.get("user")})]}, headers)
     for found_id in filter(lambda found_id: found_id is not None, (found.session, found.user)):
         assert 0 < len(found_id) <= 256
         assert not CONTROL.search(found_id)
@@ -277,7 +275,7 @@ def test_no_body_makes_it_raise_or_gives_an_id_with_controls(body, headers):
 
 @given(st.dictionaries(top_level, st.binary(max_size=40), max_size=4))
 def test_no_bytes_make_it_raise(raw):
-    identity(raw=raw)
+    whose(raw=raw)
 
 
 @given(st.text(alphabet=st.characters()))
@@ -306,10 +304,10 @@ NAMED = user_message(metadata={"user": "bob"})
     ],
 )
 def test_it_is_known_whether_a_message_alone_says_who_speaks(body, by_message):
-    assert identity(body).by_message is by_message
+    assert whose(body).by_message is by_message
 
 
 def test_whoever_must_prove_it_is_named_by_no_message_alone():
     places = msgspec.structs.replace(DEFAULT, proof=Proof("secret"))
-    found = identity({"messages": [NAMED]}, places=places)
+    found = whose({"messages": [NAMED]}, places=places)
     assert (found.user, found.by_message) == ("bob", False)
