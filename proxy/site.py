@@ -15,7 +15,7 @@ from proxy.edge.endless import Endless
 from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
 from proxy.pipeline import Pipeline
-from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, turns, users
+from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, system_messages, turns
 from proxy.telemetry.feed import Event, Feed
 from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
 from proxy.traces.traces import Traces
@@ -69,7 +69,7 @@ class Site:
                 *persons.routes(),
                 *facts.routes(),
                 *agora.routes(),
-                *users.routes(),
+                *system_messages.routes(),
             ],
             redirect_slashes=False,
             default=_missing,

@@ -14,8 +14,10 @@ from proxy.edge import body
 from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, NotFound, RequestError
 from proxy.memory.faults import StoreError
+from proxy.memory.owner import Owner
 from proxy.memory.people import People
 from proxy.memory.session.session import UNREADABLE
+from proxy.memory.store import Key
 from proxy.pipeline import Archiving, Memory
 from proxy.place import identifier
 from proxy.rest.advice import refusal
@@ -52,6 +54,21 @@ def archiving_of(request: Request) -> Archiving:
         advice = "keep sessions in SQL, or set ARCHIVE_URL"
         raise NotFound(f"There is no archive; {advice}.", code="archive_off")
     return archiving
+
+
+def key_of(request: Request) -> Key:
+    """The session, or the agent, that the path names, under the caller's tenant; raises RequestError."""
+    return Key(request.scope["tenant"], path_id(request))
+
+
+def person_of(request: Request) -> Owner:
+    """The person whom the path names, under the caller's tenant; raises RequestError."""
+    return Owner(request.scope["tenant"], path_id(request))
+
+
+def unheld(key: Key) -> NotFound:
+    """What is said of a session that is not held."""
+    return NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")
 
 
 def path_id(request: Request, name: str = "id") -> str:

@@ -14,7 +14,6 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.span import DEFAULT_HOURS, beginning, lifetime
-from proxy.memory.store import Key
 
 _LARGEST: Final = 4000
 _HOURS_OF_A_YEAR: Final = 8760
@@ -70,7 +69,7 @@ def routes() -> list[Route]:
 
 
 async def _added(request: Request) -> Response:
-    episodes, agent = rest.memory_of(request).episodes, _agent(request)
+    episodes, agent = rest.memory_of(request).episodes, rest.key_of(request)
     new = rest.checked(NewEpisode, await rest.content(request))
     episode = new.at(time.time())
     kept = await episodes.add(agent, episode, ttl=lifetime(episode.ttl_hours))
@@ -78,7 +77,7 @@ async def _added(request: Request) -> Response:
 
 
 async def _recent(request: Request) -> Response:
-    episodes, agent = rest.memory_of(request).episodes, _agent(request)
+    episodes, agent = rest.memory_of(request).episodes, rest.key_of(request)
     wanted = rest.checked_query(EpisodesAsked, request)
     since = beginning(time.time(), wanted.hours)
     found = await episodes.recent(agent, since=since, limit=wanted.limit, leisure=True)
@@ -88,10 +87,6 @@ async def _recent(request: Request) -> Response:
 
 def _listed(found: list[EpisodicMemory]) -> Response:
     return rest.answer({"object": "list", "data": [_shown(one) for one in found]})
-
-
-def _agent(request: Request) -> Key:
-    return Key(request.scope["tenant"], rest.path_id(request))
 
 
 def _shown(episode: EpisodicMemory) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from proxy import rest
 from proxy.errors import NotFound, RequestError
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.facts.knowledge import Knowledge, Learnt
-from proxy.memory.owner import Owner
 
 _LONGEST: Final = 2000
 _PATH: Final = "/v1/memory/users/{id}/facts"
@@ -57,12 +56,12 @@ def routes() -> list[Route]:
 
 
 async def _listed(request: Request) -> Response:
-    known = await _knowledge(request).of(_person(request))
+    known = await _knowledge(request).of(rest.person_of(request))
     return rest.answer({"object": "list", "data": [_shown(fact) for fact in known]})
 
 
 async def _added(request: Request) -> Response:
-    knowledge, person = _knowledge(request), _person(request)
+    knowledge, person = _knowledge(request), rest.person_of(request)
     new = rest.checked(NewFact, await rest.content(request))
     if new.replaces is not None and await knowledge.find(person, new.replaces) is None:
         raise RequestError("'replaces' names no fact of this user.", param="replaces")
@@ -71,7 +70,7 @@ async def _added(request: Request) -> Response:
 
 
 async def _corrected(request: Request) -> Response:
-    knowledge, person = _knowledge(request), _person(request)
+    knowledge, person = _knowledge(request), rest.person_of(request)
     wanted = rest.checked(Correction, await rest.content(request))
     fact = await knowledge.find(person, rest.path_id(request, "fact_id"))
     if fact is None:
@@ -81,13 +80,9 @@ async def _corrected(request: Request) -> Response:
 
 
 async def _removed(request: Request) -> Response:
-    if not await _knowledge(request).drop(_person(request), rest.path_id(request, "fact_id")):
+    if not await _knowledge(request).drop(rest.person_of(request), rest.path_id(request, "fact_id")):
         raise _missing()
     return Response(status_code=204)
-
-
-def _person(request: Request) -> Owner:
-    return Owner(request.scope["tenant"], rest.path_id(request))
 
 
 def _knowledge(request: Request) -> Knowledge:

@@ -61,14 +61,14 @@ def _told(found: Found) -> dict[str, Any]:
 
 
 async def _exported(request: Request) -> Response:
-    found = await rest.people_of(request).exported(_person(request))
+    found = await rest.people_of(request).exported(rest.person_of(request))
     # In a thread: it may be long, and callers wait on the loop.
     return await asyncio.to_thread(rest.answer, found)
 
 
 async def _forgotten(request: Request) -> Response:
     """The same again is no fault: who is forgotten stays so."""
-    await forget(rest.people_of(request), _person(request))
+    await forget(rest.people_of(request), rest.person_of(request))
     return Response(status_code=204)
 
 
@@ -78,7 +78,3 @@ async def forget(people: People, person: Owner) -> None:
         await people.forget(person)
     except Unread as fault:
         raise SessionsUnreadable(f"{_ALL_ELSE} {fault}. {_WAYS_OUT}", fault.sessions) from None
-
-
-def _person(request: Request) -> Owner:
-    return Owner(request.scope["tenant"], rest.path_id(request))

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy import rest, wire
-from proxy.errors import Conflict, NotFound, RequestError
+from proxy.errors import Conflict, RequestError
 from proxy.memory.contents import contents, summaries
 from proxy.memory.remainder import remainder
 from proxy.memory.session.cold import cold_part
@@ -73,10 +73,10 @@ async def _made(request: Request) -> Response:
 
 
 async def _exported(request: Request) -> Response:
-    store, key = rest.memory_of(request).store, _key(request)
+    store, key = rest.memory_of(request).store, rest.key_of(request)
     held = await store.read(key, leisure=True)
     if held is None:
-        raise _missing(key)
+        raise rest.unheld(key)
     session = decode(held.blob)
     moved = await cold_part(store, key, session.moved)
     # In a thread, as everything here that grows with a session: callers wait on the loop.
@@ -84,7 +84,7 @@ async def _exported(request: Request) -> Response:
 
 
 async def _imported(request: Request) -> Response:
-    memory, key = rest.memory_of(request), _key(request)
+    memory, key = rest.memory_of(request), rest.key_of(request)
     content = await rest.content(request)
     session = await asyncio.to_thread(lambda: carried(given(wire.top_level(content, _EXAMPLE)), memory.veil))
     await _replace(memory, key, session)
@@ -92,9 +92,9 @@ async def _imported(request: Request) -> Response:
 
 
 async def _deleted(request: Request) -> Response:
-    parts, key = request.scope["parts"], _key(request)
+    parts, key = request.scope["parts"], rest.key_of(request)
     if not await delete(parts.memory, request.scope["traces"], key):
-        raise _missing(key)
+        raise rest.unheld(key)
     return Response(status_code=204)
 
 
@@ -152,10 +152,6 @@ def _told(session: Session) -> dict[str, Any]:
     return {"contents": contents(session.entries), "summaries": summaries(session, session.entries)}
 
 
-def _key(request: Request) -> Key:
-    return Key(request.scope["tenant"], rest.path_id(request))
-
-
 def _limit(given: str | None) -> int:
     """How many are wanted; no more than a page holds."""
     if given is None:
@@ -164,7 +160,3 @@ def _limit(given: str | None) -> int:
     if not (digits and given.isascii() and given.isdigit()):
         raise RequestError("'limit' must be a number from 1 on.", param="limit")
     return min(int(digits[:_DIGITS]), _MOST)
-
-
-def _missing(key: Key) -> NotFound:
-    return NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy import rest
-from proxy.errors import Conflict, NotFound, RequestError, TooLarge
+from proxy.errors import Conflict, RequestError, TooLarge
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.store import UNRENEWED, Key, Put
+from proxy.memory.store import UNRENEWED, Put
 
 State = dict[str, Any]
 
@@ -26,9 +26,10 @@ def routes(root: str) -> list[Route]:
 
 
 async def _shown(request: Request) -> Response:
-    held = await rest.memory_of(request).store.read(_key(request))
+    memory, key = rest.memory_of(request), rest.key_of(request)
+    held = await memory.store.read(key)
     if held is None:
-        raise _missing(_key(request))
+        raise rest.unheld(key)
     return rest.answer(decode(held.blob).state)
 
 
@@ -48,11 +49,11 @@ def _merged(state: Mapping[str, Any], patch: Mapping[str, Any]) -> State:
 
 
 async def _changed(request: Request, change: Callable[[State], State]) -> Response:
-    memory, key = rest.memory_of(request), _key(request)
+    memory, key = rest.memory_of(request), rest.key_of(request)
     for _ in range(_ATTEMPTS):
         held = await memory.store.read(key)
         if held is None:
-            raise _missing(key)
+            raise rest.unheld(key)
         session = decode(held.blob)
         state = _bounded(memory.veil.redaction.value(change(session.state)))
         blob = encode(_with(session, state))
@@ -82,11 +83,3 @@ def _bounded(state: State, param: str | None = None) -> State:
         about = f"'{param}'" if param else "A state"
         raise TooLarge(f"{about} has at most {_MOST} bytes.", param=param)
     return state
-
-
-def _key(request: Request) -> Key:
-    return Key(request.scope["tenant"], rest.path_id(request))
-
-
-def _missing(key: Key) -> NotFound:
-    return NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")

@@ -35,13 +35,13 @@ def routes(root: str) -> list[Route]:
 
 
 async def _listed(request: Request) -> Response:
-    memory, key = rest.memory_of(request), _key(request)
+    memory, key = rest.memory_of(request), rest.key_of(request)
     return await _list(memory, key, await _held(memory, key))
 
 
 async def _made(request: Request) -> Response:
     """Summarises what can be summarised, and waits for it; messages that are given need no session."""
-    memory, key = rest.memory_of(request), _key(request)
+    memory, key = rest.memory_of(request), rest.key_of(request)
     if not memory.recorder.window.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
     asked = rest.checked(SummaryAsked, await rest.content(request) or b"{}")
@@ -61,7 +61,7 @@ async def _made(request: Request) -> Response:
 
 async def _cleared(request: Request) -> Response:
     """The turns that summaries stood for are held ready again."""
-    memory, key = rest.memory_of(request), _key(request)
+    memory, key = rest.memory_of(request), rest.key_of(request)
     await _held(memory, key)
     try:
         await memory.summaries.clear(key)
@@ -71,7 +71,7 @@ async def _cleared(request: Request) -> Response:
 
 
 async def _context(request: Request) -> Response:
-    memory, key = rest.memory_of(request), _key(request)
+    memory, key = rest.memory_of(request), rest.key_of(request)
     await _held(memory, key)
     return rest.answer({"context": await memory.summaries.get_context_string(key)})
 
@@ -84,17 +84,13 @@ async def _list(memory: Memory, key: Key, session: Session) -> Response:
 async def _held(memory: Memory, key: Key) -> Session:
     session = await _read(memory, key)
     if session is None:
-        raise NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")
+        raise rest.unheld(key)
     return session
 
 
 async def _read(memory: Memory, key: Key) -> Session | None:
     held = await memory.store.read(key)
     return decode(held.blob) if held else None
-
-
-def _key(request: Request) -> Key:
-    return Key(request.scope["tenant"], rest.path_id(request))
 
 
 def _contended() -> Conflict:

@@ -11,7 +11,6 @@ from proxy import rest
 from proxy.errors import NotFound
 from proxy.memory.archive.archive import Turn
 from proxy.memory.contents import contents
-from proxy.memory.store import Key
 
 _MOST: Final = 100
 
@@ -32,7 +31,7 @@ def routes(root: str) -> list[Route]:
 
 async def _listed(request: Request) -> Response:
     archive = rest.archiving_of(request).archive
-    key = Key(request.scope["tenant"], rest.path_id(request))
+    key = rest.key_of(request)
     page = rest.checked_query(_Page, request)
     found = await archive.turns_of(key, start=page.after, limit=page.limit + 1)
     if not found and not page.after:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.assembly import lines
 from proxy.memory.contents import contents, imported
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.remainder import remainder, restored
+from proxy.memory.retold import retold
 from proxy.memory.session.session import Entry, Session
 from proxy.memory.summaries.cap import cap
 from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
@@ -138,7 +138,7 @@ def test_what_was_said_is_told_in_lines_of_role_and_content() -> None:
         result("c", '{"at": "Hanover"}'),
         message("1a:In Hanover."),
     ]
-    assert lines(imported(said, now=NOW)) == ["user: Where is my parcel?", "assistant: In Hanover."]
+    assert retold(imported(said, now=NOW)) == ["user: Where is my parcel?", "assistant: In Hanover."]
 
 
 def test_an_entry_is_as_it_was_said() -> None:

@@ -11,7 +11,7 @@ from proxy.memory.session.speaker import by
 _LONGEST = 1_000_000
 
 
-def lines(session: Session, *, naming: bool = False) -> list[str]:
+def retold(session: Session, *, naming: bool = False) -> list[str]:
     """The recent talk, a line each: ``user: Hello``; ``naming`` others than its person: ``user eve: Hello``.
 
     Tool results are no talk, nor is what a program put in the user's place.

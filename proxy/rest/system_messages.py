@@ -1,4 +1,4 @@
-"""Users over HTTP: what an engine can be given about them before a call."""
+"""What an engine can be given about a person before a call, over HTTP."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,9 @@ from starlette.routing import Route
 from filters.fence import fenced
 from filters.line import one_line
 from proxy import rest
-from proxy.memory.assembly import lines
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
+from proxy.memory.retold import retold
 from proxy.memory.session.guests import supposed
 from proxy.memory.session.session import UNREADABLE, Session, decode, person_of
 from proxy.memory.store import Key, Listed, Store
@@ -36,7 +36,7 @@ def routes() -> list[Route]:
 
 async def _system_messages(request: Request) -> Response:
     """A bare array, ready for ``llm.system_messages``; empty where nothing is known."""
-    memory, person = rest.memory_of(request), Owner(request.scope["tenant"], rest.path_id(request))
+    memory, person = rest.memory_of(request), rest.person_of(request)
     known = [
         fenced("facts", _FACTS, await _facts(memory, person)),
         fenced("last_conversation", _TALK, await _last_talk(memory, person)),
@@ -64,7 +64,7 @@ async def _last_talk(memory: Memory, person: Owner) -> list[str]:
     session = waiting or (archived[-1].session if archived else None)
     held = await _held(memory.store, person, session) if session else []
     told = supposed(person.person, [turn.entry for turn in archived])
-    return held or lines(told, naming=True)[-_MOST_LINES:]
+    return held or retold(told, naming=True)[-_MOST_LINES:]
 
 
 async def _held(store: Store, person: Owner, session: str) -> list[str]:
@@ -77,7 +77,7 @@ async def _held(store: Store, person: Owner, session: str) -> list[str]:
 
 
 def _told(session: Session) -> list[str]:
-    said = lines(session, naming=True)
+    said = retold(session, naming=True)
     noted = [f"notes: {one_line(one.text, _LONGEST)}" for one in session.summaries[-1:]]
     return noted + said[-_MOST_LINES:] if said else []
 
