@@ -17,7 +17,7 @@ from proxy.lately import Lately
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
-from proxy.memory.archive.recollection import Recollection
+from proxy.memory.archive.passages import Passages
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import Knowledge
@@ -75,7 +75,7 @@ class Archiving(msgspec.Struct, frozen=True):
     archive: Archive
     finder: Finder
     archivist: Archivist
-    recollection: Recollection
+    passages: Passages
     knowledge: Knowledge
     acquaintance: Acquaintance
     mem0: Mem0 | None = None

@@ -118,7 +118,7 @@ def _of_person(
     if pipeline.tells and who.session and not known:
         yield Aside(_FACTS, "facts", partial(memory.archiving.acquaintance.of, person))
     if pipeline.recalls:
-        words, of = newest_words(call.messages), memory.archiving.recollection.of
+        words, of = newest_words(call.messages), memory.archiving.passages.of
         ask = partial(of, person, words, now=time.time(), limit=pipeline.recalls, zone=pipeline.zone)
         yield Aside(_RECALLED, "recall", ask)
 

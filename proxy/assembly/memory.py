@@ -23,7 +23,7 @@ from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.recollection import Recollection
+from proxy.memory.archive.passages import Passages
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.episodes.redacted import redacted
@@ -200,12 +200,12 @@ def _archiving(  # noqa: PLR0913 - what it is put together from
     if archive is None or finder is None:
         return None
     archivist = Archivist(store, archive, tenants, keep=settings.archive.seconds)
-    recollection = Recollection(finder, deadline=settings.deadline)
+    passages = Passages(finder, deadline=settings.deadline)
     most = settings.facts.max if settings.facts else MOST
     mem0 = _mem0(settings)
     knowledge = Knowledge(mem0 or archive, most=most, talk=settings.window.ttl, redaction=redaction)
     acquaintance = Acquaintance(knowledge, deadline=settings.deadline)
-    return Archiving(archive, finder, archivist, recollection, knowledge, acquaintance, mem0)
+    return Archiving(archive, finder, archivist, passages, knowledge, acquaintance, mem0)
 
 
 def _mem0(settings: MemorySettings) -> Mem0 | None:

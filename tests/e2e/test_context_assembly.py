@@ -84,7 +84,7 @@ def test_all_three_are_asked_at_once_and_none_waits_for_another(proxy, upstream,
         archiving.acquaintance, "at_once", lambda _: None
     )  # as where a server has to be asked
     monkeypatch.setattr(archiving.acquaintance, "of", met("ltm", archiving.acquaintance.of))
-    monkeypatch.setattr(archiving.recollection, "of", met("search", archiving.recollection.of))
+    monkeypatch.setattr(archiving.passages, "of", met("search", archiving.passages.of))
     got = say(proxy, "When does the harbour museum open?")
     assert sorted(began[:3]) == ["ltm", "search", "stm"]
     assert "x-turnkeeper-degraded" not in got.headers

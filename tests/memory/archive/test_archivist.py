@@ -12,7 +12,7 @@ from proxy.memory.archive.archive import Archive, Fact, Query
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.recollection import Recollection
+from proxy.memory.archive.passages import Passages
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import first
 from proxy.memory.codec import Plain
@@ -447,14 +447,14 @@ async def test_what_is_due_waits_for_no_facts_that_have_expired(store: Store, ar
 async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("proxy.memory.archive.recollection._SHUT", 60)
+    monkeypatch.setattr("proxy.memory.archive.passages._SHUT", 60)
     broken = Broken(archive)
     broken.wait = 5.0
-    recollection = Recollection(Finder(broken), deadline=0.05)
+    passages = Passages(Finder(broken), deadline=0.05)
     for _ in range(9):
         began = time.monotonic()
         with pytest.raises(StoreError):
-            await recollection.of(ANN, "dog", now=1.0, limit=5)
+            await passages.of(ANN, "dog", now=1.0, limit=5)
         assert time.monotonic() - began < 2
     assert broken.tries == 3
 

@@ -17,7 +17,7 @@ _SLOW: Final = 3
 _SPARE: Final = 20
 
 
-class Recollection:
+class Passages:
     """Asks the archive on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
 
     An archive that was too slow three times in a row is left alone for half a second.
