@@ -24,7 +24,8 @@ from proxy.era import Era, Parts
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.flight import InFlight
 from proxy.page.door import Door
-from proxy.pipeline import Memory, Pipeline
+from proxy.pipeline import Pipeline
+from proxy.remembering import Memory
 from proxy.site import TURNS, Site
 from proxy.telemetry.feed import Feed
 from proxy.telemetry.lineage import HEADER as TRACEPARENT

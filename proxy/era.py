@@ -15,7 +15,8 @@ from proxy.errors import NotFound
 from proxy.exact import Exact
 from proxy.health import Health
 from proxy.memory.people import People
-from proxy.pipeline import Memory, Pipeline
+from proxy.pipeline import Pipeline
+from proxy.remembering import Memory
 from proxy.telemetry.tracing import Tracing
 from proxy.traces.graves import Graves
 from proxy.traces.traces import Retention

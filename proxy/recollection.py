@@ -25,7 +25,8 @@ from proxy.memory.session.session import Session
 from proxy.memory.session.told import Told
 from proxy.memory.sight import Reading, Sight
 from proxy.memory.store import Key
-from proxy.pipeline import Memory, Pipeline
+from proxy.pipeline import Pipeline
+from proxy.remembering import Memory
 from proxy.wire import Call
 
 T = TypeVar("T")

@@ -42,9 +42,10 @@ from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.store import Store
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.summaries import Summaries
-from proxy.pipeline import Archiving, Memory, Target
+from proxy.pipeline import Target
 from proxy.practice import Practice
 from proxy.record import Listener, Recorder
+from proxy.remembering import Archiving, Memory
 from proxy.traces.traces import KeptTurns, Traces
 
 

@@ -12,7 +12,7 @@ from proxy.commands.terminal import codes
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.chunks import chunks
 from proxy.memory.archive.reading import files, name_of, text_of
-from proxy.pipeline import Memory
+from proxy.remembering import Memory
 
 documents = typer.Typer(help="What the filter 'recall' tells of your own documents.", no_args_is_help=True)
 

@@ -14,7 +14,7 @@ from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.errors import TurnkeeperError
 from proxy.memory.faults import StoreError
-from proxy.pipeline import Archiving, Memory
+from proxy.remembering import Archiving, Memory
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from proxy.errors import TurnkeeperError
 from proxy.memory.faults import Unread
 from proxy.memory.owner import Owner
 from proxy.memory.people import People
-from proxy.pipeline import Memory
+from proxy.remembering import Memory
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
 MaybeUser = Annotated[str, typer.Argument(metavar="[USER]", help="The user's id.")]

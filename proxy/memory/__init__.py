@@ -2,7 +2,7 @@
 
 Its words (window, life, reach, seal, …) stand in ``docs/design.md``, under "Words".
 
-A turn begins in ``recall`` (one read, a frozen snapshot) and ends in ``reconcile/`` (what was heard is
+A turn begins in ``known`` (one read, a frozen snapshot) and ends in ``reconcile/`` (what was heard is
 taken into the session). ``session/`` says what a session is, ``replay/`` lays a window beside it,
 ``summaries/`` keep it short, and ``facts/``, ``episodes/`` and ``archive/`` outlive it. ``store`` is the
 contract of whatever keeps sessions: ``sql/``, ``redis/`` and ``volatile`` do, behind ``coded``,

@@ -13,8 +13,8 @@ from proxy.memory.owner import Owner
 from proxy.memory.store import Key
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room, redirect
-from proxy.pipeline import Archiving
 from proxy.place import identifier
+from proxy.remembering import Archiving
 from proxy.rest import persons
 from proxy.telemetry.account import Account
 

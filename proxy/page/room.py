@@ -16,7 +16,7 @@ from proxy.page.door import PageServer
 from proxy.page.paper import GUARDED, Paper, is_step
 from proxy.page.turnstile import Turnstile
 from proxy.page.visitor import Visitor
-from proxy.pipeline import Memory
+from proxy.remembering import Memory
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):

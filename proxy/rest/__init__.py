@@ -18,8 +18,8 @@ from proxy.memory.owner import Owner
 from proxy.memory.people import People
 from proxy.memory.session.session import UNREADABLE
 from proxy.memory.store import Key
-from proxy.pipeline import Archiving, Memory
 from proxy.place import identifier
+from proxy.remembering import Archiving, Memory
 from proxy.rest.advice import refusal
 from proxy.rest.methods import Endpoint, Methods
 

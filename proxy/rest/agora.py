@@ -21,8 +21,8 @@ from proxy.memory.reconcile.utterance import plausible
 from proxy.memory.redaction.veil import Veil, Veiled
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
-from proxy.pipeline import Memory
 from proxy.place import identifier
+from proxy.remembering import Memory
 
 _JOINED, _LEFT, _HISTORY = 101, 102, 103
 

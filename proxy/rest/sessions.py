@@ -19,7 +19,7 @@ from proxy.memory.session.cold import cold_part
 from proxy.memory.session.session import Entry, Session, decode, encode, ordered
 from proxy.memory.store import Key, Put
 from proxy.memory.summaries.compaction import fitted
-from proxy.pipeline import Memory
+from proxy.remembering import Memory
 from proxy.rest.carried import OWN, carried, given, identified, known, named
 from proxy.traces.traces import Traces
 

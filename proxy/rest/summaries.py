@@ -13,7 +13,7 @@ from proxy.memory.faults import Contended, Unmade
 from proxy.memory.session.cold import all_of
 from proxy.memory.session.session import Session, decode
 from proxy.memory.store import Key
-from proxy.pipeline import Memory
+from proxy.remembering import Memory
 
 
 class SummaryAsked(BaseModel):

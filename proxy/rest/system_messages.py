@@ -17,7 +17,7 @@ from proxy.memory.retold import retold
 from proxy.memory.session.guests import supposed
 from proxy.memory.session.session import UNREADABLE, Session, decode, person_of
 from proxy.memory.store import Key, Listed, Store
-from proxy.pipeline import Memory
+from proxy.remembering import Memory
 
 _PAGE: Final = 1000
 _MOST_PAGES: Final = 100

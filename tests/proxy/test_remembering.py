@@ -1,9 +1,9 @@
-"""What a pipeline's memory does at its end."""
+"""What is remembered with, at its end."""
 
 import asyncio
 
 from proxy.memory.facts.promises import Promises
-from proxy.pipeline import Archiving, Memory
+from proxy.remembering import Archiving, Memory
 from tests.hurried_loop import run
 
 
