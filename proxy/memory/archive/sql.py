@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
-from proxy.memory.archive import knowledge, meanings, oblivion, search, turns, unplaced
+from proxy.memory.archive import documents, facts, meanings, oblivion, search, turns, unplaced
 from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Query, Removed, Turn, Unmeant
 from proxy.memory.archive.database import Database, Work
 from proxy.memory.archive.latest import Latest
@@ -84,33 +84,33 @@ class SqlArchive:
 
     async def add_fact(self, person: Owner, fact: Fact) -> None:
         """As the protocol has it."""
-        await self._rewritten(partial(knowledge.add_fact, self._shelf, person, fact))
+        await self._rewritten(partial(facts.add_fact, self._shelf, person, fact))
 
     async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """As the protocol has it."""
-        work = partial(knowledge.facts, self._shelf, person, now=now, superseded=superseded)
+        work = partial(facts.facts, self._shelf, person, now=now, superseded=superseded)
         return await self._database.glance(work)
 
     def facts_at_once(self, person: Owner, *, now: float) -> list[Fact] | None:
         """As the protocol has it."""
-        work = partial(knowledge.facts, self._shelf, person, now=now, superseded=False)
+        work = partial(facts.facts, self._shelf, person, now=now, superseded=False)
         return self._latest.of(person, lambda: self._database.at_once(work), now=now)
 
     async def remove_fact(self, person: Owner, fact: str) -> bool:
         """As the protocol has it."""
-        return await self._rewritten(partial(knowledge.remove_fact, person, fact))
+        return await self._rewritten(partial(facts.remove_fact, person, fact))
 
     async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
         """As the protocol has it."""
-        await self._database.write(partial(knowledge.add_document, self._shelf, tenant, path, chunks, at=at))
+        await self._database.write(partial(documents.add_document, self._shelf, tenant, path, chunks, at=at))
 
     async def documents(self, tenant: str) -> list[str]:
         """As the protocol has it."""
-        return await self._database.read(partial(knowledge.documents, tenant))
+        return await self._database.read(partial(documents.documents, tenant))
 
     async def remove_document(self, tenant: str, path: str) -> bool:
         """As the protocol has it."""
-        return await self._database.write(partial(knowledge.remove_document, tenant, path))
+        return await self._database.write(partial(documents.remove_document, tenant, path))
 
     async def sweep(self, *, before: float, limit: int = 200) -> int:
         """As the protocol has it."""
