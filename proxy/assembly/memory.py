@@ -19,6 +19,7 @@ from proxy.configuration.settings import Settings
 from proxy.configuration.settings import Summaries as SummarySettings
 from proxy.errors import ConfigError
 from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.archived import Archived
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.finder import Finder
@@ -31,8 +32,9 @@ from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import MOST, Knowledge
 from proxy.memory.facts.learning import Learning
 from proxy.memory.facts.mem0 import Mem0, open_mem0
+from proxy.memory.held_sessions import HeldSessions
 from proxy.memory.metered import Meter, Metered
-from proxy.memory.people import Archived, HeldSessions, Holding, People
+from proxy.memory.people import Holding, People
 from proxy.memory.pulse import LATE, Pulse
 from proxy.memory.recent import Recent
 from proxy.memory.redaction.redaction import NOTHING, Redaction

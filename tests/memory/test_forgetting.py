@@ -10,9 +10,10 @@ from proxy.memory.codec import Plain
 from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError, Unread
+from proxy.memory.held_sessions import HeldSessions
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
-from proxy.memory.people import HeldSessions, People
+from proxy.memory.people import People
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.store import Key, Put, Store
 from proxy.memory.volatile import VolatileStore

@@ -8,9 +8,10 @@ import pytest
 
 from proxy.memory.codec import Plain
 from proxy.memory.faults import StoreError
+from proxy.memory.held_sessions import HeldSessions
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
-from proxy.memory.people import HeldSessions, People
+from proxy.memory.people import People
 from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.store import Key, Put
 
