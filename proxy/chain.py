@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from filters.base import Context, Fields, Messages, RequestFilter
-from filters.injected import Injected
+from filters.injected import users
 from filters.message import Message
 from proxy.errors import FilterFailed
 from proxy.failing import failed, misled, name_of
@@ -43,7 +43,7 @@ def run(
             messages = applied(step, messages, context)
             if step.leaves_out and len(messages) < before:
                 notes.left_out.append(step.leaves_out)
-                notes.room = sum(map(_is_user, messages))
+                notes.room = len(users(messages))
         except FilterFailed:
             if notes.skipped is None:
                 raise
@@ -85,10 +85,6 @@ def set_by(step: RequestFilter, fields: Fields, context: Context) -> Fields:
         return step.set(fields, context)
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
         raise failed(step, error) from None
-
-
-def _is_user(message: Message) -> bool:
-    return message.role == "user" and not isinstance(message, Injected)
 
 
 def _are_messages(shown: object) -> bool:

@@ -11,7 +11,6 @@ from proxy.trial import cases
 from proxy.trial.cases import Result
 
 SHIPPED = Shelf()
-TRIAL = Shelf("trial_filters")
 UPSTREAM = "upstreams: {main: {base_url: 'practice:'}}\n"
 
 

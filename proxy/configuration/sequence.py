@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from filters.base import Filter
+from proxy.failing import name_of
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -162,11 +163,7 @@ def _needy(steps: Sequence[Filter], is_there: Callable[[str], bool]) -> Iterator
 
 
 def _first_places(steps: Sequence[Filter]) -> Mapping[str, int]:
-    return {_name(step): i for i, step in reversed(list(enumerate(steps)))}
-
-
-def _name(step: Filter) -> str:
-    return type(step).__module__.rpartition(".")[2]
+    return {name_of(step): i for i, step in reversed(list(enumerate(steps)))}
 
 
 # --- steps that can do nothing
@@ -198,13 +195,13 @@ def _idle(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
     gone: dict[str, set[str]] = {"sources": set(), "roles": set()}
     repeated = doubles(steps)
     for i, step in enumerate(steps):
-        yield from ((i, rule.message) for rule in IDLE if rule.name == _name(step) and rule.holds(step))
+        yield from ((i, rule.message) for rule in IDLE if rule.name == name_of(step) and rule.holds(step))
         if i not in repeated and any(_wants_only(step, option, names) for option, names in gone.items()):
             yield (
                 i,
                 "an earlier step has dropped all that this works on; take this out, or put it before that",
             )
-        if _name(step) == "drop_messages":
+        if name_of(step) == "drop_messages":
             _note_dropped(step, gone)
 
 
@@ -219,5 +216,5 @@ def _note_dropped(step: Filter, gone: Mapping[str, set[str]]) -> None:
 def _wants_only(step: Filter, option: str, gone: Collection[str]) -> bool:
     wanted = set(getattr(step, option, ()))
     # The user's newest message is never dropped, so steps other than dropping still find it.
-    finds_newest = _name(step) != "drop_messages" and "user" in getattr(step, "roles", ("user",))
+    finds_newest = name_of(step) != "drop_messages" and "user" in getattr(step, "roles", ("user",))
     return bool(wanted) and wanted <= set(gone) and not finds_newest

@@ -15,6 +15,7 @@ from proxy.configuration.fault import Fault
 from proxy.configuration.shelf import Shelf
 from proxy.describe.page import step_of
 from proxy.errors import RequestError, TurnkeeperError
+from proxy.failing import name_of
 from proxy.page.difference import Filtered, Row, filtered, plain
 from proxy.page.examples import TITLES, example
 from proxy.page.room import Room
@@ -141,10 +142,7 @@ def written(pipeline: Pipeline) -> str:
 
 
 def _steps(steps: Sequence[Filter]) -> str:
-    told = [
-        step_of(type(step).__module__.rpartition(".")[2], step.model_dump(mode="json", exclude_unset=True))
-        for step in steps
-    ]
+    told = [step_of(name_of(step), step.model_dump(mode="json", exclude_unset=True)) for step in steps]
     return "".join(f"  {line}\n" for step in told for line in step.splitlines())
 
 

@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from tests.memory.call import Call, messages, missing
 
-FIRST_CALL = ["a:Hello!", "u:One.", "a:First.", "u:Two."]
-
 
 def called_once(greeting="a:Hello!"):
     call = Call()

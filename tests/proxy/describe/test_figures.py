@@ -7,7 +7,6 @@ from proxy.describe.figures import table
 from tests.proxy_server import ProxyServer
 
 TOLD = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table(), re.MULTILINE))
-PARTS = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
 
 
 def test_what_a_server_exposes_is_told(serve: Callable[..., ProxyServer]) -> None:
