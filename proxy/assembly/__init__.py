@@ -1,4 +1,8 @@
-"""From settings to the objects that serve them."""
+"""From settings to the objects that serve them.
+
+``application`` first: all of it. ``pipelines`` have ``targets`` and a time ``zone``; ``memory`` has
+``stores``, and ``recall`` whoever helps it.
+"""
 
 from proxy.assembly.application import app, parts
 from proxy.assembly.memory import remembered, tenants

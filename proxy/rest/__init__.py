@@ -1,4 +1,10 @@
-"""What all paths under memory have in common: whose they are, how ids are read, what failures say."""
+"""What all paths under memory have in common: whose they are, how ids are read, what failures say.
+
+A path has ``methods``, and a body that is none is answered with ``advice``. Of sessions there are
+``sessions`` (``carried`` in and out), their ``state``, ``summaries`` and ``turns``; of persons ``persons``,
+``facts`` and ``system_messages``; of agents ``agents``. ``agora`` takes what that engine tells, and
+``engine`` tells it things.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps

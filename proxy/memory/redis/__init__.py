@@ -3,6 +3,10 @@
 A session is two keys in one hash slot: a hash with its version, its hot part and when it was written, and a
 list with its cold part. A tenant's list of sessions stands in another slot: a session's place in it may be
 lost, which its next write puts right, and may outlive the session, which the list does not show.
+
+``store`` first, with ``names``, ``scripts`` and ``listing``. It asks over a ``link``, by a ``client`` made for
+the ``address``; a single server is asked over one ``line``. A ``fault`` says what went wrong, and ``counts``
+are for limits.
 """
 
 from proxy.memory.redis.address import Address

@@ -2,7 +2,7 @@
 
 ``line`` and ``replay`` first: what is compared, and the steps in their order. Of these, ``life`` tells
 whether turns are counted anew, ``numbering`` goes by turn numbers, ``glance`` by the newest lines;
-``alignment`` with ``gap``, ``kin`` and ``sliding`` finds the likeliest pairs where neither will do.
-``pieces``, ``results``, ``lone`` and ``bygone`` are windows of odd kinds. ``coverage``, ``onesided`` and
-``parting`` say what a prompt needs to know of the result.
+``alignment`` with ``fixed``, ``gap``, ``kin`` and ``sliding`` finds the likeliest pairs where neither will
+do. ``pieces``, ``results``, ``lone`` and ``bygone`` are windows of odd kinds. ``belated``, ``coverage``,
+``onesided`` and ``parting`` say what a prompt needs to know of the result.
 """

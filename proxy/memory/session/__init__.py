@@ -2,6 +2,7 @@
 
 ``session`` first: entries, in lives and turns. Then what it keeps beside them: ``segment`` (a summary and
 how far it reaches), ``newest`` and ``retry`` (the newest request, and whether one comes again), ``told``
-(facts at the prompts' head), ``agents``, ``forgotten``, ``speaker``. ``order`` and ``fingerprint`` are
-rules for entries; ``cold`` reads those that moved out of a call's way.
+(facts at the prompts' head), ``agents``, ``forgotten``, ``unheard``, ``prompts``, and who speaks
+(``speaker``, ``guests``). ``order`` and ``fingerprint`` are rules for entries; ``cold`` reads those that
+moved out of a call's way.
 """
