@@ -1,7 +1,6 @@
 """A silence before the model's first word, or between two, and what goes out into it."""
 
 import asyncio
-from collections.abc import Sequence
 from types import TracebackType
 from uuid import uuid4
 
@@ -21,25 +20,17 @@ _LOOKS = 8
 class Silence:
     """Says the filler's phrase if the answer is late, and sends comments while nothing else goes out.
 
-    ``tape`` is what went out so far, and ``model`` what is asked. Whatever goes out first takes the status
-    with it. Leaving it ends both.
+    ``model`` is what is asked. Whatever goes out first takes the status with it. Leaving it ends both.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - all that it looks at, and what it speaks for
-        self,
-        pipeline: Pipeline,
-        context: Context,
-        answer: Rewriting,
-        reply: Reply,
-        tape: Sequence[bytes],
-        model: str,
+    def __init__(
+        self, pipeline: Pipeline, context: Context, answer: Rewriting, reply: Reply, model: str
     ) -> None:
         self._filler = next((each for each in pipeline.answer if isinstance(each, Filler)), None)
         self._keep_alive = pipeline.keep_alive
         self._context = context
         self._answer = answer
         self._reply = reply
-        self._tape = tape
         self._model = model
         self._waiting: list[asyncio.Task[None]] = []
 
@@ -64,15 +55,16 @@ class Silence:
             await self._reply.write(self._answer.first() + self._said(filler.phrase(self._context)))
 
     async def _hold(self, period: float) -> None:
-        quiet, seen = 0, len(self._tape)
+        sent = self._reply.watch.sent
+        quiet, seen = 0, len(sent)
         while not self._reply.ending:
             await asyncio.sleep(period / _LOOKS)
-            quiet = quiet + 1 if seen == len(self._tape) else 0
+            quiet = quiet + 1 if seen == len(sent) else 0
             if quiet == _LOOKS and not self._reply.ending:
                 await self._begin()
                 await self._reply.write(_COMMENT)
                 quiet = 0
-            seen = len(self._tape)
+            seen = len(sent)
 
     async def _begin(self) -> None:
         if not self._reply.started:

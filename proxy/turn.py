@@ -78,16 +78,17 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     fallback = Fallback(question, pipeline, watch.tries)
     watch.wanted = fallback.model
     watch.clock.begin("upstream")
+    reply.taped()
     try:
-        await _pass_on(content, fallback, reply, reply.taped())
+        await _pass_on(content, fallback, reply)
     finally:
         _ended(content, remembered, notes, fallback, watch)
 
 
-async def _pass_on(content: Content, fallback: Fallback, reply: Reply, tape: list[bytes]) -> None:
+async def _pass_on(content: Content, fallback: Fallback, reply: Reply) -> None:
     pipeline, context = content.pipeline, content.context
     answer = Rewriting(pipeline.answer, context)
-    speaking = Silence(pipeline, context, answer, reply, tape, fallback.model)
+    speaking = Silence(pipeline, context, answer, reply, fallback.model)
     try:
         async with speaking if fallback.streaming else nullcontext():
             with await fallback.begin() as begun:

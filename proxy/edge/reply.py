@@ -34,7 +34,10 @@ class Outlet(Protocol):
 
 
 class Reply:
-    """An ASGI response whose headers may be added to until it starts; ``watch`` notes what becomes of it."""
+    """An ASGI response whose headers may be added to until it starts; ``watch`` notes what becomes of it.
+
+    ``outlet`` is a shorter way for bytes of the body, where the server has one.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class Reply:
         outlet: Outlet | None = None,
     ) -> None:
         self.watch = watch or Watch("")
-        self._outlet = outlet
+        self.outlet = outlet
         self._send = send
         self._headers = list(headers)
         self._tape: list[bytes] | None = None
@@ -86,11 +89,6 @@ class Reply:
         """Bytes of the body, on their way at once."""
         self.keep(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    @property
-    def outlet(self) -> Outlet | None:
-        """A shorter way for bytes of the body, where the server has one."""
-        return self._outlet
 
     def keep(self, data: bytes) -> None:
         """Notes bytes that went out."""

@@ -33,29 +33,18 @@ class Due(msgspec.Struct, frozen=True):
     total: float
 
 
-class Begun:
+class Begun(msgspec.Struct, eq=False):
     """An answer that has begun: ``data`` is all of it so far, whole events where it is a stream.
 
     Leaving it ends it: the upstream's connection is closed if anything is left, and how it went is noted.
     """
 
-    __slots__ = ("_breaker", "data", "framing", "model", "response", "upstream")
-
-    def __init__(  # noqa: PLR0913, PLR0917
-        self,
-        upstream: str,
-        model: str,
-        breaker: Breaker,
-        response: Response,
-        data: bytes,
-        framing: Framing | None,
-    ) -> None:
-        self.upstream = upstream
-        self.model = model
-        self.response = response
-        self.data = data
-        self.framing = framing
-        self._breaker = breaker
+    upstream: str
+    model: str
+    breaker: Breaker
+    response: Response
+    data: bytes
+    framing: Framing | None
 
     def __enter__(self) -> Self:
         return self
@@ -65,9 +54,9 @@ class Begun:
     ) -> None:
         self.response.close()
         if kind is None:
-            self._breaker.succeeded()
+            self.breaker.succeeded()
         elif isinstance(error, UpstreamError) and _is_ailing(error):
-            self._breaker.failed()
+            self.breaker.failed()
 
 
 Stitching = Callable[[Response, float], Response]

@@ -4,8 +4,8 @@ A session is two keys in one hash slot: a hash with its version, its hot part an
 list with its cold part. A tenant's list of sessions stands in another slot: a session's place in it may be
 lost, which its next write puts right, and may outlive the session, which the list does not show.
 
-``store`` first, with ``names``, ``scripts`` and ``listing``. It asks over a ``link``, by a ``client`` made for
-the ``address``; a single server is asked over one ``line``. A ``fault`` says what went wrong, and ``counts``
+``store`` first, with ``names``, ``scripts`` and ``listing``. It asks over a ``link``, by a ``client`` made
+for the ``address``; a single server is asked over one ``line``. A ``fault`` says what went wrong, ``counts``
 are for limits.
 """
 
