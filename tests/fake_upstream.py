@@ -13,7 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
+
+from tests.loopback_server import LoopbackServer
 
 HANG, RESET, CLOSE = "hang", "reset", "close"
 Step = bytes | float | str
@@ -114,28 +116,15 @@ def calling(tool: str, *, stream: bool) -> list[Step]:
     return answer({**completion(), "choices": [{**choice, "message": message}]})
 
 
-class FakeUpstream:
-    """A server in a thread of its own, over TLS where it is given. ``script`` may be replaced at any time."""
+class FakeUpstream(LoopbackServer):
+    """An upstream over TLS where it is given. ``script`` may be replaced at any time."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+        super().__init__(tls)
         self.script: Script = by_default
         self.requests: list[Received] = []
         self.open = 0
         self.accepted = 0
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait(5)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
 
     @property
     def url(self) -> str:
@@ -148,29 +137,6 @@ class FakeUpstream:
     def says(self, *steps: Step) -> None:
         """Every request from now on gets these steps."""
         self.script = lambda _: steps
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=2048, ssl=self._tls)
-        )
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(closed(server))
-        self._loop.run_until_complete(self._ended())
-        self._loop.close()
-
-    async def _ended(self) -> None:
-        """No connection is left: to the collector it would be a fault, in whichever test runs then."""
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in self._writers:
-            writer.transport.abort()
-        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
-        await some_rounds()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
@@ -224,20 +190,6 @@ class FakeUpstream:
         else:
             await asyncio.wait([gone], timeout=float(step))
         return True
-
-
-async def closed(server: asyncio.Server) -> None:
-    """Nobody is let in any more, and whoever was let in a moment ago is served: asyncio would lose him."""
-    for listening in server.sockets:
-        asyncio.get_running_loop().remove_reader(listening.fileno())
-    await some_rounds()
-    server.close()
-
-
-async def some_rounds() -> None:
-    """What the loop has before it is done: a connection is let in, or closed, in several rounds."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def read_request(reader: asyncio.StreamReader) -> Received | None:
