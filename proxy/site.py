@@ -129,6 +129,8 @@ async def _framed(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
 def _degraded(parts: Parts) -> Iterator[str]:
     if parts.memory and parts.memory.degraded:
         yield "memory"
+    if parts.quota and parts.quota.degraded:
+        yield "limits"
     for name, health in parts.health.items():
         if health.degraded:
             yield f"upstream {name}"

@@ -67,15 +67,16 @@ def parts(
 
 
 def _quota(settings: Settings, refused: Callable[[str], None]) -> "Quota | None":
-    """Counts where sessions are, when that is a Redis; else in this process."""
+    """Counts where sessions are, when that is a Redis; else in this process, and while Redis is away."""
     own, memory = settings.limits, settings.memory
     if own == Limits():
         return None
     # The library is slow to load, and most do without limits.
     quota = importlib.import_module("proxy.admission.quota")
-    limits = quota.Allowance(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+    windows = importlib.import_module("proxy.admission.windows")
+    limits = windows.Allowance(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
     storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
-    # What this process counts itself is there at once, and a busy moment is no reason to let everybody in.
+    # What this process counts itself is there at once, whatever else it does.
     deadline = memory.deadline if memory and storage else None
     counted: Quota = quota.Quota(limits, storage, deadline=deadline, refused=refused)
     return counted

@@ -5,13 +5,14 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx2
 import openai
 import pytest
 
 from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
-from tests.memory.redis_server import RedisServer
+from tests.memory.redis_server import RedisServer, stopped
 from tests.proxy_server import CONFIG, ProxyServer
 from tests.waiting import until
 
@@ -88,17 +89,64 @@ def test_servers_on_one_redis_count_together(serve: Serve, redis: RedisServer) -
     assert refused(other.chat(headers=ONE), "requests")
 
 
+LIMITED = KEYS + "limits: {requests_per_minute: 2, tokens_per_minute: 1000}\n"
+
+
 @pytest.mark.parametrize("place", ["redis://127.0.0.1:1/0", "redis://10.255.255.1:6379/0"])
-def test_a_dead_redis_refuses_nobody_and_costs_no_more_than_memory_may(serve: Serve, place: str) -> None:
-    limits = "limits: {requests_per_minute: 1, tokens_per_minute: 1}\n"
-    proxy = serve(KEYS + limits, MEMORY_URL=place, DEADLINE="50ms")
+def test_with_a_dead_redis_each_process_counts_for_itself_and_nobody_waits(serve: Serve, place: str) -> None:
+    proxy = serve(LIMITED, MEMORY_URL=place, DEADLINE="50ms")
     began = time.monotonic()
-    first = proxy.chat(headers=ONE)
+    got = [proxy.chat(headers=ONE) for _ in range(3)]
     assert time.monotonic() - began < 2
-    assert first.status_code == 200
-    assert "limits" in first.headers["x-turnkeeper-degraded"]
-    assert "x-ratelimit-limit-requests" not in first.headers
+    assert [each.status_code for each in got] == [200, 200, 429]
+    assert [each.headers["x-ratelimit-remaining-requests"] for each in got] == ["1", "0", "0"]
+    assert all("limits" in each.headers["x-turnkeeper-degraded"] for each in got)
+    assert proxy.chat(headers=TWO).status_code == 200
+    assert "limits" in proxy.client.get("/readyz").json()["degraded"]
+
+
+def test_tokens_are_counted_while_redis_is_away(serve: Serve) -> None:
+    limits = "limits: {tokens_per_minute: 7}\n"
+    proxy = serve(KEYS + limits, MEMORY_URL="redis://127.0.0.1:1/0", DEADLINE="50ms")
     assert proxy.chat(headers=ONE).status_code == 200
+    settled(proxy)
+    assert refused(proxy.chat(headers=ONE), "tokens")
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for each in caplog.records if (line := each.getMessage()).startswith("Limits ")]
+
+
+def test_redis_counts_again_once_it_answers_and_the_log_is_told_once(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(RedisServer(tmp_path)) as redis:
+        proxy = serve(LIMITED, MEMORY_URL=redis.url, DEADLINE="50ms")
+        assert proxy.chat(headers=ONE).headers["x-ratelimit-remaining-requests"] == "1"
+        with stopped(redis):
+            assert [proxy.chat(headers=ONE).status_code for _ in range(3)] == [200, 200, 429]
+            time.sleep(1.2)  # longer than it is left alone
+            assert proxy.chat(headers=ONE).status_code == 429
+        assert until(lambda: "limits" not in proxy.client.get("/readyz").json()["degraded"])
+        got = proxy.chat(headers=TWO)
+        assert got.status_code == 200
+        assert "x-turnkeeper-degraded" not in got.headers
+        assert redis.ask("KEYS", "*requests*globex*")
+    assert told(caplog) == [
+        "Limits are counted in this process alone: nobody counts in time",
+        "Limits are counted on Redis again",
+    ]
+
+
+def test_a_redis_that_takes_no_writes_counts_nothing(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(RedisServer(tmp_path, "maxmemory 1", "maxmemory-policy noeviction")) as redis:
+        proxy = serve(LIMITED, MEMORY_URL=redis.url)
+        assert proxy.chat(headers=ONE).status_code == 200
+        time.sleep(1.2)
+        assert [proxy.chat(headers=ONE).status_code for _ in range(2)] == [200, 429]
+        assert len(told(caplog)) == 1
 
 
 def test_turns_at_once_are_bounded_and_a_place_comes_back(serve: Serve, upstream: FakeUpstream) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.admission.quota import Allowance, Quota, duration
+from proxy.admission.quota import Quota, duration
+from proxy.admission.windows import Allowance
 from proxy.edge.reply import Reply
 from proxy.errors import LimitExceeded
 
