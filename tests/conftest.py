@@ -1,5 +1,5 @@
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from proxy import record
 from proxy.memory.archive import archivist
 from tests.fake_upstream import FakeUpstream
 from tests.postgres_server import PostgresServer
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 from tests.tried import Tried, noting, table
 
 # A machine that does other things as well may be slow: that is no fault of a law.
@@ -50,9 +50,7 @@ def upstream() -> Iterator[FakeUpstream]:
 
 
 @pytest.fixture
-def serve(
-    tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., ProxyServer]]:
+def serve(tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Starts proxies in front of the fake upstream; ``config`` is YAML or a file."""
     with ExitStack() as stack:
 
@@ -73,13 +71,13 @@ def serve(
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., ProxyServer]) -> ProxyServer:
+def proxy(serve: Serve) -> ProxyServer:
     """A proxy with an empty chain."""
     return serve()
 
 
 @pytest.fixture
-def agora(serve: Callable[..., ProxyServer]) -> ProxyServer:
+def agora(serve: Serve) -> ProxyServer:
     """A proxy on the shipped configuration."""
     return serve(AGORA)
 

@@ -5,7 +5,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -126,3 +126,7 @@ class ProxyServer:
         extra = {name: call.pop(name) for name in ("headers", "params", "content") if name in call}
         body = {"model": "fake", "messages": messages or [{"role": "user", "content": "Hi"}], **call}
         return self.client.post(path, **({"json": body} | extra if "content" not in extra else extra))
+
+
+Serve = Callable[..., ProxyServer]
+"""Starts proxies, as the fixture of that name does."""

@@ -1,6 +1,5 @@
 """Calls over HTTP that are remembered, and what memory holds of them."""
 
-from collections.abc import Callable
 from typing import Any
 
 from proxy.memory.session.session import Entry, decode
@@ -18,8 +17,6 @@ pipelines:
 
 CONFIG = IMPATIENT.replace("memory: {", "memory: {deadline: 5s, ")
 """A call waits for memory even on a slow machine: for what is not about time."""
-
-Serve = Callable[..., ProxyServer]
 
 
 def user(text: str, turn: int | None = None) -> dict[str, Any]:

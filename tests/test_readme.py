@@ -4,13 +4,12 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import AGORA
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -22,7 +21,7 @@ def block(language: str, holding: str) -> str:
 
 
 @pytest.fixture
-def practice(serve: Callable[..., ProxyServer]) -> ProxyServer:
+def practice(serve: Serve) -> ProxyServer:
     return serve(AGORA, UPSTREAM_BASE_URL="practice:")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import AGORA
 from tests.fake_upstream import FakeUpstream, Received, by_default, calling, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 from tests.remembering import held
 
 CLIENTS = Path(__file__).parent
@@ -63,7 +63,7 @@ def node_talk(name: str, folder: Path) -> list[Path | str]:
 def test_a_framework_takes_three_turns(
     name: str,
     ready: Callable[[str, Path], list[Path | str]],
-    serve: Callable[..., ProxyServer],
+    serve: Serve,
     upstream: FakeUpstream,
     tmp_path: Path,
 ) -> None:

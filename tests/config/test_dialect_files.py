@@ -8,10 +8,8 @@ import pytest
 
 from docs.make import ROOT
 from tests.fake_upstream import FakeUpstream, Received, answer, by_default, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 from tests.strict_upstream import judge
-
-Serve = Callable[..., ProxyServer]
 
 FILES = sorted(
     path.stem for path in (ROOT / "config").glob("*.yaml") if path.stem not in {"agora", "everything"}

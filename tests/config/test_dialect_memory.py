@@ -14,10 +14,9 @@ from docs.make import ROOT
 from proxy.configuration.load import faults, load, warnings
 from tests.config.test_dialect_files import FILES, GOLDEN, SESSIONS
 from tests.fake_upstream import FakeUpstream, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
 SHIPPED = sorted((ROOT / "config").glob("*.yaml"))
 READ = {
     *("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "UPSTREAM_MODEL", "MEMORY_URL", "ARCHIVE_URL"),

@@ -5,7 +5,7 @@ import json
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.conftest import AGORA
 from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named
 from tests.fake_upstream import FakeUpstream
 from tests.fake_upstream import answer as status
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 
 LANGUAGES = {"sh", "python", "yaml", "json", "toml", "text", "diff"}
@@ -75,7 +75,7 @@ def test_a_piece_of_python_is_python(block: Block) -> None:
 
 
 @pytest.fixture
-def place(serve: Callable[..., ProxyServer], tmp_path: Path, page: Path) -> tuple[Place, ProxyServer]:
+def place(serve: Serve, tmp_path: Path, page: Path) -> tuple[Place, ProxyServer]:
     """The server is as ``make run`` starts it; before engines, with the key that their pages set."""
     folder = tmp_path / "place"
     folder.mkdir()
@@ -176,9 +176,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 # --- the dashboard
 
 
-def test_the_dashboard_asks_for_nothing_that_is_not_measured(
-    serve: Callable[..., ProxyServer], upstream: FakeUpstream
-) -> None:
+def test_the_dashboard_asks_for_nothing_that_is_not_measured(serve: Serve, upstream: FakeUpstream) -> None:
     """Every name, with the labels by which it is summed, stands in what a server exposes after some turns."""
     server = serve(EVENTFUL)
     upstream.script = lambda request: status(b"{}", 500)

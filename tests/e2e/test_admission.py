@@ -1,14 +1,11 @@
 """Who may call, seen from outside."""
 
-from collections.abc import Callable
-
 import httpx2
 import pytest
 
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 KEYED = """
 keys: "${TURNKEEPER_KEYS}"
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", api_key: sk-upstream}}

@@ -4,14 +4,13 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fake_upstream import FakeUpstream, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import held
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +20,7 @@ SECRET = "s3cret"
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., ProxyServer], tmp_path: Path) -> ProxyServer:
+def proxy(serve: Serve, tmp_path: Path) -> ProxyServer:
     return serve(AGORA, MEMORY_URL=f"sqlite:{tmp_path / 'm.db'}", AGORA_WEBHOOK_SECRET=SECRET)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.fake_upstream import FakeUpstream, sse, stream_of
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, Serve, held
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, held
 
 REQUEST = json.loads((Path(__file__).parents[1] / "golden" / "agora_doc_request.json").read_text())
 HISTORY = [

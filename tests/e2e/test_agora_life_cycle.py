@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from proxy.errors import ConfigError
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 
 SECRET = "s3cret"
@@ -28,7 +27,6 @@ pipelines:
 """
 KEYED = "keys: '${KEYS}'\n" + CONFIG
 PATH = "/webhooks/agora"
-Serve = Callable[..., ProxyServer]
 NUMBERS = itertools.count()
 
 

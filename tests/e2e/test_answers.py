@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -23,10 +22,9 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 from tests.remembering import call, held, said, texts, user
 
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", first_token: 2s}}
 pipelines:

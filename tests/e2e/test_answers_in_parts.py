@@ -1,16 +1,14 @@
 """Answers whose content comes in parts, as Mistral sends it: filtered, heard and remembered."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 from tests.remembering import held, texts
 
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}"}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", retries: 0}}

@@ -20,7 +20,7 @@ from proxy.memory.session.session import Entry, Session, encode
 from proxy.memory.store import Key, Put
 from proxy.traces.graves import Graves
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 from tests.waiting import awaited, until
 
@@ -42,7 +42,6 @@ OTHER_KEY = f"B{KEY[1:]}"
 ACME = {"authorization": "Bearer one"}
 OTHER = {"authorization": "Bearer two"}
 KEYS = "acme:one,other:two"
-Serve = Callable[..., ProxyServer]
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream, stream_of
 from tests.fake_upstream import sse as streamed
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, Serve, held, said, user
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, held, said, user
 
 WHOLE = ("We open at nine.", " And we close", " at six.")
 HEARD = said("We open at nine.")

@@ -1,15 +1,12 @@
 """Tool calls as they are remembered: whole, or not at all; and in every form that OpenAI has had for them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.fake_upstream import DONE, HEAD, RESET, ROLE, FakeUpstream, chunk, delta, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 from tests.remembering import CONFIG, call, held, texts, user
-
-Serve = Callable[..., ProxyServer]
 
 
 def function(arguments: str, **more: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 from tests.e2e.conftest import Address
 from tests.fake_upstream import CLOSE, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
 from tests.memory.redis_server import RedisServer, stopped
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, IMPATIENT, Serve, call, held, said, texts, user
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, IMPATIENT, call, held, said, texts, user
 
 ALL = "/v1/memory/sessions"
 KEYS = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="

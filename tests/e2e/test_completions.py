@@ -3,7 +3,6 @@
 import json
 import time
 import zlib
-from collections.abc import Callable
 
 import httpx2
 import pytest
@@ -26,9 +25,8 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 TWO_PIPELINES = """
 upstreams:
   main: {base_url: "${UPSTREAM_BASE_URL}", model: large}
@@ -321,14 +319,14 @@ QUOTING = {"error": {**OPENAI_ERROR["error"], "message": "sk-key-of-ours of acco
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_upstream_that_quotes_our_key_tells_no_client(
-    serve: Callable[..., ProxyServer], upstream: FakeUpstream, stream: bool
+    serve: Serve, upstream: FakeUpstream, stream: bool
 ) -> None:
     proxy = serve(KEYED, UPSTREAM_API_KEY="sk-key-of-ours")
     upstream.says(*answer(QUOTING, 401))
     assert_error(proxy.chat(stream=stream), 401, "*** of *** is no key.")
 
 
-def test_nor_in_the_midst_of_a_stream(serve: Callable[..., ProxyServer], upstream: FakeUpstream) -> None:
+def test_nor_in_the_midst_of_a_stream(serve: Serve, upstream: FakeUpstream) -> None:
     proxy = serve(KEYED, UPSTREAM_API_KEY="sk-key-of-ours")
     upstream.says(*sse(ROLE + delta(content="Hello") + event(**QUOTING)))
     assert b"*** of *** is no key." in proxy.chat(stream=True).content

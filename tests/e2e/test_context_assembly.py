@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from proxy.memory.archive.archive import Chunk
 from proxy.memory.store import Key, Put
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 from tests.scripted_model import says
 
@@ -27,7 +26,7 @@ pipelines:
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., ProxyServer], upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
+def proxy(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
     upstream.script = says("Noted.")
     return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'm.db'}")
 

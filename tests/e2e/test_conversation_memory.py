@@ -1,14 +1,13 @@
 """What an agent did in a conversation it knows in the next turn, the next run, and no other conversation."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fake_upstream import FakeUpstream, answer, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 from tests.scripted_model import calls, says
 
@@ -24,7 +23,6 @@ pipelines:
     request: [repair_history, restore_history, inject_facts]
     tools: [memory_store, memory_recall, memory_forget]
 """
-Serve = Callable[..., ProxyServer]
 SYSTEM = {"role": "system", "content": "You are a browser."}
 VISIT = {"id": "call_v", "type": "function", "function": {"name": "visit", "arguments": '{"url": "x.com"}'}}
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import AGORA
 from tests.fake_upstream import FakeUpstream, Received, Step, answer, by_default, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.strict_upstream import JUDGES, judge
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dialects"
@@ -50,7 +50,7 @@ def test_a_dialects_own_body_reaches_a_strict_model_clean(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_upstream_takes_every_dialect(
-    serve: Callable[..., ProxyServer], upstream: FakeUpstream, kind: str, tmp_path: Path
+    serve: Serve, upstream: FakeUpstream, kind: str, tmp_path: Path
 ) -> None:
     text = AGORA.read_text().replace("accepts: openai", f"accepts: {kind}")
     assert kind in JUDGES
@@ -114,7 +114,7 @@ def test_system_messages_in_front_stay_in_front(agora: ProxyServer, upstream: Fa
 @pytest.mark.parametrize("first_turn", [0, 1])
 @pytest.mark.parametrize("scale", [1, 1000])
 def test_turns_from_0_or_1_and_times_in_seconds_or_milliseconds(
-    serve: Callable[..., ProxyServer], upstream: FakeUpstream, first_turn: int, scale: int
+    serve: Serve, upstream: FakeUpstream, first_turn: int, scale: int
 ) -> None:
     proxy = serve(AGORA.read_text().replace("# - timestamp_prefix", "- timestamp_prefix"))
     message = {"role": "user", "content": "Hi", "turn_id": first_turn, "timestamp": 1678901234 * scale}

@@ -2,7 +2,6 @@
 
 import base64
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from proxy.configuration.load import load
 from proxy.errors import ConfigError
 from proxy.memory.codec import Plain
 from proxy.memory.sealing import codec_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", encryption: ["${NEW_KEY:-}", "${OLD_KEY:-}"]}
@@ -22,7 +21,6 @@ pipelines: {default: {upstreams: [main], request: []}}
 OLD, NEW = (base64.urlsafe_b64encode(letter * 32).decode() for letter in (b"o", b"n"))
 PATH = "/v1/memory/sessions/s1"
 SAID = [{"role": "user", "content": "My word is scarecrow.", "turn_id": 0}]
-Serve = Callable[..., ProxyServer]
 
 
 def kept(folder: Path) -> bytes:

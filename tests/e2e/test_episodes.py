@@ -4,7 +4,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from proxy.memory import ShortTermMemoryManager, get_short_term_memory
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import RedisServer, stopped
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
 CONFIG = """
@@ -34,7 +34,6 @@ TWEET = {
     "metadata": {"likes": 3},
 }
 NOVA = "/v1/memory/agents/nova/episodes"
-Serve = Callable[..., ProxyServer]
 
 
 @pytest.fixture

@@ -1,15 +1,13 @@
 """``POST /v1/explain``, and that it tells the truth."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 GOLDEN = Path(__file__).parents[1] / "golden"
 REQUESTS = {path.stem: json.loads(path.read_text()) for path in sorted((GOLDEN / "dialects").glob("*.json"))}
 REQUESTS["documented"] = {"body": json.loads((GOLDEN / "agora_doc_request.json").read_text())}

@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ from typing import Any
 import pytest
 
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 from tests.waiting import awaited
 
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", deadline: "${DEADLINE:-2s}"}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL:-practice:}"}}

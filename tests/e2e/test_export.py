@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import awaited
 
 CONFIG = """
@@ -35,7 +35,6 @@ SESSION = {
     ],
     "summaries": [{"text": "Ann wants a table.", "messages": 2}],
 }
-Serve = Callable[..., ProxyServer]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,7 @@ from proxy.memory.session.session import decode
 from proxy.memory.store import Key, Put
 from tests.fake_upstream import FakeUpstream, Received, answer, completion
 from tests.long_call import settle
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.scripted_model import calls, fact, is_extraction, lines, model, says
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited, until
@@ -34,7 +33,6 @@ pipelines:
   default: {upstreams: [main], request: [repair_history, restore_history, inject_facts, recall]}
   plain: {upstreams: [main], request: [restore_history]}
 """
-Serve = Callable[..., ProxyServer]
 ANN = "/v1/memory/users/ann/facts"
 
 

@@ -1,7 +1,5 @@
 """A turn that failed leaves memory as it was: without a session, where there was none."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.fake_upstream import (
@@ -17,10 +15,9 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 from tests.remembering import call, held, texts, user
 
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", deadline: 5s}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", retries: 0}}

@@ -1,16 +1,14 @@
 """A filter of a user's own that fails, and what the caller gets."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fake_upstream import DONE, FakeUpstream
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 
 pytestmark = pytest.mark.faults
-Serve = Callable[..., ProxyServer]
 REQUEST = """
 from filters.base import RequestFilter
 
@@ -36,7 +34,7 @@ RAISES = ["apply(self, messages, context)", 'raise KeyError("a secret")']
 
 
 @pytest.fixture
-def moody(serve: Serve, tmp_path: Path) -> Callable[..., ProxyServer]:
+def moody(serve: Serve, tmp_path: Path) -> Serve:
     def start(source: str, side: str, extra: str = "") -> ProxyServer:
         (tmp_path / "moody.py").write_text(source)
         named = CONFIG.replace("request: []", f"{side}: [moody]{extra}")
@@ -54,7 +52,7 @@ def moody(serve: Serve, tmp_path: Path) -> Callable[..., ProxyServer]:
     ],
 )
 def test_the_turn_is_refused_and_the_filter_named(
-    moody: Callable[..., ProxyServer],
+    moody: Serve,
     upstream: FakeUpstream,
     caplog: pytest.LogCaptureFixture,
     method: str,
@@ -75,7 +73,7 @@ def test_the_turn_is_refused_and_the_filter_named(
 
 
 def test_the_turn_goes_on_without_it_where_the_settings_say_so(
-    moody: Callable[..., ProxyServer], upstream: FakeUpstream, caplog: pytest.LogCaptureFixture
+    moody: Serve, upstream: FakeUpstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = REQUEST.format(method=RAISES[0], body=RAISES[1])
     proxy = moody(source, "request", ", failing: skip")
@@ -87,9 +85,7 @@ def test_the_turn_goes_on_without_it_where_the_settings_say_so(
     assert 'turnkeeper_degraded_turns_total{name="moody"} 1.0' in proxy.client.get("/metrics").text
 
 
-def test_an_answer_filter_that_fails_is_named_too(
-    moody: Callable[..., ProxyServer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_filter_that_fails_is_named_too(moody: Serve, caplog: pytest.LogCaptureFixture) -> None:
     proxy = moody(ANSWER, "answer")
     whole, stream = proxy.chat(), proxy.chat(stream=True)
     assert whole.status_code == 500

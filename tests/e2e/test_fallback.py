@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import Any
 
@@ -29,10 +29,9 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 upstreams:
   main: {base_url: "${UPSTREAM_BASE_URL}", %s}
@@ -67,7 +66,7 @@ def reserve() -> Iterator[FakeUpstream]:
 
 
 @pytest.fixture
-def both(serve: Serve, reserve: FakeUpstream) -> Callable[..., ProxyServer]:
+def both(serve: Serve, reserve: FakeUpstream) -> Serve:
     def start(main: str = QUICK, spare: str = QUICK, pipeline: str = "request: []") -> ProxyServer:
         return serve(CONFIG % (main, spare, pipeline), RESERVE=reserve.url)
 

@@ -4,7 +4,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ from tests.conftest import AGORA
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import LOOPBACK, free_port
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
 BUSY = 0.4
 """Seconds that opening a store takes here: eight times what a call waits for it."""
 START = 3.0

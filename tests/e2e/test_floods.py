@@ -3,13 +3,12 @@
 import gzip
 import threading
 import time
-from collections.abc import Callable
 
 import httpx2
 import pytest
 
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, Step, answer, chunk, completion, delta
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
 CONFIG = """
 memory: {sessions: "memory:"}
@@ -68,18 +67,14 @@ class Visitor(threading.Thread):
 
 @pytest.mark.parametrize("pipeline", ["default", "filtered"])
 @pytest.mark.parametrize("noise", FLOODS)
-def test_nobody_else_waits(
-    serve: Callable[..., ProxyServer], upstream: FakeUpstream, noise: str, pipeline: str
-) -> None:
+def test_nobody_else_waits(serve: Serve, upstream: FakeUpstream, noise: str, pipeline: str) -> None:
     proxy = serve(CONFIG)
     upstream.says(*FLOODS[noise])
     assert longest_wait(proxy, pipeline, stream=True) < LONGEST
 
 
 @pytest.mark.parametrize("form", LONG_ANSWERS)
-def test_nor_does_he_for_filters(
-    serve: Callable[..., ProxyServer], upstream: FakeUpstream, form: str
-) -> None:
+def test_nor_does_he_for_filters(serve: Serve, upstream: FakeUpstream, form: str) -> None:
     proxy = serve(CONFIG)
     upstream.says(*LONG_ANSWERS[form])
     assert longest_wait(proxy, "filtered", stream=form != "whole") < LONGEST

@@ -7,8 +7,8 @@ import pytest
 
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
-from tests.remembering import Serve, held, texts
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import held, texts
 from tests.scripted_model import fact, model, says
 from tests.waiting import awaited
 

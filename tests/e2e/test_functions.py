@@ -1,7 +1,6 @@
 """OpenAI's first form of tools: a function call is remembered with its result, and comes back as it was."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,10 +18,9 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import CONFIG, call, held, said, user
 
-Serve = Callable[..., ProxyServer]
 WEATHER = {"name": "weather", "arguments": '{"town": "Rome"}'}
 CALL: dict[str, Any] = {"role": "assistant", "content": None, "function_call": WEATHER}
 RESULT: dict[str, Any] = {"role": "function", "name": "weather", "content": "Rain."}

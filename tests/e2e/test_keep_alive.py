@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,10 +23,9 @@ from tests.fake_upstream import (
     delta,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", first_token: "${FIRST_TOKEN:-30s}"}}
 pipelines:

@@ -23,7 +23,7 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
 CONFIG = """
@@ -39,7 +39,7 @@ Script = Callable[[Any], Any]
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., ProxyServer], tmp_path: Path) -> ProxyServer:
+def proxy(serve: Serve, tmp_path: Path) -> ProxyServer:
     return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
 
 
@@ -136,7 +136,7 @@ def test_an_answer_that_broke_off_has_reached_the_caller(proxy: ProxyServer, ups
 
 
 def test_what_a_filter_spoils_before_anything_went_out_has_not(
-    serve: Callable[..., ProxyServer], upstream: FakeUpstream, tmp_path: Path
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path
 ) -> None:
     (tmp_path / "moody.py").write_text(MOODY)
     config = f"filters: [moody.py]\n{CONFIG}".replace("request: [inject_facts]", "answer: [moody]")

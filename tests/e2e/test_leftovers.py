@@ -21,8 +21,8 @@ from tests.fake_upstream import (
     event,
     sse,
 )
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, Serve
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG
 
 TURNS = 30
 OURS = {

@@ -13,10 +13,9 @@ import pytest
 
 from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.memory.redis_server import RedisServer, stopped
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
 MEMORY = 'memory: {sessions: "${MEMORY_URL}", deadline: "${DEADLINE:-5s}"}\n'
 KEYS = 'keys: "acme:one,acme:other,globex:two"\n' + MEMORY + CONFIG
 ONE, OTHER, TWO = ({"Authorization": f"Bearer {key}"} for key in ("one", "other", "two"))

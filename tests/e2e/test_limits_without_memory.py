@@ -1,15 +1,12 @@
 """Limits where nothing is remembered: they are counted in the process, and kept."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, Serve
 from tests.waiting import until
-
-Serve = Callable[..., ProxyServer]
 
 
 def test_requests_are_counted(serve: Serve, upstream: FakeUpstream) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pytest
 from proxy.telemetry.log import LogEntry, logging_to
 from tests.fake_upstream import CLOSE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.memory.redis_server import free_port
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, Serve
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited
 
@@ -207,9 +207,7 @@ def test_keys_that_are_refused_leave_a_line(tmp_path: Path, upstream: FakeUpstre
     assert "wr0ng" not in "".join(lines)
 
 
-def test_a_notice_without_its_signature_leaves_a_line(
-    serve: Callable[..., ProxyServer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_notice_without_its_signature_leaves_a_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     proxy = serve('memory: {sessions: "memory:"}\nwebhooks: {agora: {secret: one}}\n' + CONFIG)
     assert proxy.client.post("/webhooks/agora", json={"noticeId": "1", "eventType": 101}).status_code == 401
     assert "requests refused code=invalid_signature count=1" in [str(each.msg) for each in caplog.records]

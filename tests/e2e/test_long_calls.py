@@ -1,7 +1,6 @@
 """Long calls: each earlier turn reaches the model exactly once, whatever becomes of the summaries."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from proxy.memory.store import Key
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, answer, completion
 from tests.long_call import LongCall, config, marks, model, noted, settle, settled, share, tokens
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 BUSY = answer({"error": {"message": "Busy"}}, 503)
 EMPTY = answer(completion(""))
 

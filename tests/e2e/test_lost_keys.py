@@ -5,7 +5,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from tests.e2e.conftest import Address
 from tests.page_visit import Visit
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
 CONFIG = """
@@ -29,7 +28,6 @@ pipelines: {default: {upstreams: [main], request: []}}
 OLD, NEW = (base64.urlsafe_b64encode(letter * 32).decode() for letter in (b"o", b"n"))
 ANN = "/v1/memory/users/ann"
 LOST = ["lost/1", "lost-2"]
-Serve = Callable[..., ProxyServer]
 
 
 @pytest.fixture(params=["sqlite", "redis"])

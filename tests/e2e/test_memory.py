@@ -22,8 +22,8 @@ from tests.fake_upstream import (
     stream_of,
 )
 from tests.memory.redis_server import RedisServer
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, IMPATIENT, Serve, call, held, said, texts, user
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, IMPATIENT, call, held, said, texts, user
 from tests.serving_process import LISTEN, ServingProcess, at_rest
 from tests.waiting import until
 

@@ -37,10 +37,10 @@ from tests.fake_upstream import (
 )
 from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, replicated, stopped
 from tests.postgres_server import PostgresServer
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.relay import Relay
 from tests.remembering import IMPATIENT as CONFIG
-from tests.remembering import Serve, call, held, texts, user
+from tests.remembering import call, held, texts, user
 from tests.serving_process import ServingProcess
 from tests.tried import Tried
 

@@ -1,13 +1,13 @@
 """Three layers of memory beside each other: a session's messages, its summaries, and a user's facts."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.scripted_model import fact, model, says
 from tests.waiting import awaited
 
@@ -35,7 +35,7 @@ def find(said: Any, _known: Any) -> Any:
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., ProxyServer], upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
+def proxy(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
     upstream.script = model(find, talk)
     return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'm.db'}")
 

@@ -2,15 +2,13 @@
 
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fake_upstream import CLOSE, DONE, HANG, HEAD, ROLE, FakeUpstream, chunk, delta
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 TURNS = "turnkeeper_turns_total"
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.memory.redis_server import RedisServer, single
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, Serve, call, held, said, texts, user
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, call, held, said, texts, user
 from tests.tried import Tried
 
 pytestmark = pytest.mark.faults

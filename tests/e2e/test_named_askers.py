@@ -1,7 +1,6 @@
 """Several persons in one conversation whom nothing but each request's own user tells apart."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.e2e.test_speakers import (
     settle,
 )
 from tests.fake_upstream import FakeUpstream, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.scripted_model import fact, model
 from tests.waiting import until
 
@@ -33,7 +32,6 @@ pipelines:
 """
 FACTS = "  facts: {upstream: main, model: notes, pause: 100ms}\n"
 AGAIN = "Which town has jazz, then?"
-Serve = Callable[..., ProxyServer]
 
 
 def answering(request: Any) -> Any:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, answer, sse, stream_of
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, Serve, held, texts, user
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, held, texts, user
 
 TALK = ["Book a table.", "Yes.", "Yes."]
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.fake_upstream import FakeUpstream, sse, stream_of
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, Serve, call, held, said, texts, user
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, call, held, said, texts, user
 
 HELLO = "Hello caller, welcome to the shop."
 

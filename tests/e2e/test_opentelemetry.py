@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from proxy.telemetry.lineage import Lineage
 from tests.fake_upstream import CLOSE, FakeUpstream
 from tests.otlp_collector import Collector
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 FORWARDED = CONFIG.replace("    model:", "    forward_headers: [traceparent]\n    model:")

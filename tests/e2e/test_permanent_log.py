@@ -11,8 +11,7 @@ from tests.fake_upstream import FakeUpstream
 from tests.long_call import LongCall, model, settle
 from tests.long_call import config as long_call
 from tests.page_visit import Visit, words
-from tests.proxy_server import ProxyServer
-from tests.remembering import Serve
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import awaited
 
 CONFIG = """

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, Serve, call, held, said, user
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, call, held, said, user
 
 DATA = "data:image/png;base64," + "A" * 200_000
 LINK = "https://pictures.example/1.png"

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from proxy.memory.archive.vector import packed
 from tests import remembering
 from tests.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
 from tests.meanings import asked, knowing, vector
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.scripted_model import calls
 
 CONFIG = """
@@ -36,7 +36,6 @@ QUESTION = "Which hound?"
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 LOOKING_UP = CONFIG.replace("request: [restore_history, recall]", "tools: [memory_recall]")
 RANKING = CONFIG.replace("\nupstreams:", "\n    rerank: {upstream: aids, model: order}\nupstreams:")
-Serve = Callable[..., ProxyServer]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +51,7 @@ def aids() -> Iterator[FakeUpstream]:
 
 
 @pytest.fixture
-def start(serve: Serve, tmp_path: Path, aids: FakeUpstream) -> Callable[..., ProxyServer]:
+def start(serve: Serve, tmp_path: Path, aids: FakeUpstream) -> Serve:
     def started(config: str = CONFIG, **environ: str) -> ProxyServer:
         return serve(config, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}", AIDS=aids.url, **environ)
 

@@ -1,13 +1,12 @@
 """Where a chain redacts, memory tells the model nothing in plain words either."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import awaited
 
 CARD = "4111 1111 1111 1111"
@@ -30,7 +29,7 @@ WHO = {"x-session-id": "s1", "x-user-id": "ann"}
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., ProxyServer], upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
+def proxy(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
     upstream.script = lambda _: sse(stream_of("Well."))
     proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
     proxy.client.post("/v1/memory/users/ann/facts", json={"text": f"Pays with {CARD}."}).raise_for_status()

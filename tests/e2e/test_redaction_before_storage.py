@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.e2e.conftest import Address
 from tests.e2e.test_agora_life_cycle import notice, tell
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
 from tests.page_visit import Visit
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import call, held, said, settle, texts, user
 from tests.waiting import awaited
 
@@ -45,7 +44,6 @@ pipelines:
 """
 PLAIN = CONFIG.replace('  redact: {patterns: {order: "ORD-[0-9]+"}}\n', "")
 LONG = CONFIG.replace("max_messages: 6, keep_messages: 2", "max_messages: 60, keep_messages: 20")
-Serve = Callable[..., ProxyServer]
 WHO = {"X-Session-Id": "s1", "X-User-Id": "ann"}
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import RedisServer, stopped
-from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, IMPATIENT, Serve, call, held, user
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, IMPATIENT, call, held, user
 from tests.tried import Tried
 from tests.waiting import until
 

@@ -1,7 +1,7 @@
 """An upstream that fails after tools of ours were carried out: whoever is asked next goes on from there."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,12 @@ from tests.fake_upstream import (
     event,
     sse,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.raw_client import RawClient, request
 from tests.strict_upstream import judge
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
-Served = Callable[..., ProxyServer]
+Served = Serve
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", deadline: 5s}
 upstreams:

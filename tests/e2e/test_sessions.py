@@ -3,7 +3,6 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +12,7 @@ import pytest
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import RedisServer
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", window: {max_messages: 6, keep_messages: 4}}
@@ -25,7 +24,6 @@ KEYED = "keys: 'one:secret-1,two:secret-2,one:secret-3:chat'\n" + CONFIG
 ALL = "/v1/memory/sessions"
 DOCUMENT = Path(__file__).parents[1] / "golden/dialects/agora_custom.json"
 AGORA = json.loads(DOCUMENT.read_text())["body"]["messages"]
-Serve = Callable[..., ProxyServer]
 
 
 @pytest.fixture(params=["sqlite", "memory"])

@@ -1,14 +1,11 @@
 """Where several persons speak in one conversation, what stands for its turns says who said what."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.fake_upstream import FakeUpstream, answer, completion, sse, stream_of
-from tests.proxy_server import ProxyServer
-
-Serve = Callable[..., ProxyServer]
+from tests.proxy_server import ProxyServer, Serve
 
 CONFIG = """
 memory:

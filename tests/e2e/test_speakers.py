@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 from tests.waiting import awaited
 
@@ -26,7 +25,6 @@ EVES = "I am Eve, I take insulin every morning."
 ANSWERS = ["", "Jazz, I see.", "Insulin, I see.", "Berlin has jazz."]
 AGAIN = "And jazz from Berlin?"
 QUESTION = "When do I take insulin, and who loves jazz?"
-Serve = Callable[..., ProxyServer]
 
 
 def answering(request: Any) -> Any:

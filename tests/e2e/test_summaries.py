@@ -1,6 +1,5 @@
 """Summaries and the state of a session over HTTP."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,9 +7,8 @@ import pytest
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream, answer, completion
 from tests.long_call import LongCall, config, is_notes, model, noted, settle
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 PATH = "/v1/memory/sessions/long"
 BUSY = answer({"error": {"message": "Busy"}}, 503)
 

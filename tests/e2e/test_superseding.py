@@ -30,10 +30,9 @@ from tests.fake_upstream import (
     chunk,
     delta,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
 Message = dict[str, Any]
 REMEMBERING = """
 memory: {sessions: "memory:"}

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,8 @@ import pytest
 from proxy.commands.tap import key_of, written
 from proxy.telemetry.feed import Event
 from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 KEYS = 'keys: "acme:one,globex:two,phone:three:chat"\n' + CONFIG
 
 

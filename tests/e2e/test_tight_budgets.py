@@ -1,6 +1,5 @@
 """What a budget leaves out is summarised at once, in big steps, and never turn by turn."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,9 +7,8 @@ import pytest
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.long_call import LongCall, config, is_notes, model, settle
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 
-Serve = Callable[..., ProxyServer]
 SYSTEM = 76
 """About how many tokens the prompt's own system message takes."""
 

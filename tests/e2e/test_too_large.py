@@ -2,14 +2,12 @@
 
 import http.client
 import socket
-from collections.abc import Callable
 
 import pytest
 
 from proxy.edge import body
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 
-Serve = Callable[..., ProxyServer]
 PIECE, PIECES = b"x" * 65536, 300
 SMALL = """
 listen: {max_body: 2KB}

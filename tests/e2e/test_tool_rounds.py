@@ -1,7 +1,7 @@
 """A model that is asked again, after tools of ours: what it gets, and what becomes of a call that fails."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -29,10 +29,9 @@ from tests.fake_upstream import (
     stream_of,
 )
 from tests.long_call import settle
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", deadline: 5s}
 upstreams:
@@ -59,7 +58,7 @@ def reserve() -> Iterator[FakeUpstream]:
 
 
 @pytest.fixture
-def served(serve: Serve, reserve: FakeUpstream, tmp_path: Path) -> Callable[..., ProxyServer]:
+def served(serve: Serve, reserve: FakeUpstream, tmp_path: Path) -> Serve:
     def start(main: str = "retries: 0", upstreams: str = "main") -> ProxyServer:
         memory = f"sqlite:{tmp_path / 'memory.db'}"
         return serve(CONFIG % (main, upstreams), MEMORY_URL=memory, RESERVE=reserve.url)
@@ -90,9 +89,7 @@ def refusal(status: int, headers: str = "") -> list[Step]:
     return answer({"error": {"message": "No."}}, status, headers)
 
 
-def test_a_signature_returns_with_the_call_that_it_came_with(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream
-) -> None:
+def test_a_signature_returns_with_the_call_that_it_came_with(served: Serve, upstream: FakeUpstream) -> None:
     proxy = served("accepts: gemini")
     in_rounds(upstream, recalling(), *sse(stream_of("Ann.")))
     assert transcript(chat(proxy).content).text == "Ann."
@@ -102,7 +99,7 @@ def test_a_signature_returns_with_the_call_that_it_came_with(
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_is_refused_in_a_later_round_is_told_as_it_was_said(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream, *, stream: bool
+    served: Serve, upstream: FakeUpstream, *, stream: bool
 ) -> None:
     proxy = served()
     first = calling("memory_recall", stream=stream)
@@ -114,7 +111,7 @@ def test_what_is_refused_in_a_later_round_is_told_as_it_was_said(
 
 
 def test_a_bad_request_in_a_later_round_is_not_asked_again_from_the_first(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream
+    served: Serve, upstream: FakeUpstream
 ) -> None:
     proxy = served("retries: 2")
     in_rounds(upstream, recalling(), *refusal(400))
@@ -124,7 +121,7 @@ def test_a_bad_request_in_a_later_round_is_not_asked_again_from_the_first(
 
 @pytest.mark.parametrize("words", ["", "Let me see. "])
 def test_refusals_in_a_later_round_speak_against_no_upstream(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream, words: str
+    served: Serve, upstream: FakeUpstream, words: str
 ) -> None:
     proxy = served()
     in_rounds(upstream, recalling(words), *refusal(400))
@@ -136,7 +133,7 @@ def test_refusals_in_a_later_round_speak_against_no_upstream(
     assert ready(proxy) == (200, [])
 
 
-def test_failures_in_a_later_round_do(served: Callable[..., ProxyServer], upstream: FakeUpstream) -> None:
+def test_failures_in_a_later_round_do(served: Serve, upstream: FakeUpstream) -> None:
     proxy = served()
     in_rounds(upstream, recalling("Let me see. "), *refusal(503))
     for _ in range(5):
@@ -146,9 +143,7 @@ def test_failures_in_a_later_round_do(served: Callable[..., ProxyServer], upstre
     assert "upstream main" in missing
 
 
-def test_who_takes_long_for_all_rounds_is_slow_and_not_ill(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream
-) -> None:
+def test_who_takes_long_for_all_rounds_is_slow_and_not_ill(served: Serve, upstream: FakeUpstream) -> None:
     proxy = served("retries: 0, first_token: 300ms")
     in_rounds(upstream, recalling(), HANG)
     for _ in range(6):
@@ -157,7 +152,7 @@ def test_who_takes_long_for_all_rounds_is_slow_and_not_ill(
 
 
 def test_a_round_is_over_soon_after_its_end_though_the_upstream_stays(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream
+    served: Serve, upstream: FakeUpstream
 ) -> None:
     """What is called beside the client's own call is carried out, too."""
     proxy = served("retries: 0, first_token: 20s, total: 30s")
@@ -177,7 +172,7 @@ def test_a_round_is_over_soon_after_its_end_though_the_upstream_stays(
 
 @pytest.mark.parametrize("then", [[HANG], [HEAD, chunk(ROLE), HANG]], ids=["no head", "a role"])
 def test_who_is_silent_in_a_later_round_gives_way_to_the_next_upstream(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream, reserve: FakeUpstream, then: list[Step]
+    served: Serve, upstream: FakeUpstream, reserve: FakeUpstream, then: list[Step]
 ) -> None:
     proxy = served("retries: 0, first_token: 500ms", "main, reserve")
     in_rounds(upstream, recalling(), *then)
@@ -189,7 +184,7 @@ def test_who_is_silent_in_a_later_round_gives_way_to_the_next_upstream(
 
 
 def test_an_answer_that_has_begun_may_take_its_time_in_a_later_round(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream, reserve: FakeUpstream
+    served: Serve, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
     proxy = served("retries: 0, first_token: 500ms", "main, reserve")
     in_rounds(upstream, recalling("Let me see. "), 0.8, HEAD, chunk(ROLE), 0.8, *sse(stream_of("Ann."))[1:])
@@ -218,7 +213,7 @@ def scale(proxy: ProxyServer) -> float:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_all_rounds_took_tells_nothing_of_how_a_model_counts(
-    served: Callable[..., ProxyServer], upstream: FakeUpstream, *, stream: bool
+    served: Serve, upstream: FakeUpstream, *, stream: bool
 ) -> None:
     proxy, words = served(), "word " * 1000
     upstream.says(*counted(calls=False, stream=stream))

@@ -4,14 +4,14 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fake_upstream import FakeUpstream, Received, Step, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.scripted_model import calls, fact, is_extraction, lines, model
 from tests.waiting import awaited
 
@@ -31,7 +31,7 @@ pipelines:
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., ProxyServer], tmp_path: Path) -> ProxyServer:
+def proxy(serve: Serve, tmp_path: Path) -> ProxyServer:
     return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'm.db'}", AGORA_WEBHOOK_SECRET=SECRET)
 
 

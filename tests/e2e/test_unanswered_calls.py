@@ -1,7 +1,7 @@
 """A call that never got a result: a strict model takes the talk all the same, whatever is replayed."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -9,11 +9,10 @@ import pytest
 
 from tests.conftest import AGORA
 from tests.fake_upstream import FakeUpstream, Received, Step, answer, calling, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import held, user
 from tests.strict_upstream import judge
 
-Serve = Callable[..., ProxyServer]
 STUB = "No result: the call was not completed."
 CALLS = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
 ASKED: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": CALLS}

@@ -1,14 +1,13 @@
 """What a caller did not hear is not told as said while the archive does not know it yet."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import awaited
 
 CONFIG = """
@@ -33,7 +32,7 @@ WHO = {"x-session-id": "s1", "x-user-id": "ann"}
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., ProxyServer], upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
+def proxy(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
     upstream.script = lambda _: sse(stream_of(ANSWER))
     proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
     proxy.chat([GREETING, ASKED], headers=WHO, stream=True)

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -20,10 +19,9 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 from tests.remembering import held, texts
 
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}"}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", retries: 0, first_token: 8s}}

@@ -5,7 +5,7 @@ import gc
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -38,7 +38,7 @@ from tests.fake_upstream import (
     stream_of,
 )
 from tests.http_peer import black_hole
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 from tests.relay import Relay
 from tests.remembering import held, texts
 from tests.serving_process import ServingProcess
@@ -46,7 +46,6 @@ from tests.tried import Tried
 from tests.waiting import until
 
 pytestmark = pytest.mark.faults
-Serve = Callable[..., ProxyServer]
 CONFIG = """
 memory: {sessions: "memory:"}
 upstreams:

@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable
 
 import pytest
 
@@ -10,9 +9,8 @@ from proxy.configuration.load import load
 from proxy.errors import ConfigError
 from proxy.proof import Proof
 from tests.fake_upstream import FakeUpstream
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 
-Serve = Callable[..., ProxyServer]
 SECRET = "a secret of twenty-nine bytes"
 CONFIGURED = CONFIG.replace("request: []", f"identity: {{user_hmac: '{SECRET}'}}")
 

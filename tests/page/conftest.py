@@ -1,9 +1,7 @@
-from collections.abc import Callable
-
 import pytest
 
 from tests.page_visit import Visit
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
 KEYED = """
 keys: "${TURNKEEPER_KEYS:-}"
@@ -20,13 +18,13 @@ KEYS = "one:secret-1,two:secret-2,one:secret-3:chat"
 
 
 @pytest.fixture
-def open_proxy(serve: Callable[..., ProxyServer]) -> ProxyServer:
+def open_proxy(serve: Serve) -> ProxyServer:
     """Without keys."""
     return serve(KEYED)
 
 
 @pytest.fixture
-def keyed_proxy(serve: Callable[..., ProxyServer]) -> ProxyServer:
+def keyed_proxy(serve: Serve) -> ProxyServer:
     return serve(KEYED, TURNKEEPER_KEYS=KEYS)
 
 

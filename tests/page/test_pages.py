@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,9 @@ from tests.fake_upstream import CLOSE, DONE, END, HEAD, ROLE, FakeUpstream, answ
 from tests.memory.mem0_library import installed
 from tests.page.conftest import KEYED, KEYS
 from tests.page_visit import TOKEN, Markup, Visit, newest, settle, words
-from tests.proxy_server import CONFIG, ProxyServer
+from tests.proxy_server import CONFIG, ProxyServer, Serve
 from tests.waiting import until
 
-Serve = Callable[..., ProxyServer]
 GOLDEN = Path(__file__).parents[1] / "golden"
 JOKE = json.loads((GOLDEN / "agora_doc_request.json").read_text())["messages"]
 PAGES = ["/", "/live", "/conversations", "/playground", "/people", "/health"]
@@ -444,7 +442,7 @@ def test_words_can_be_edited(open_proxy: ProxyServer, visit: Visit):
     assert visit.post(path, seen=path, shown=shown, text="Once more").status_code == 409
 
 
-def test_neither_an_edit_nor_a_state_keeps_a_conversation_for_longer(serve: Callable[..., ProxyServer]):
+def test_neither_an_edit_nor_a_state_keeps_a_conversation_for_longer(serve: Serve):
     proxy = serve(KEYED.replace("keep_messages: 20}", "keep_messages: 20, ttl: 3s}"))
     talk(proxy)
     spoke = time.monotonic()

@@ -1,15 +1,14 @@
 """The table of metrics tells what a server exposes, and nothing else."""
 
 import re
-from collections.abc import Callable
 
 from proxy.describe.figures import table
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import Serve
 
 TOLD = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table(), re.MULTILINE))
 
 
-def test_what_a_server_exposes_is_told(serve: Callable[..., ProxyServer]) -> None:
+def test_what_a_server_exposes_is_told(serve: Serve) -> None:
     server = serve('memory: {sessions: "memory:"}\n' + CONFIG)
     server.chat(headers={"X-Session-Id": "s"})
     exposed = re.findall(r"^# TYPE (\w+) (\w+)$", server.client.get("/metrics").text, re.MULTILINE)
