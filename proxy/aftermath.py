@@ -11,8 +11,10 @@ from proxy.memory.faults import Overgrown
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.redaction.veil import BARE, Veil
+from proxy.memory.session.retry import Attempt
 from proxy.memory.session.session import Session, encode
 from proxy.memory.session.speaker import knowing
+from proxy.memory.sight import Reading
 from proxy.memory.speech.speech import spoken
 from proxy.memory.summaries.compaction import fitted
 from proxy.memory.summaries.plan import Window
@@ -39,6 +41,19 @@ def kept(before: Session, changed: Session, window: Window, *, now: float) -> Ke
     if len(session.entries) > max(_MOST, len(before.entries)):
         raise Overgrown(_MOST)
     return Kept(session, encode(session), [msgspec.msgpack.encode(entry) for entry in moved])
+
+
+def is_weighty(read: Reading) -> bool:
+    """Whether a turn could be too long once its window is taken in."""
+    return len(read.session.entries) + len(read.said.lines) >= _MOST
+
+
+def overgrows(read: Reading, window: Window, attempt: Attempt, *, now: float) -> bool:
+    """Whether a turn will be too long to be held once it is answered."""
+    before = read.session
+    known, _ = taken(before, read.said, now=now, attempt=attempt, replay=read.replay)
+    session, _ = fitted(before, known, window, now=now)
+    return known is not before and len(session.entries) >= max(_MOST, len(before.entries))
 
 
 def after(

@@ -13,8 +13,10 @@ from filters.base import Snapshot
 from filters.remembered import Remembered
 from filters.role import newest_words
 from proxy import retries
+from proxy.aftermath import is_weighty, overgrows
 from proxy.identity import Identity
 from proxy.lately import lately
+from proxy.memory.apart import apart
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
 from proxy.memory.faults import StoreError
@@ -138,9 +140,19 @@ async def _of_session(
     if key is None:
         return Recollected(call)
     found = await _or_none("memory", partial(_read, call, pipeline, memory, key), lacking)
-    if found and memory.recorder.lags(key):  # what is not written yet is not remembered either
+    if found is None:
+        return Recollected(call)
+    # What is not written yet, or never will be, is not remembered either.
+    weighty = found.read if found.read and is_weighty(found.read) else None
+    if memory.recorder.lags(key) or (weighty and await _overgrows(weighty, memory, call)):
         lacking("memory")
-    return found or Recollected(call)
+    return found
+
+
+async def _overgrows(read: Reading, memory: Memory, call: Call) -> bool:
+    """Whether memory will not take this turn: it is too long."""
+    work = partial(overgrows, read, memory.recorder.window, retries.of(call), now=time.time())
+    return await apart(work, len(read.session.entries) + len(read.said.lines))
 
 
 async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:

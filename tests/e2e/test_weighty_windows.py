@@ -46,20 +46,22 @@ def test_a_turn_that_never_ends_is_held_up_to_a_bound(
         found = agora.client.get("/v1/memory/sessions/long").json()
         return len(found.get("contents", []))
 
-    def asked(*turns: list[dict[str, Any]]) -> int:
+    def asked(*turns: list[dict[str, Any]]) -> tuple[int, str | None]:
+        """The status, and what the answer's head says was left out."""
         window = [message for turn in turns for message in turn]
-        return agora.chat(window, headers={"X-Session-Id": "long"}).status_code
+        got = agora.chat(window, headers={"X-Session-Id": "long"})
+        return got.status_code, got.headers.get("x-turnkeeper-degraded")
 
     monkeypatch.setattr(aftermath, "_MOST", 100)
     first = in_turn(1, *(f"Line {i} of many." for i in range(90)))
-    assert asked([*first, *in_turn(1)[:1]]) == 200
+    assert asked([*first, *in_turn(1)[:1]]) == (200, None)
     assert until(held)
     before = held()
     with caplog.at_level(logging.ERROR, "turnkeeper"):
         more = in_turn(1, *(f"Further line {i}." for i in range(90)))
-        assert asked([*first, *more[1:], *in_turn(1)[:1]]) == 200
+        assert asked([*first, *more[1:], *in_turn(1)[:1]]) == (200, "memory")
         assert until(lambda: "one turn of its session has more than 100 messages" in caplog.text)
     assert held() == before
     assert "turnkeeper_lost_turns_total 1.0" in agora.client.get("/metrics").text
-    assert asked(first, in_turn(2)) == 200
+    assert asked(first, in_turn(2)) == (200, None)
     assert until(lambda: held() not in {0, before})
