@@ -9,20 +9,14 @@ import msgspec
 
 from filters.message import Message
 from proxy import kinds
-from proxy.answer.transcript import transcript
-from proxy.errors import UpstreamBroken
+from proxy.background.verdict import fault, words
 from proxy.memory.faults import Unusable
 from proxy.pipeline import Target
 from proxy.upstream import read_all
 
 _PATH = "/chat/completions"
 _LONGEST = 1_000_000
-_THOUGHT = "</think>"
 _MISUNDERSTOOD = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
-
-
-class SaidNothing(UpstreamBroken, Unusable):
-    """A model answered to the end, and said nothing."""
 
 
 class Inquiry:
@@ -36,23 +30,19 @@ class Inquiry:
     async def ask(
         self, messages: Sequence[Message], *, model: str, form: Mapping[str, Any] | None = None
     ) -> str:
-        """What the model says, without what it thinks before; raises UpstreamError for nothing, or too late.
+        """What the model says to the end, less what it thinks before; raises UpstreamError for anything less.
 
         ``form`` is how the answer is to look, as OpenAI's ``response_format``. An upstream that refuses it is
         asked without it, so the messages have to say it as well.
         """
         formed = None if self._formless else form
         status, content = await self._answered(self._body(messages, model, formed))
-        if formed and status in _MISUNDERSTOOD:
+        if formed and status in _MISUNDERSTOOD and not isinstance(fault(status, content), Unusable):
             status, content = await self._answered(self._body(messages, model, None))
             self._formless = status == HTTPStatus.OK
         if status != HTTPStatus.OK:
-            raise UpstreamBroken(f"The upstream answered {status}.")
-        told = transcript(content)
-        said = told.text.rpartition(_THOUGHT)[2].strip()
-        if not said:
-            raise (SaidNothing if told.finished else UpstreamBroken)("The model said nothing.")
-        return said
+            raise fault(status, content)
+        return words(content)
 
     def _body(self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None) -> bytes:
         fields = {"response_format": msgspec.Raw(msgspec.json.encode(form))} if form else {}

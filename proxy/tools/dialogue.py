@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from filters.message import Message
 from proxy.answer.transcript import transcript
 from proxy.tools.kit import Tools
+from proxy.tools.talk import decoded
 
 Call = dict[str, Any]
 _WITHIN = 2.0
@@ -88,7 +89,8 @@ class Dialogue:
                 {**call, "id": call["id"] or self._named(place)} for place, call in enumerate(heard.calls)
             ]
             told = await self._told(calls)
-            self.said += [Message(role="assistant", content=heard.text or None, tool_calls=calls), *told]
+            shown = [*map(_legible, calls)]
+            self.said += [Message(role="assistant", content=heard.text or None, tool_calls=shown), *told]
             self.usages += [heard.usage] if heard.usage else []
             self.rounds += 1
 
@@ -109,3 +111,11 @@ class Dialogue:
     def _named(self, place: int) -> str:
         # Nine letters and digits are what the strictest of vendors takes.
         return f"call{self.rounds:03}{place:02}"
+
+
+def _legible(call: Call) -> Call:
+    """A call as any upstream takes it: templates decode what was given, and refuse what is no object."""
+    function = call["function"]
+    if isinstance(decoded(function["arguments"].encode("utf-8", "replace")), dict):
+        return call
+    return {**call, "function": {**function, "arguments": "{}"}}

@@ -94,13 +94,14 @@ class Learning:
     async def do(self, key: Key, unusable: int) -> bool:
         """Looks at what is due, or a part of it; whether there was anything.
 
-        What a model cannot be made to answer usefully is passed over after three such answers in a row.
+        After each useless answer a model is shown half as much; what it cannot be made to answer usefully is
+        passed over after three in a row.
         """
         began = self._clock()
         session = await self._read(key)
         if session is None or not self.due(session):
             return False
-        batch = _batch(unheard_of(session, await self._entries(key, session)))
+        batch = _batch(unheard_of(session, await self._entries(key, session)), _MOST >> min(unusable, _TRIES))
         await self._learn(key, session, batch, at=began, passing_over=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].place)
         return True
@@ -183,10 +184,9 @@ def heard(key: Key, entry: Entry) -> Utterance:
     return Utterance(place, entry.text, entry.at)
 
 
-def _batch(entries: Sequence[Entry]) -> list[Entry]:
-    """The first of them, whole turns, no more than a small model can be shown at once."""
+def _batch(entries: Sequence[Entry], left: int) -> list[Entry]:
+    """The first of them, whole turns, no more than a model can be shown at once."""
     batch: list[Entry] = []
-    left = _MOST
     for _, turn in groupby(entries, key=lambda entry: entry.place):
         said = list(turn)
         left -= sum(in_text(entry.text) for entry in said)

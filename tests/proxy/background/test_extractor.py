@@ -11,7 +11,7 @@ import pytest
 
 from filters.message import Message
 from proxy.background.extractor import FORM, Extractor
-from proxy.background.inquiry import SaidNothing
+from proxy.background.verdict import SaidNothing
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.learning import Utterance

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from filters.message import Message
-from proxy.background.inquiry import Inquiry, SaidNothing
+from proxy.background.inquiry import Inquiry
+from proxy.background.verdict import CutShort, Declined, Overlong, SaidNothing
 from proxy.errors import UpstreamBroken
 from proxy.health import Health
 from proxy.kinds import KINDS
 from proxy.pipeline import Target
 from proxy.upstream import HttpUpstream
-from tests.fake_upstream import FakeUpstream, answer, completion
+from tests.fake_upstream import DONE, FakeUpstream, answer, completion, delta, sse, stream_of
 
 FORM = {"type": "json_schema", "json_schema": {"name": "facts", "schema": {}}}
 ASKED = [Message(role="user", content="Facts?")]
@@ -63,7 +64,16 @@ def test_an_upstream_that_refuses_all_has_failed(upstream: FakeUpstream, status:
     assert len(upstream.requests) == requests
 
 
-@pytest.mark.parametrize("thought", ["<think>Facts? No </think></think>\n\n", "So.</think>"])
+@pytest.mark.parametrize(
+    "thought",
+    [
+        "<think>Facts? No </think></think>\n\n",
+        "So.</think>",
+        "<thinking>Facts?</thinking>",
+        "[THINK]Facts?[/THINK]",
+        "<|channel|>analysis<|message|>Facts?<|end|><|start|>assistant<|channel|>final<|message|>",
+    ],
+)
 def test_what_a_model_thinks_before_is_no_answer(upstream: FakeUpstream, thought: str) -> None:
     upstream.says(*answer(completion(f"{thought}Yes.")))
     assert ask(upstream) == ["Yes."]
@@ -82,3 +92,53 @@ def test_what_is_no_answer_of_a_model_is_no_silence(upstream: FakeUpstream, othe
     with pytest.raises(UpstreamBroken) as failure:
         ask(upstream)
     assert not isinstance(failure.value, SaidNothing)
+
+
+def test_marks_of_a_template_behind_an_answer_are_none_of_it(upstream: FakeUpstream) -> None:
+    upstream.says(*answer(completion("Yes.<|return|>")))
+    assert ask(upstream) == ["Yes."]
+
+
+def test_content_in_parts_beside_thoughts_is_an_answer(upstream: FakeUpstream) -> None:
+    whole = completion()
+    parts = [{"type": "thinking", "thinking": "Well."}, {"type": "text", "text": "Yes."}]
+    whole["choices"][0]["message"] |= {"content": parts, "reasoning_content": "Well."}
+    upstream.says(*answer(whole))
+    assert ask(upstream) == ["Yes."]
+
+
+@pytest.mark.parametrize("reason", ["length", "max_tokens", "MAX_TOKENS", "model_length", "error", "abort"])
+def test_an_answer_that_was_cut_is_none(upstream: FakeUpstream, reason: str) -> None:
+    whole = completion("Ann is")
+    whole["choices"][0]["finish_reason"] = reason
+    upstream.says(*answer(whole))
+    with pytest.raises(CutShort):
+        ask(upstream)
+
+
+@pytest.mark.parametrize("reason", [None, "stop", "eos", "end_turn", "tool_calls"])
+def test_other_ends_are_an_end(upstream: FakeUpstream, reason: str | None) -> None:
+    whole = completion("Yes.")
+    whole["choices"][0]["finish_reason"] = reason
+    upstream.says(*answer(whole))
+    assert ask(upstream) == ["Yes."]
+
+
+@pytest.mark.parametrize("stream", [stream_of("Ye", "s."), stream_of("Ye", "s.").replace(b"\n", b"\r\n")])
+def test_who_streams_unasked_has_answered(upstream: FakeUpstream, stream: bytes) -> None:
+    upstream.says(*sse(stream))
+    assert ask(upstream) == ["Yes."]
+    upstream.says(*sse(delta(content="Ye") + delta(finish="length") + DONE))
+    with pytest.raises(CutShort):
+        ask(upstream)
+    upstream.says(*sse(delta(refusal="No.") + delta(finish="stop") + DONE))
+    with pytest.raises(Declined):
+        ask(upstream)
+
+
+def test_what_is_too_long_is_not_sent_again_without_its_form(upstream: FakeUpstream) -> None:
+    error = {"message": "This model's maximum context length is 4096 tokens.", "code": None}
+    upstream.says(*answer({"error": error}, 400))
+    with pytest.raises(Overlong):
+        ask(upstream)
+    assert len(upstream.requests) == 1

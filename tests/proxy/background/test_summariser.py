@@ -9,8 +9,8 @@ import pytest
 
 from filters.message import Message
 from filters.tokens import in_text
-from proxy.background.inquiry import SaidNothing
 from proxy.background.summariser import Summariser
+from proxy.background.verdict import Declined, SaidNothing
 from proxy.errors import UpstreamBroken
 from proxy.memory.faults import Unmade, Useless
 from proxy.memory.session.session import Entry
@@ -116,9 +116,10 @@ def test_a_bad_answer_is_none_and_another_model_is_asked(bad: Any) -> None:
 
 
 AWAY = UpstreamBroken("The upstream answered 503.")
+CUT = Declined("The model declined to answer.")
 
 
-@pytest.mark.parametrize("useless", [LONG * 20, "<think>Well", SaidNothing("The model said nothing.")])
+@pytest.mark.parametrize("useless", [LONG * 20, CUT, SaidNothing("The model said nothing.")])
 @pytest.mark.parametrize("other", ["the same", AWAY])
 def test_a_model_that_answers_in_vain_is_not_away(useless: Any, other: Any) -> None:
     answers = [useless, useless if other == "the same" else other]
@@ -146,8 +147,8 @@ def test_notes_on_very_much_are_written_anew_until_they_are_short() -> None:
 
 
 def test_what_is_wrong_with_each_model_is_told() -> None:
-    asks = Model("<think>Well", UpstreamBroken("The upstream answered 401."))
-    with pytest.raises(Unmade, match=r"broke off before it came to its notes\. The upstream answered 401\."):
+    asks = Model(CUT, UpstreamBroken("The upstream answered 401."))
+    with pytest.raises(Unmade, match=r"declined to answer\. The upstream answered 401\."):
         notes(asks, said(LONG), fallback="large")
 
 
@@ -185,6 +186,35 @@ def test_notes_have_room_in_scripts_without_blanks_too(line: str) -> None:
     assert few == 20
 
 
-def test_thoughts_that_come_to_no_end_are_no_notes() -> None:
-    model = Model("<think>The user wants", "Ann books a table.")
-    assert notes(model, said(LONG), fallback="large").text == "Ann books a table."
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "I'm sorry, but I can't assist with that request.",
+        "I\N{RIGHT SINGLE QUOTATION MARK}m really sorry, but I cannot help with that.",
+        "I can't help summarizing this conversation.",
+        "As an AI language model, I do not take sides.",
+        "Es tut mir leid, aber dabei kann ich nicht helfen.",
+        "Désolé, je ne peux pas vous aider.",
+        "Lo siento, pero no puedo ayudar con eso.",
+        "很抱歉 我无法协助处理这个请求。",
+        "申し訳ありませんが、お手伝いできません。",
+    ],
+)
+def test_a_refusal_in_plain_words_is_no_notes(refusal: str) -> None:
+    said_ = said(*[LONG] * 20)
+    assert notes(Model(refusal, "Ann books."), said_, fallback="large").text == "Ann books."
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "The caller says: I'm sorry, I can't come on Friday. He asks for Monday.",
+        "Unfortunately the hotel cannot take dogs. Ann has one.",
+        "I'm Ann's assistant: she can't come.",
+        "Ann, an AI engineer, cannot come. Sorry was said twice.",
+        "Es geht um eine Reise. Es tut ihm leid, dass er nicht kann.",
+        "抱怨 房间太小 无法退款。",
+    ],
+)
+def test_notes_on_somebody_who_declines_are_notes(told: str) -> None:
+    assert notes(Model(told), said(*[LONG] * 20)).text == told

@@ -35,6 +35,29 @@ def roles(seen):
     return [delta.get("role") for delta in given]
 
 
+# --- what strict upstreams need
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "{", '{"text": "Ann is', '{"a": 1}}', "null", "[1]", "Ann", '"{}"']
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_is_no_json_is_told_to_be_none_and_not_shown_to_the_next_round(arguments, stream):
+    """Templates of vLLM, Mistral and others decode what a call was given, and refuse the request."""
+    broken = {**RECALL, "function": {"name": "memory_recall", "arguments": arguments}}
+    called = ROLE + delta(tool_calls=[{"index": 0, **broken}]) + delta(finish="length") + DONE
+    bodies = (
+        [called, stream_of("Ann.")]
+        if stream
+        else [whole({"tool_calls": [broken]}), whole({"content": "Ann."})]
+    )
+    seen, done, [([call, result], _)] = await shown(*bodies, headers=SSE if stream else JSON)
+    assert transcript(seen).text == "Ann."
+    assert done == [("memory_recall", arguments)], "who carries it out tells what is wrong with it"
+    assert isinstance(json.loads(call.tool_calls[0]["function"]["arguments"]), dict)
+    assert result.tool_call_id == call.tool_calls[0]["id"]
+
+
 # --- what the client needs
 
 
@@ -189,7 +212,11 @@ async def test_arguments_in_other_forms_are_read(function, arguments):
     )
     assert done == [("memory_recall", arguments)]
     assert told.tool_calls == [
-        {"id": "call_1", "type": "function", "function": {"name": "memory_recall", "arguments": arguments}}
+        {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "memory_recall", "arguments": arguments or "{}"},
+        }
     ]
 
 
