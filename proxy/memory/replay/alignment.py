@@ -27,7 +27,7 @@ def align(held: Sequence[Line], window: Sequence[Line], *, moved: bool = False) 
     once = [w for w, line in enumerate(window) if line.lane != "tool" and places[w] == NEW]
     own = [h for h, line in enumerate(held) if line.lane != "tool"]
     older = moved and _words(window) > _words(held) + 1
-    found = _aligned([held[h] for h in own], [window[w] for w in once], older=older)
+    found = _aligned([held[h] for h in own], [window[w] for w in once], moved=moved, older=older)
     for w, place in zip(once, found, strict=True):
         places[w] = own[place] if place >= 0 else NEW
     paired(places, held, window)
@@ -46,7 +46,7 @@ def _echoes(window: Sequence[Line], w: int) -> bool:
     return w > 0 and line.lane == before.lane == "assistant" and same(line.text, before.text)
 
 
-def _aligned(held: Sequence[Line], window: Sequence[Line], *, older: bool) -> list[int]:
+def _aligned(held: Sequence[Line], window: Sequence[Line], *, moved: bool, older: bool) -> list[int]:
     places = [NEW] * len(window)
     fixed, gaps = settled(held, window)
     for w, h in fixed:
@@ -54,7 +54,7 @@ def _aligned(held: Sequence[Line], window: Sequence[Line], *, older: bool) -> li
     for gap in gaps:
         _fill(places, held, window, gap, older=older and gap[0].start == 0)
     _earliest(places, window, older=older)
-    _swapped(places, held, window)
+    _swapped(places, held, window, moved=moved)
     return places
 
 
@@ -77,11 +77,12 @@ def _earliest(places: list[int], window: Sequence[Line], *, older: bool) -> None
             places[w - 1], places[w] = places[w], NEW
 
 
-def _swapped(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
-    """Matches what stands close by but out of order."""
+def _swapped(places: list[int], held: Sequence[Line], window: Sequence[Line], *, moved: bool) -> None:
+    """Matches what stands close by but out of order; not what stands before all that has not moved."""
     left = set(range(len(held))).difference(places)
+    first = next((w for w, place in enumerate(places) if place >= 0), 0) if moved else 0
     for w, place in enumerate(places):
-        if place == NEW and left:
+        if place == NEW and left and w >= first:
             near = [h for h in _near(places, w) if h in left and _movable(held[h], window[w])]
             if near:
                 places[w] = near[0]

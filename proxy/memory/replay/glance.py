@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from filters.message import Message
 from filters.role import newest_user
-from proxy.memory.replay.line import NEW, Line, kinship, number_of
+from proxy.memory.replay.line import CUT, NEW, Line, kinship, number_of
 from proxy.memory.session.session import Entry
-from proxy.memory.speech.wording import same
+from proxy.memory.speech.wording import goes_on, same
 
 
 def straight(
@@ -33,7 +33,26 @@ def straight(
         fits = runs(entries[first : first + shown], spoken[older:] if older else spoken)
         if fits and (start != once or again()):
             return [*[NEW] * older, *range(first, first + shown), *[NEW] * (count - older - shown)]
-    return None
+    return _revising(entries, spoken, moved=moved)
+
+
+def _revising(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool) -> list[int] | None:
+    """The same where the newest words are an early or a later form of the newest that are held.
+
+    What stands before both is held line by line, be it as often as a talk repeats itself.
+    """
+    last, words = newest_user(entries), spoken[-1]
+    if not last or number_of(words) is not None or not _forms(entries[last].text, words.text):
+        return None
+    first, older = max(last - len(spoken) + 1, 0), max(len(spoken) - 1 - last, 0)
+    shown = zip(spoken[older:], entries[first:last], strict=False)
+    if (older and not moved) or any(kinship(Line(m), Line(e)) < CUT for m, e in shown):
+        return None
+    return [*[NEW] * older, *range(first, last), NEW]
+
+
+def _forms(one: str, other: str) -> bool:
+    return goes_on(one, other) or goes_on(other, one)
 
 
 def _ahead(entries: Sequence[Entry], spoken: Sequence[Message]) -> int:

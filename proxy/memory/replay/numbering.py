@@ -166,7 +166,9 @@ def _found(line: Line, held: Sequence[Line], left: set[int], near: int, around: 
     if line.number is not None:
         fitting = (h for h in left if held[h].number is None and held[h].key == line.key)
     else:
-        reach = left if line.lane == "assistant" else left.intersection(around)
+        # An answer may be shown behind the words that cut it; what stands before all others is older.
+        swapped = 1 if line.lane == "assistant" and around.start else 0
+        reach = left.intersection(range(around.start - swapped, around.stop))
         fitting = (h for h in reach if _fits(line, held[h], beside=h in around and abs(h - near) == 1))
     return min(fitting, key=lambda h: (abs(h - near), h), default=None)
 

@@ -10,7 +10,7 @@ from proxy.memory.replay.alignment import align
 from proxy.memory.replay.line import NEW, Line
 from proxy.memory.session.session import Session
 from proxy.memory.summaries.cap import cap, moved_out
-from tests.memory.call import Call, asked, calling, marked, message, messages, missing, reconcile
+from tests.memory.call import Call, asked, calling, marked, message, messages, missing, reconcile, shown
 
 NORMAL = pytest.param(25, id="25 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
@@ -51,14 +51,15 @@ def words(draw, turn, *, short):
     return f"Question {turn} about {draw(st.sampled_from(['rain', 'the sun', 'wind']))}."
 
 
-def said(draw, turn):
+def said(draw, turn, *, same=False):
     """An answer, and as much of it as is heard."""
-    text = " ".join(f"{word}{turn}" for word in ["Well,", "it", "is", "fine", "out", "there."])
+    of = 0 if same else turn
+    text = " ".join(f"{word}{of}" for word in ["Well,", "it", "is", "fine", "out", "there."])
     return text, draw(st.sampled_from([text, text, text.upper(), " ".join(text.split()[:3]) + "..."]))
 
 
 @pytest.mark.parametrize("size", [None, 30, 8, 2])
-@pytest.mark.parametrize("numbered", [True, False], ids=["numbered", "unnumbered"])
+@pytest.mark.parametrize("numbered", [{"user", "assistant"}, {"user"}, set()], ids=["all", "users", "none"])
 @pytest.mark.parametrize("examples", [NORMAL, LONG])
 def test_every_turn_is_held_once_in_the_session_or_in_its_cold_part(examples, numbered, size):
     most = 45 if examples == 25 else 14
@@ -69,20 +70,52 @@ def test_every_turn_is_held_once_in_the_session_or_in_its_cold_part(examples, nu
     def check(data, bounds, turns):
         call, history = Long(*bounds), []
         for turn in range(turns):
-            fields = {"turn_id": turn, "timestamp": 1_700_000_000 + turn} if numbered else {}
-            history.append(message(f"u:{words(data.draw, turn, short=numbered or size != 2)}", **fields))
+            fields = {"turn_id": turn, "timestamp": 1_700_000_000 + turn}
+            asks = words(data.draw, turn, short=bool(numbered) or size != 2)
+            history.append(message(f"u:{asks}", **(fields if "user" in numbered else {})))
             window = history if size is None else history[-size:]
             shown = marked(call.held, window)
             lost = missing(call.held, window)
             restored = spoken([*lost, *window])
             assert restored == spoken(history)[-len(restored) :] and len(restored) > len(call.held.entries)
             assert spoken(shown) == spoken(window)
-            text, heard = said(data.draw, turn)
+            text, heard = said(data.draw, turn, same="user" in numbered and size is None)
             call.ask(window, 10.0 * turn, text)
             assert call.whole == [*spoken(history), ("assistant", bare(text))]
-            history.append(message(f"a:{heard}", **fields))
+            history.append(message(f"a:{heard}", **(fields if "assistant" in numbered else {})))
 
     check()
+
+
+@pytest.mark.parametrize("fields", [{"turn_id": 1}, {}], ids=["numbered", "unnumbered"])
+def test_an_answer_that_has_moved_is_not_taken_for_the_newest_which_begins_alike(fields):
+    def turn(number, text):
+        return message(text, **({"turn_id": number} if fields else {}))
+
+    call, history = Long(4, 2), []
+    for number, (answer, heard) in enumerate(
+        [("Sure, one.", "Sure"), ("Okay.", "Okay."), ("Sure, two.", "")]
+    ):
+        history.append(turn(number, f"u:Question {number}."))
+        call.ask(history, 10.0 * number, answer)
+        history += [message(f"a:{heard}")] * bool(heard)
+    history.append(turn(3, "u:And then?"))
+    held = reconcile(call.held, history, now=30.0)
+    assert [shown(entry) for entry in held.entries] == ["u:Question 2.", "u:And then?"]
+
+
+@pytest.mark.parametrize("later", ["yes, and now", "yes, and now we go"])
+def test_words_that_are_still_being_said_leave_their_history_in_its_place_however_it_repeats_itself(later):
+    call, history = (
+        Long(4, 2),
+        messages("u:Hm?", "a:Sure.", "u:yes, and", "a:Well.", "u:What?", "a:Well.", "u:yes, and"),
+    )
+    for end in (1, 3, 5):
+        call.ask(history[:end], 10.0 * end, history[end].text)
+    call.ask(history, 70.0, "Sure, but")
+    history[-1] = message(f"u:{later}")
+    call.held = reconcile(call.held, history, now=71.0)
+    assert call.whole == spoken(history)
 
 
 def jumbled(text):
@@ -149,6 +182,12 @@ def test_what_is_new_between_held_lines_is_not_taken_for_older_ones():
     held = messages("u:Fine.", calling("x"), "u:Good.")
     window = messages("u:One.", "u:Two.", "u:Fine.", calling("x"), "u:Hm.", calling("x"), "u:Good.")
     assert align([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, 0, 1, NEW, NEW, 2]
+
+
+def test_what_has_moved_is_not_taken_for_an_answer_close_by_that_begins_alike():
+    held = messages("u:Two.", "a:Okay.", "u:Three.", "a:Sure, it is.")
+    window = messages("a:Hello.", "u:One.", "a:Sure", "u:Two.", "a:Okay.", "u:Three.", "u:Four.")
+    assert align([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, NEW, 0, 1, 2, NEW]
 
 
 def test_an_overtaken_answer_is_held_where_the_newest_window_began_before_what_has_moved():
