@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from filters.message import Message
 from filters.role import newest_user
-from proxy.memory.replay.line import CUT, NEW, Line, kinship, number_of
+from proxy.memory.replay.line import CUT, NEW, WORDS, Line, kinship, number_of
 from proxy.memory.session.session import Entry
 from proxy.memory.speech.wording import goes_on, same
 
@@ -76,7 +76,7 @@ def runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
         if entry.content != message.content or entry.tool_calls or message.tool_calls or entry.tool_call_id:
             if i == last:
                 return last > 0 and _answers_as(message, entry)
-            if not _respelt(message, entry):
+            if not (_respelt(message, entry) or _calls_again(message, entry)):
                 return False
     return True
 
@@ -86,6 +86,12 @@ def _respelt(message: Message, entry: Entry) -> bool:
     if entry.role != "assistant" or entry.engine_turn is not None or entry.tool_calls or message.tool_calls:
         return False
     return same(message.text, entry.text)
+
+
+def _calls_again(message: Message, entry: Entry) -> bool:
+    """Whether the replayed line is the held call, or the held result of one."""
+    called = entry.tool_calls or entry.tool_call_id
+    return bool(called) and kinship(Line(message), Line(entry)) >= WORDS
 
 
 def _answers_as(message: Message, entry: Entry) -> bool:

@@ -23,6 +23,7 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     places = [NEW] * len(window)
     known, shown = _lanes(held), _lanes(window)
     opening = next(iter(shown))[0] if shown else None
+    first = next((w for w, line in enumerate(window) if line.number is not None), 0)
     # Where the user's words stand tells where the others can.
     lanes = sorted(shown.items(), key=lambda item: item[0][1] != "user")
     for sure in _SURE, _LIKELY:
@@ -33,7 +34,8 @@ def match(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
                 [h for h in known.get(lane, []) if h not in taken],
             )
             for w, h in _pairs(held, window, free, sure, cut=lane[0] == opening):
-                if sure is _SURE or _in_order(places, window, w, h):
+                # What stands before the first number may be of the turn before.
+                if (sure is _SURE and w >= first) or _in_order(places, window, w, h):
                     places[w] = h
         _unnumbered(places, held, window)
     repeated(places, held, window)

@@ -8,9 +8,22 @@ from filters.letters import bare
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.replay.alignment import align
 from proxy.memory.replay.line import NEW, Line
+from proxy.memory.replay.replay import beside
 from proxy.memory.session.session import Session
+from proxy.memory.speech.speech import spoken as spoken_in
 from proxy.memory.summaries.cap import cap, moved_out
-from tests.memory.call import Call, asked, calling, marked, message, messages, missing, reconcile, shown
+from tests.memory.call import (
+    Call,
+    asked,
+    calling,
+    marked,
+    message,
+    messages,
+    missing,
+    reconcile,
+    result,
+    shown,
+)
 
 NORMAL = pytest.param(25, id="25 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
@@ -204,3 +217,23 @@ def test_an_overtaken_answer_is_held_where_the_newest_window_began_before_what_h
     answer = Answer(turn=asked(held, window), text="In a moment.")
     held = answered(held, answer, now=asked_before)
     assert [e.text for e in held.entries][-3:] == ["And then?", "In a moment.", "And now?"]
+
+
+def test_calls_stand_in_their_row_though_an_older_answer_says_what_the_newest_was_to_say():
+    again = ["u:Right.", "a:Is it?", "u:Hm."]
+    lines = [*again, calling("a"), result("a"), "a:Yes.", *again, calling("b"), result("b")]
+    call = Call()
+    call.ask(*lines, answer="Yes.", finished=False)
+    held, _ = moved_out(call.held, 6)
+    replay = beside(held, spoken_in(messages(*lines, "a:Ye", "u:Thanks.")))
+    assert replay.places == [NEW] * 6 + [0, 1, 2, 3, 4, 5, NEW]
+
+
+def test_an_answer_before_the_first_number_is_of_the_turn_before_though_the_next_one_says_the_same():
+    call = Call()
+    call.ask("0u:No.", answer="Anything else?")
+    call.ask("0u:No.", "a:Anything else?", "1u:Hm.", answer="Anything else?")
+    slid = messages("a:Anything else?", "1u:Hm.", "a:Anything", "2u:Yes.")
+    assert [m.text for m in missing(call.held, slid)] == ["No."]
+    call.ask(*slid)
+    assert call.memory == ["u:No.", "a:Anything else?", "u:Hm.", "a:Anything|Anything else?", "u:Yes."]
