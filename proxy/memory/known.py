@@ -10,6 +10,7 @@ from proxy.memory.apart import apart
 from proxy.memory.facts.telling import epoch
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.reconcile import marked, missing
+from proxy.memory.reconcile.spelling import as_held
 from proxy.memory.replay.belated import righted
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
@@ -67,6 +68,8 @@ def known(read: Reading, wanted: Wanted = USUAL) -> Known:
     if silent.lines:
         window, replay = without(window, silent.lines), rest(replay, silent.lines)
     heard = marked(window, replay)
+    if wanted.restoring:
+        heard = as_held(window, heard, replay)
     seen = shown(session, replay, window, heard) if summaries else heard
     return Known(
         snapshot,

@@ -10,7 +10,7 @@ from proxy.memory.replay.alignment import align
 from proxy.memory.replay.line import NEW, Line
 from proxy.memory.replay.replay import beside
 from proxy.memory.session.session import Session
-from proxy.memory.speech import speech
+from proxy.memory.speech.speech import spoken as spoken_in
 from proxy.memory.summaries.cap import cap, moved_out
 from tests.memory.call import (
     Call,
@@ -225,7 +225,7 @@ def test_calls_stand_in_their_row_though_an_older_answer_says_what_the_newest_wa
     call = Call()
     call.ask(*lines, answer="Yes.", finished=False)
     held, _ = moved_out(call.held, 6)
-    replay = beside(held, speech.spoken(messages(*lines, "a:Ye", "u:Thanks.")))
+    replay = beside(held, spoken_in(messages(*lines, "a:Ye", "u:Thanks.")))
     assert replay.places == [NEW] * 6 + [0, 1, 2, 3, 4, 5, NEW]
 
 

@@ -1,0 +1,50 @@
+"""Where engines spell answers in their own way, a prompt begins as the one before did."""
+
+from itertools import pairwise
+
+import pytest
+
+from proxy.memory.known import Wanted, known
+from proxy.memory.sight import Sight
+from tests.memory.call import Call, message, messages
+
+RESTORING = Wanted(restoring=True)
+
+
+def unpunctuated(text):
+    return text.replace(".", "").replace(",", "")
+
+
+def spaced(text):
+    return text.replace(" ", "  ") + " "
+
+
+def prompt(held, window, wanted=RESTORING):
+    """What a model is shown of a window, by role and words."""
+    snapshot, shown, _ = known(Sight(window).beside(held), wanted)
+    return [(line.role, line.text) for line in (*snapshot.dropped, *shown)]
+
+
+@pytest.mark.parametrize("size", [3, 4, 7, 100])
+@pytest.mark.parametrize("spelt", [str, str.upper, unpunctuated, spaced])
+@pytest.mark.parametrize("fields", [True, False], ids=["numbered", "unnumbered"])
+def test_a_prompt_grows_at_its_tail_alone(fields, spelt, size):
+    call, history, prompts = Call(), [], []
+    for turn in range(8):
+        number = {"turn_id": turn} if fields else {}
+        history.append(message(f"u:Question {turn}.", **number))
+        prompts.append(prompt(call.held, history[-size:]))
+        text = f"Well, of number {turn} I know this."
+        call.ask(*history[-size:], answer=text)
+        heard = text if turn % 3 else "Well, of"
+        history.append(message("a:" + spelt(heard), **number))
+    for before, after in pairwise(prompts):
+        assert after[: len(before)] == before
+
+
+def test_where_nothing_is_brought_back_an_answer_stays_as_the_engine_spells_it():
+    call = Call()
+    call.ask("u:Hi.", answer="Hello, Ann.")
+    window = messages("u:Hi.", "a:hello ann", "u:Well?")
+    assert prompt(call.held, window, Wanted())[1] == ("assistant", "hello ann")
+    assert prompt(call.held, window)[1] == ("assistant", "Hello, Ann.")
