@@ -10,7 +10,7 @@ from filters.base import RequestFilter
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
 from proxy.admission.loopback import is_loopback_name
-from proxy.configuration import accord, lack, sequence
+from proxy.configuration import accord, lack, sequence, vendor
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
 from proxy.configuration.settings import Pipeline, RecallAids, Settings, Upstream
@@ -29,6 +29,8 @@ def findings(settings: Settings) -> Iterator[Finding]:
         for rule in UPSTREAM_RULES:
             if rule.holds(upstream):
                 yield Finding(("upstreams", name, *rule.key), rule.message)
+        for place, message in vendor.findings(upstream):
+            yield Finding(("upstreams", name, *place), message)
     yield from _unused(settings)
     yield from _pathless(settings)
     yield from _unseen(settings)

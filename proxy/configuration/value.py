@@ -35,7 +35,7 @@ from proxy.memory.sealing import codec_of
 Given = TypeVar("Given")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-Accepts = Literal["openai", "azure", "groq", "mistral", "gemini", "anthropic", "vllm", "any"]
+Accepts = Literal["openai", "azure", "groq", "mistral", "gemini", "anthropic", "vllm", "ollama", "any"]
 
 
 _SHORTEST_SECRET = 16
