@@ -73,7 +73,9 @@ def _lines(url: str, key: str) -> Iterator[bytes]:
                 if data := data_of(line):
                     yield data
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ConfigError(f"{url} cannot be reached: {error}; start the server, or name it with --url") from None
+        raise ConfigError(
+            f"{url} cannot be reached: {error}; start the server, or name it with --url"
+        ) from None
 
 
 def _opened(url: str, key: str) -> http.client.HTTPResponse:

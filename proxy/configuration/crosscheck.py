@@ -1,5 +1,6 @@
 """What is no fault in a configuration, yet cannot be meant: rules over all of it, as data."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,6 +15,8 @@ from proxy.configuration import accord, lack, sequence, vendor
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
 from proxy.configuration.settings import Pipeline, RecallAids, Settings, Upstream
+
+_BRACELESS: Final = re.compile(r"\$[A-Z][A-Z0-9_]+")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -69,6 +72,11 @@ UPSTREAM_RULES: Final = (
         lambda u: _is_remote(u) and _has_key(u) and u.base_url.lower().startswith("http:"),
         ("base_url",),
         "a key goes to another machine without encryption; write https",
+    ),
+    UpstreamRule(
+        lambda u: bool(_BRACELESS.fullmatch(u.api_key.get_secret_value())),
+        ("api_key",),
+        "without braces this is text, not a variable; write ${NAME}",
     ),
     UpstreamRule(
         lambda u: u.first_token >= u.total,

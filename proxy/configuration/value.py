@@ -82,6 +82,8 @@ def listening_host(given: str, info: ValidationInfo) -> str:
     """An address that may be listened on: without keys, one of this machine alone."""
     if not is_host_name(given):
         raise ValueError(ADVICE)
+    if re.fullmatch(r"[^:]+:[0-9]+", given):
+        raise ValueError("write the port under listen.port, and here the address alone")
     if _surroundings(info).keyless and not is_loopback_address(given):
         raise ValueError(
             "without keys only this machine may call: set TURNKEEPER_KEYS (keys), or listen on 127.0.0.1"

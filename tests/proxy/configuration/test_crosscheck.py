@@ -89,6 +89,7 @@ def upstream(options):
             "accepts: warning: this vendor does not take all that OpenAI does; write groq (UPSTREAM_ACCEPTS",
         ),
         ("base_url: 'https://API.Mistral.ai/v1', api_key: sk", "accepts: warning: this vendor does not"),
+        (f"{REMOTE}, api_key: $OPENAI_API_KEY", "api_key: warning: without braces this is text"),
         ("base_url: 'http://127.0.0.1:11434/v1'", "accepts: warning: this vendor"),
         (
             "base_url: 'https://r.openai.azure.com/openai/deployments/d', api_key: sk, accepts: azure",
