@@ -238,6 +238,8 @@ JUDGES: Mapping[str, Judge] = {
     "gemini": _gemini,
     "groq": _groq,
     "mistral": _mistral,
+    # It refuses no order, but the templates of its models are those of vLLM's.
+    "ollama": _vllm,
     "openai": openai,
     "vllm": _vllm,
 }

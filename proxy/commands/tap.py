@@ -68,12 +68,14 @@ def _lines(url: str, key: str) -> Iterator[bytes]:
     try:
         with _opened(url, key) as answer:
             if answer.status != http.client.OK:
-                raise ConfigError(f"{url} answered {answer.status}: {_reason(answer.read(10_000))}")
+                raise ConfigError(f"{url} answered {answer.status}: {_advice(answer)}")
             for line in answer:
                 if data := data_of(line):
                     yield data
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ConfigError(f"{url} cannot be reached: {error}") from None
+        raise ConfigError(
+            f"{url} cannot be reached: {error}; start the server, or name it with --url"
+        ) from None
 
 
 def _opened(url: str, key: str) -> http.client.HTTPResponse:
@@ -84,6 +86,12 @@ def _opened(url: str, key: str) -> http.client.HTTPResponse:
         "GET", place.path.rstrip("/") + _PATH, headers={"Authorization": f"Bearer {key}"} if key else {}
     )
     return connection.getresponse()
+
+
+def _advice(answer: http.client.HTTPResponse) -> str:
+    if answer.status in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
+        return "set TURNKEEPER_KEY to the secret of one of its keys, not for chat alone"
+    return _reason(answer.read(10_000))
 
 
 def _reason(body: bytes) -> str:

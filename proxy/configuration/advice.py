@@ -79,12 +79,23 @@ def advice(error: ErrorDetails, allowed: Sequence[str], *, private: bool) -> str
         return _unknown_key(str(error["loc"][-1]), allowed)
     if kind in {"literal_error", "enum"}:
         return _choice(error["input"], context["expected"])
+    if instead := _other_shape(kind, error["input"]):
+        return instead
     if kind in _WORDS:
         empty = "nothing is written here; " if error["input"] is None else ""
         return empty + _WORDS[kind].format(**context)
     if kind == _OWN or not private:
         return str(context.get("error") or error["msg"])
     return "this is not accepted (a value from the environment, which is not shown)"
+
+
+def _other_shape(kind: str, given: Any) -> str:
+    """What to write where a list stands for keys, or keys for a list; empty where neither does."""
+    if _WORDS.get(kind) is _KEYS and isinstance(given, list):
+        return f"{_KEYS}, without '- ' or [ ]"
+    if _WORDS.get(kind) is _LIST and isinstance(given, dict):
+        return "write a list; begin each item with '- '"
+    return ""
 
 
 def fields_at(root: Any, place: Place, shelf: Shelf) -> list[str]:

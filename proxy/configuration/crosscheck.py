@@ -1,5 +1,6 @@
 """What is no fault in a configuration, yet cannot be meant: rules over all of it, as data."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
@@ -10,10 +11,12 @@ from filters.base import RequestFilter
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
 from proxy.admission.loopback import is_loopback_name
-from proxy.configuration import accord, lack, sequence
+from proxy.configuration import accord, lack, sequence, vendor
 from proxy.configuration.base_url import PRACTICE
 from proxy.configuration.fault import Place
 from proxy.configuration.settings import Pipeline, RecallAids, Settings, Upstream
+
+_BRACELESS: Final = re.compile(r"\$[A-Z][A-Z0-9_]+")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -29,6 +32,8 @@ def findings(settings: Settings) -> Iterator[Finding]:
         for rule in UPSTREAM_RULES:
             if rule.holds(upstream):
                 yield Finding(("upstreams", name, *rule.key), rule.message)
+        for place, message in vendor.findings(upstream):
+            yield Finding(("upstreams", name, *place), message)
     yield from _unused(settings)
     yield from _pathless(settings)
     yield from _unseen(settings)
@@ -67,6 +72,11 @@ UPSTREAM_RULES: Final = (
         lambda u: _is_remote(u) and _has_key(u) and u.base_url.lower().startswith("http:"),
         ("base_url",),
         "a key goes to another machine without encryption; write https",
+    ),
+    UpstreamRule(
+        lambda u: bool(_BRACELESS.fullmatch(u.api_key.get_secret_value())),
+        ("api_key",),
+        "without braces this is text, not a variable; write ${NAME}",
     ),
     UpstreamRule(
         lambda u: u.first_token >= u.total,

@@ -34,6 +34,7 @@ _SYNTAX = {
     "undefined alias": "no '&' anchor stands before this '*' alias; put a text that begins with * in quotes",
     "another document": "a second document begins here; one file holds one configuration",
     "mapping values are not allowed": "a second ': ' stands here; quote the text, or correct the indent",
+    "did not find expected ',' or": "a text with ': ' or ', ' in it wants quotes, or a bracket is not closed",
     "could not find expected ':'": "a ':' is missing after the key, or the indent is wrong",
     "tag handle": _NO_TAGS,
 }

@@ -1,12 +1,13 @@
 """From a YAML file to settings, or to all that is wrong with it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from filters.base import AnswerFilter, RequestFilter
 from proxy.configuration.advice import advice, fields_at
 from proxy.configuration.crosscheck import findings
 from proxy.configuration.document import MAX_BYTES, Document, Flaw, NotADocument, decode, parse
@@ -149,9 +150,19 @@ def flaw(
     """What is wrong, in our own words, where a document is no ``root``."""
     place = tuple(step for step in error["loc"] if step != "[key]")
     allowed = fields_at(root, place[:-1], shelf) if error["type"] == "extra_forbidden" else []
-    message = advice(error, allowed, private=is_private(_deepest(value, place)))
+    message = _misplaced(place, allowed, shelf) or advice(
+        error, allowed, private=is_private(_deepest(value, place))
+    )
     of_a_key = error["type"] == "extra_forbidden" or place != error["loc"]
     return Flaw(place, document.key_line(place) if of_a_key else document.line(place), message)
+
+
+def _misplaced(place: Place, allowed: Sequence[str], shelf: Shelf) -> str:
+    """Where a filter stands beside the steps instead of among them, which side it belongs to."""
+    for side, kind in (("request", RequestFilter), ("answer", AnswerFilter)):
+        if side in allowed and str(place[-1]) in shelf.names(kind):
+            return f"{place[-1]!r} is a filter; make it a step under '{side}:'"
+    return ""
 
 
 def _deepest(value: Any, place: Place) -> Any:

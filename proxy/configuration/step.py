@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from filters.base import Filter
 from proxy.configuration.plugin import failure
 from proxy.configuration.shelf import Shelf
+from proxy.configuration.word import is_word
 
 F = TypeVar("F", bound=Filter)
 
@@ -21,13 +22,23 @@ def step(written: Any, kind: type[F], shelf: Shelf) -> F:
     """
     options = {written: None} if isinstance(written, str) else written
     if not isinstance(options, dict) or len(options) != 1:
-        raise ValueError(_FORM)
+        raise ValueError(_shape(options))
     ((name, given),) = options.items()
     try:
         found = shelf.named(name, kind)
     except LookupError as error:
         raise ValueError(error.args[0]) from None
     return _built(name, found, {} if given is None else given)
+
+
+def _shape(written: Any) -> str:
+    """How a step is written, for one that is not one name."""
+    if not isinstance(written, dict) or not written:
+        return _FORM
+    name, given = next(iter(written.items()))
+    if given is None and is_word(name):
+        return f"indent the options of {name!r} further than its name, or write '{name}: {{…}}' on one line"
+    return "two steps stand here as one; begin each with '- '"
 
 
 def _built(name: str, found: type[F], given: Any) -> F:

@@ -35,7 +35,7 @@ from proxy.memory.sealing import codec_of
 Given = TypeVar("Given")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-Accepts = Literal["openai", "azure", "groq", "mistral", "gemini", "anthropic", "vllm", "any"]
+Accepts = Literal["openai", "azure", "groq", "mistral", "gemini", "anthropic", "vllm", "ollama", "any"]
 
 
 _SHORTEST_SECRET = 16
@@ -82,6 +82,8 @@ def listening_host(given: str, info: ValidationInfo) -> str:
     """An address that may be listened on: without keys, one of this machine alone."""
     if not is_host_name(given):
         raise ValueError(ADVICE)
+    if re.fullmatch(r"[^:]+:[0-9]+", given):
+        raise ValueError("write the port under listen.port, and here the address alone")
     if _surroundings(info).keyless and not is_loopback_address(given):
         raise ValueError(
             "without keys only this machine may call: set TURNKEEPER_KEYS (keys), or listen on 127.0.0.1"

@@ -3,7 +3,17 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
 
+# What others call it; it counts where the right word can stand, and the wrong one cannot.
+_ELSEWHERE: Final = {
+    "endpoint": "base_url",
+    "filters": "request",
+    "key": "api_key",
+    "steps": "request",
+    "store": "sessions",
+    "url": "base_url",
+}
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -21,6 +31,7 @@ def quoted(text: str) -> str:
 def alternatives(text: str, known: Iterable[str]) -> str:
     """What may have been meant, and all that there is, as the rest of a sentence."""
     names = list(known)
-    near = get_close_matches(text, names, n=1)
+    other = _ELSEWHERE.get(text)
+    near = [other] if other in names else get_close_matches(text, names, n=1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     return f"; {meant}There are: {', '.join(names)}" if names else "; there are none here"

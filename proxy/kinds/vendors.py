@@ -26,6 +26,10 @@ vLLM: ``ChatCompletionRequest`` of its source, ``guided_*`` for versions before 
 steer the server rather than the answer (``chat_template``, ``kv_transfer_params``, ``request_id``,
 ``session_id``, …). The order of roles is the chat template's: those of Qwen want one system message at the
 start, those of Gemma and Mistral alternation. Its Mistral tokenizer refuses a user's ``name``.
+
+Ollama: the request and the message of its source. It refuses no unknown name, and so it passes over
+``max_completion_tokens`` in silence, and a model's template over the role ``developer``. The order is the
+template's, as with vLLM.
 """
 
 from collections.abc import Mapping
@@ -188,6 +192,22 @@ VLLM = Kind(
     alternate=True,
 )
 
+OLLAMA = replace(
+    VLLM,
+    name="ollama",
+    fields=_names(
+        "frequency_penalty logprobs max_tokens model presence_penalty reasoning reasoning_effort "
+        "response_format seed stop stream stream_options temperature tool_choice tools top_logprobs top_p"
+    ),
+    messages=_by_role(
+        assistant="content tool_calls",
+        system=_TEXT,
+        tool="content name tool_call_id",
+        user=_TEXT,
+    ),
+    renames=_NO_MAX_COMPLETION_TOKENS,
+)
+
 KINDS: Mapping[str, Kind] = MappingProxyType(
-    {kind.name: kind for kind in (OPENAI, AZURE, GROQ, MISTRAL, GEMINI, ANTHROPIC, VLLM, ANY)}
+    {kind.name: kind for kind in (OPENAI, AZURE, GROQ, MISTRAL, GEMINI, ANTHROPIC, VLLM, OLLAMA, ANY)}
 )

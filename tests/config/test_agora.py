@@ -43,11 +43,12 @@ def test_the_environment_says_where_and_whom_to_ask():
         "UPSTREAM_BASE_URL": "https://api.example.com/v1",
         "UPSTREAM_API_KEY": "sk",
         "UPSTREAM_MODEL": "large",
+        "UPSTREAM_ACCEPTS": "groq",
     }
     settings = load(AGORA, environ)
     main = settings.upstreams["main"]
     assert (settings.listen.host, settings.listen.port) == ("0.0.0.0", 80)
-    assert (main.base_url, main.model) == ("https://api.example.com/v1", "large")
+    assert (main.base_url, main.model, main.accepts) == ("https://api.example.com/v1", "large", "groq")
 
 
 @pytest.mark.parametrize("name", [*READY, "all"])
@@ -121,6 +122,6 @@ def test_a_step_that_is_broken_breaks_a_case(tmp_path, broken, case):
 
 @pytest.mark.parametrize("accepts", ["mistral", "groq", "vllm"])
 def test_another_kind_of_upstream_breaks_the_case_of_the_developer(tmp_path, accepts):
-    (tmp_path / "other.yaml").write_text(AGORA.read_text().replace("accepts: openai", f"accepts: {accepts}"))
+    (tmp_path / "other.yaml").write_text(AGORA.read_text().replace(":-openai}", f":-{accepts}}}"))
     failed = [result.name for result in results_of(tmp_path / "other.yaml") if result.failures]
     assert "the instructions of a developer stay where they are" in failed

@@ -14,7 +14,7 @@ from tests.strict_upstream import JUDGES, judge
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dialects"
 DIALECTS = sorted(path.stem for path in GOLDEN.glob("*.json"))
-KINDS = ["openai", "azure", "groq", "mistral", "gemini", "anthropic", "vllm"]
+KINDS = ["openai", "azure", "groq", "mistral", "gemini", "anthropic", "vllm", "ollama"]
 
 
 def strict(vendor: str) -> Callable[[Received], Iterable[Step]]:
@@ -52,7 +52,7 @@ def test_a_dialects_own_body_reaches_a_strict_model_clean(
 def test_every_kind_of_upstream_takes_every_dialect(
     serve: Serve, upstream: FakeUpstream, kind: str, tmp_path: Path
 ) -> None:
-    text = AGORA.read_text().replace("accepts: openai", f"accepts: {kind}")
+    text = AGORA.read_text().replace(":-openai}", f":-{kind}}}")
     assert kind in JUDGES
     proxy = serve(text)
     upstream.script = strict(kind)

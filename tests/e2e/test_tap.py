@@ -124,7 +124,10 @@ def test_the_command_shows_a_line_for_each(proxy: ProxyServer) -> None:
 
 
 def test_the_command_says_why_not(proxy: ProxyServer, serve: Serve) -> None:
-    for url, said in (("http://127.0.0.1:1", "cannot be reached"), (serve(KEYS).root, "TURNKEEPER_KEYS")):
+    for url, said in (
+        ("http://127.0.0.1:1", "with --url"),
+        (serve(KEYS).root, "set TURNKEEPER_KEY to the secret"),
+    ):
         command = [sys.executable, "-m", "proxy", "tap", "--url", url]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
         assert done.returncode == 1

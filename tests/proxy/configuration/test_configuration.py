@@ -118,7 +118,7 @@ def test_upstreams_and_pipelines_are_enough(told):
         ),
         (
             SOUND + "    request:\n      - keep_last:\n        turns: 5\n",
-            ["8: pipelines.default.request.0: write a filter's name, or one name with"],
+            ["8: pipelines.default.request.0: indent the options of 'keep_last' further than its name"],
         ),
         (SOUND + "    request: keep_last\n", ["7: pipelines.default.request: write a list, such as"]),
         (

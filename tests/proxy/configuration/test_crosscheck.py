@@ -85,6 +85,17 @@ def upstream(options):
         ),
         ("base_url: 'HTTP://127.0.0.1:8000'", "base_url: warning: this address has no path"),
         (
+            "base_url: 'https://api.groq.com/openai/v1', api_key: sk",
+            "accepts: warning: this vendor does not take all that OpenAI does; write groq (UPSTREAM_ACCEPTS",
+        ),
+        ("base_url: 'https://API.Mistral.ai/v1', api_key: sk", "accepts: warning: this vendor does not"),
+        (f"{REMOTE}, api_key: $OPENAI_API_KEY", "api_key: warning: without braces this is text"),
+        ("base_url: 'http://127.0.0.1:11434/v1'", "accepts: warning: this vendor"),
+        (
+            "base_url: 'https://r.openai.azure.com/openai/deployments/d', api_key: sk, accepts: azure",
+            "base_url: warning: Azure has chat completions as OpenAI does under /openai/v1",
+        ),
+        (
             "base_url: 'practice:', first_token: 60s",
             "first_token: warning: 'total' ends a request before this",
         ),
@@ -112,6 +123,11 @@ def test_an_upstream_that_cannot_be_meant_so_is_told(told, options, said):
         f"{REMOTE}, forward_key: true",
         f"{REMOTE}, headers: {{X-Api-Key: sk}}",
         f"{REMOTE}, api_key: sk, first_token: 59s",
+        "base_url: 'https://api.groq.com/openai/v1', api_key: sk, accepts: groq",
+        "base_url: 'https://api.groq.com/openai/v1', api_key: sk, accepts: any",
+        "base_url: 'http://127.0.0.1:11434/v1', accepts: ollama",
+        "base_url: 'https://r.openai.azure.com/openai/v1', api_key: sk",
+        "base_url: 'https://r.openai.azure.com/openai/v1/', api_key: sk, accepts: azure",
     ],
 )
 def test_an_upstream_that_can_be_meant_so_is_not(told, options):

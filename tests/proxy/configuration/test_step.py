@@ -16,7 +16,7 @@ def test_a_step_is_a_name_or_a_name_with_options(written, turns):
     assert step(written, RequestFilter, TRIAL).turns == turns
 
 
-@pytest.mark.parametrize("written", [None, 7, [], ["keep_last"], {}, {"keep_last": None, "turns": 2}, True])
+@pytest.mark.parametrize("written", [None, 7, [], ["keep_last"], {}, True])
 def test_any_other_step_is_answered_with_its_form(written):
     with pytest.raises(ValueError, match="write a filter's name, or one name with its options"):
         step(written, RequestFilter, TRIAL)

@@ -33,7 +33,7 @@ def test_no_upstream_sees_or_refuses_what_an_engine_merged_in(name, vendor, body
 
 
 @pytest.mark.parametrize(
-    ("name", "vendor"), [pair for pair in JUDGED if pair[1] not in ("vllm", "anthropic")]
+    ("name", "vendor"), [pair for pair in JUDGED if pair[1] not in ("vllm", "ollama", "anthropic")]
 )
 def test_a_strict_upstream_refuses_the_engine_s_own_body(name, vendor):
     assert judge(vendor, {"model": "m", "messages": [{"role": "user", "content": "Hi", "turn_id": 1}]})

@@ -58,6 +58,7 @@ TOPS = {
     "gemini": {**SHARED, **USAGE, "max_tokens": 200},
     "anthropic": {**SHARED, **USAGE, **NEW_LIMIT, "seed": 7},
     "vllm": {**SHARED, **USAGE, **NEW_LIMIT, "seed": 7},
+    "ollama": {**SHARED, **USAGE, "max_tokens": 200, "seed": 7},
 }
 
 OPENAI = ["system: You are Ada.", "developer: Speak plainly.", "assistant: Hello!", "user: A joke"]
@@ -75,6 +76,7 @@ HISTORIES = {
     "gemini": [*BOTH, "assistant: Hello!", *CUT, "user: …"],
     "anthropic": [*ADA, *JOINED, "assistant: Still there?", "user: …"],
     "vllm": [*BOTH, *JOINED, "assistant: Still there?"],
+    "ollama": [*BOTH, *JOINED, "assistant: Still there?"],
 }
 
 
