@@ -2,8 +2,9 @@ FROM python:3.13-slim AS builder
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /venv
 WORKDIR /build
-COPY requirements.lock ./
-RUN /venv/bin/python -m pip install --require-hashes -r requirements.lock
+# With the extras that a configuration may ask for: nobody can install them later.
+COPY requirements-image.lock ./
+RUN /venv/bin/python -m pip install --require-hashes -r requirements-image.lock
 COPY pyproject.toml README.md ./
 COPY filters ./filters
 COPY proxy ./proxy

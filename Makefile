@@ -49,7 +49,7 @@ check: .venv/.test.ok ## Lint, format, types, imports
 
 audit: $(python) ## Ask whether a pinned dependency has a known weakness (needs the network)
 	$(pip) install pip-audit
-	$(python) -m pip_audit --require-hashes --disable-pip --requirement requirements.lock $(ARGS)
+	$(python) -m pip_audit --require-hashes --disable-pip --requirement requirements-image.lock $(ARGS)
 
 bench: .venv/.test.ok ## Measure what the proxy adds, beside its peers (ARGS="--peers nginx,smg")
 	$(python) -m bench.proxy $(ARGS)
@@ -63,10 +63,14 @@ docs: .venv/.test.ok ## Write docs/filters.md and the schemas anew
 compile = $(bin)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal \
 	--python-version 3.11 pyproject.toml --extra build
 
+# Nobody can add to an image, so it has all that a configuration may ask for; Mem0 brings a house of its own.
+served := agora encryption exact pdf postgres traces
+
 lock: $(python) ## Pin the dependencies anew (ARGS=--upgrade takes the newest)
 	$(pip) install uv
 	$(compile) -o requirements.lock $(ARGS)
 	$(compile) --extra test -o requirements-test.lock $(ARGS)
+	$(compile) $(served:%=--extra %) --constraint requirements-test.lock -o requirements-image.lock $(ARGS)
 
 # Debian parts ensurepip from Python; the others bring a pip of their own. A .venv half made is removed,
 # because the next run would take it for a whole one.

@@ -1,5 +1,7 @@
 """What the image promises, as far as it can be told without a container engine."""
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -9,6 +11,9 @@ import sys
 import sysconfig
 import tempfile
 import time
+import tomllib
+import urllib.request
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -20,6 +25,8 @@ from tests.memory.redis_server import free_port
 ROOT = Path(__file__).parents[1]
 BUILDER, FINAL = dockerfile.read((ROOT / "Dockerfile").read_text())
 IGNORE = (ROOT / ".dockerignore").read_text()
+LOCK = (ROOT / "requirements-image.lock").read_text()
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 STRANGER = 65534  # nobody, who owns nothing
 
@@ -31,8 +38,21 @@ def test_what_builds_is_left_behind():
 
 def test_what_is_installed_is_pinned_by_hash():
     installs = [run.rest for run in BUILDER.all("RUN") if "pip install" in run.rest]
-    assert all("--require-hashes -r requirements.lock" in run or "--no-deps" in run for run in installs)
+    assert all("--require-hashes -r requirements-image.lock" in run or "--no-deps" in run for run in installs)
     assert not any("pip" in run.rest for run in FINAL.all("RUN"))
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - {"bench", "build", "mem0", "test"}))
+def test_what_a_configuration_may_ask_for_is_there_since_nobody_can_install_it_later(extra: str):
+    wanted = {re.match(r"[\w.-]+", each)[0] for each in EXTRAS[extra]}
+    assert wanted <= set(re.findall(r"^([\w.-]+)==", LOCK, re.MULTILINE))
+
+
+def test_what_is_installed_is_of_the_versions_that_are_tested():
+    pinned = r"^([\w.-]+)==([\w.]+)"
+    tested = dict(re.findall(pinned, (ROOT / "requirements-test.lock").read_text(), re.MULTILINE))
+    installed = dict(re.findall(pinned, LOCK, re.MULTILINE))
+    assert {name: tested.get(name, version) for name, version in installed.items()} == installed
 
 
 def test_the_server_is_a_user_with_a_fixed_number_that_is_not_root():
@@ -105,7 +125,7 @@ def install(site: Path):
             copy(ROOT / source, Path(build) / source)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
         subprocess.run([*pip, "--no-index", "--target", site, build], check=True)
-    for name in re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE):
+    for name in re.findall(r"^([\w.-]+)==", LOCK, re.MULTILINE):
         copy_distribution(name, site)
 
 
@@ -184,6 +204,12 @@ def environment(tree):
 
 @pytest.fixture
 def server(tree, interpreter, environment):
+    with serving(tree, interpreter, environment) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def serving(tree: Path, interpreter: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen]:
     process = subprocess.Popen(
         [interpreter, tree / "site/bin/turnkeeper", *FINAL.last("CMD").command[1:]],
         cwd=tree / "data",
@@ -202,6 +228,15 @@ def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(serve
     assert healthy_within(30, server, interpreter, environment), said(server)
     server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=20) == 0
+
+
+def test_it_remembers_in_postgresql(tree, interpreter, environment, postgres):
+    elsewhere = {**environment, "MEMORY_URL": postgres.url()}
+    with serving(tree, interpreter, elsewhere) as server:
+        assert healthy_within(30, server, interpreter, environment), said(server)
+        ready = f"http://127.0.0.1:{environment['PORT']}/readyz"
+        with urllib.request.urlopen(ready) as answer:
+            assert json.load(answer) == {"status": "ready", "degraded": []}
 
 
 OF_MEMORY = [("forget", "ann"), ("export", "ann"), ("documents", "list"), ("documents", "add", "a.md")]
