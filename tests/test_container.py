@@ -218,10 +218,12 @@ def serving(tree: Path, interpreter: Path, environment: dict[str, str]) -> Itera
         stderr=subprocess.STDOUT,
         **as_stranger(),
     )
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(server, interpreter, environment):
