@@ -23,10 +23,9 @@ _OPENED: Final = re.compile(
     r"<(?:think|thinking|thought|reasoning)\s*>|\[THINK\]|<\|channel\|>", re.IGNORECASE
 )
 _CLOSED: Final = re.compile(
-    r".*(?:</(?:think|thinking|thought|reasoning)\s*>|\[/THINK\]|<\|channel\|>final<\|message\|>)",
-    re.IGNORECASE | re.DOTALL,
+    r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]|<\|channel\|>final<\|message\|>", re.IGNORECASE
 )
-_MARKS: Final = re.compile(r"(?:<\|(?:return|end|im_end|eot_id)\|>\s*)+$")
+_MARKS: Final = ("<|return|>", "<|end|>", "<|im_end|>", "<|eot_id|>")
 _UNSUITED: Final = (
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -65,11 +64,21 @@ def words(content: bytes) -> str:
     if any(cut for cut, _ in ends):
         raise CutShort("The model's answer was cut short.")
     told = transcript(content)
-    said = _MARKS.sub("", _CLOSED.sub("", told.text, count=1).strip()).strip()
+    said = _bare(told.text)
     if not said:
         raise (SaidNothing if told.finished else UpstreamBroken)("The model said nothing.")
     if not told.finished or _OPENED.match(said):
         raise CutShort("The model's answer broke off.")
+    return said
+
+
+def _bare(text: str) -> str:
+    """What stands behind the last thought, without the marks that some templates leave at the end."""
+    # Found one by one: with what stands before, a long answer would be looked through once for each letter.
+    ends = [found.end() for found in _CLOSED.finditer(text)]
+    said = text[ends[-1] if ends else 0 :].strip()
+    for mark in _MARKS:
+        said = said.removesuffix(mark).rstrip()
     return said
 
 

@@ -1,13 +1,15 @@
 """A model is asked for an answer in a form, and without one where it does not know forms."""
 
 import asyncio
+import contextlib
 from typing import Any
 
+import msgspec
 import pytest
 
 from filters.message import Message
 from proxy.background.inquiry import Inquiry
-from proxy.background.verdict import CutShort, Declined, Overlong, SaidNothing
+from proxy.background.verdict import CutShort, Declined, Overlong, SaidNothing, words
 from proxy.errors import UpstreamBroken
 from proxy.health import Health
 from proxy.kinds import KINDS
@@ -142,3 +144,10 @@ def test_what_is_too_long_is_not_sent_again_without_its_form(upstream: FakeUpstr
     with pytest.raises(Overlong):
         ask(upstream)
     assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("unit", ["word and ", "<", "</think ", "<think>", "[/", "<|end|>", "<|end|>x", "\n"])
+def test_a_long_answer_of_one_thing_is_read_to_its_end(unit: str) -> None:
+    """Where reading takes the square of an answer, the suite's own time-out ends it."""
+    with contextlib.suppress(UpstreamBroken):
+        words(msgspec.json.encode(completion(unit * (900_000 // len(unit)))))
