@@ -143,8 +143,10 @@ async def _of_session(
     if found is None:
         return Recollected(call)
     # What is not written yet, or never will be, is not remembered either.
-    weighty = found.read if found.read and is_weighty(found.read) else None
-    if memory.recorder.lags(key) or (weighty and await _overgrows(weighty, memory, call)):
+    overgrown: bool | None = False
+    if found.read and is_weighty(found.read):
+        overgrown = await _or_none("memory", partial(_overgrows, found.read, memory, call), lacking)
+    if overgrown or memory.recorder.lags(key):
         lacking("memory")
     return found
 
