@@ -109,7 +109,7 @@ class Worker:
 
     async def _consider(self, key: Key) -> None:
         try:
-            held = await self._store.read(key)
+            held = await self._store.read(key, leisure=True)
             await asyncio.sleep(0)  # callers come first
             session = decode(held.blob) if held else None
         except UNREADABLE:

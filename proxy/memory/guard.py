@@ -58,7 +58,8 @@ class Guard:
 
     async def write(self, key: Key, put: Put) -> bool:
         """As the store does."""
-        return await self._behind(lambda store: store.write(key, put))
+        way = self._at_leisure if put.leisure else self._behind
+        return await way(lambda store: store.write(key, put))
 
     async def replace(self, key: Key, put: Put) -> bool:
         """As the store does."""

@@ -76,7 +76,7 @@ class HeldSessions:
 
     async def _told(self, key: Key, person: Owner) -> Sequence[dict[str, Any]]:
         """What is held of a person in a session, if anything."""
-        held = await self._store.read(key)
+        held = await self._store.read(key, leisure=True)
         session = decode(held.blob) if held else Session()
         entries = await all_of(self._store, key, session)
         is_theirs = session.user == person.person
@@ -86,7 +86,7 @@ class HeldSessions:
     async def _forget(self, key: Key, person: Owner) -> bool:
         """Whether a person had something in a session: their own goes, of another's what they said in it."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key)
+            held = await self._store.read(key, leisure=True)
             session = decode(held.blob) if held else Session()
             if session.user == person.person:
                 return await self._store.delete(key)

@@ -38,12 +38,12 @@ async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> Async
 
 async def _taken(store: Store, own: Key, mark: bytes, ttl: float) -> bool:
     """Whether nobody had it, or one who has died."""
-    if await store.write(own, Put(mark, version=0, ttl=ttl)):
+    if await store.write(own, Put(mark, version=0, ttl=ttl, leisure=True)):
         return True
-    held = await store.read(own)
+    held = await store.read(own, leisure=True)
     if held is None or not holder.has_died(held.blob):
         return False
-    return await store.write(own, Put(mark, version=held.version, ttl=ttl))
+    return await store.write(own, Put(mark, version=held.version, ttl=ttl, leisure=True))
 
 
 async def _renewed(store: Store, own: Key, mark: bytes, ttl: float) -> None:
@@ -51,10 +51,10 @@ async def _renewed(store: Store, own: Key, mark: bytes, ttl: float) -> None:
         await asyncio.sleep(ttl / 4)
         with suppress(StoreError):
             if held := await _ours(store, own, mark):
-                await store.write(own, Put(mark, version=held.version, ttl=ttl))
+                await store.write(own, Put(mark, version=held.version, ttl=ttl, leisure=True))
 
 
 async def _ours(store: Store, own: Key, mark: bytes) -> Held | None:
     """The lease, unless it has ended, or ended and is another's by now."""
-    held = await store.read(own)
+    held = await store.read(own, leisure=True)
     return held if held and held.blob == mark else None

@@ -45,7 +45,7 @@ UNRENEWED: Final = -math.inf
 
 
 LEISURE: Final = 5.0
-"""Seconds that ``replace``, ``cold``, ``delete`` and ``list`` may take: no call waits for them."""
+"""Seconds that whatever no call waits for may take: ``replace``, ``cold``, ``delete``, ``list``, and more."""
 
 
 class Put(NamedTuple):
@@ -53,7 +53,8 @@ class Put(NamedTuple):
 
     ``version`` is the one that was read, 0 for a session that is not there yet. The session expires ``ttl``
     seconds later; ``UNRENEWED`` leaves that as it is. ``at`` is when what is written arrived, in seconds
-    since 1970; ``replace`` does not ask for it.
+    since 1970; ``replace`` does not ask for it. ``leisure`` is for whoever writes behind no call: he has as
+    long as for a list.
     """
 
     blob: bytes
@@ -61,6 +62,7 @@ class Put(NamedTuple):
     ttl: float
     cold: Sequence[bytes] = ()
     at: float = math.inf
+    leisure: bool = False
 
 
 class Store(Protocol):

@@ -60,7 +60,7 @@ async def _alone(room: Room) -> Key:
     """A session that is in the archive alone; raises Conflict where one of its name is held."""
     key = key_of(room)
     archive_of(room)
-    if await room.memory.store.read(key) is not None:
+    if await room.memory.store.read(key, leisure=True) is not None:
         raise Conflict("A conversation of this name is held, and may be going on: delete that first.")
     return key
 

@@ -54,7 +54,7 @@ def _latest(room: Room) -> Sequence[Account]:
 
 async def _shown(room: Room) -> Response:
     key = key_of(room)
-    if await room.memory.store.read(key) is None and room.memory.archiving:
+    if await room.memory.store.read(key, leisure=True) is None and room.memory.archiving:
         return await archived.page(room, key, _position(room.query.get("from", "0"), _FURTHEST))
     session, _ = await _read(room, key)
     end = _position(room.query.get("before"), session.moved + len(session.entries))
@@ -117,7 +117,8 @@ async def _edited(room: Room) -> Response:
     if not _says_something(text, line):
         return await _edit(room, key, line, wordless=True)
     changed = reworded(session, line.position, text)
-    if not await room.memory.store.write(key, Put(encode(changed), version=version, ttl=UNRENEWED)):
+    put = Put(encode(changed), version=version, ttl=UNRENEWED, leisure=True)
+    if not await room.memory.store.write(key, put):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
     room.memory.recorder.tell(key, changed)
     room.server.traces.forget(key.tenant, session=key.session)
@@ -130,7 +131,7 @@ def _says_something(text: str, line: HeardLine) -> bool:
 
 
 async def _read(room: Room, key: Key) -> tuple[Session, int]:
-    held = await room.memory.store.read(key)
+    held = await room.memory.store.read(key, leisure=True)
     if held is None:
         raise NotFound("There is no such conversation; it may have expired.")
     try:

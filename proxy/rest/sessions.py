@@ -117,7 +117,8 @@ async def _add(memory: Memory, key: Key, session: Session) -> bool:
     """Whether the session is held now; not where there is one already."""
     kept, cold = await _fitted(memory, session)
     ttl = memory.recorder.window.ttl
-    if not await memory.store.write(key, Put(encode(kept), version=0, ttl=ttl, cold=cold)):
+    put = Put(encode(kept), version=0, ttl=ttl, cold=cold, leisure=True)
+    if not await memory.store.write(key, put):
         return False
     memory.recorder.tell(key, kept)
     return True

@@ -27,7 +27,7 @@ def routes(root: str) -> list[Route]:
 
 async def _shown(request: Request) -> Response:
     memory, key = rest.memory_of(request), rest.key_of(request)
-    held = await memory.store.read(key)
+    held = await memory.store.read(key, leisure=True)
     if held is None:
         raise rest.unheld(key)
     return rest.answer(decode(held.blob).state)
@@ -51,13 +51,13 @@ def _merged(state: Mapping[str, Any], patch: Mapping[str, Any]) -> State:
 async def _changed(request: Request, change: Callable[[State], State]) -> Response:
     memory, key = rest.memory_of(request), rest.key_of(request)
     for _ in range(_ATTEMPTS):
-        held = await memory.store.read(key)
+        held = await memory.store.read(key, leisure=True)
         if held is None:
             raise rest.unheld(key)
         session = decode(held.blob)
         state = _bounded(memory.veil.redaction.value(change(session.state)))
         blob = encode(_with(session, state))
-        if await memory.store.write(key, Put(blob, version=held.version, ttl=UNRENEWED)):
+        if await memory.store.write(key, Put(blob, version=held.version, ttl=UNRENEWED, leisure=True)):
             return rest.answer(state)
     raise Conflict("Others are writing this session; try again.")
 

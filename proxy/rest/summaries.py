@@ -89,7 +89,7 @@ async def _held(memory: Memory, key: Key) -> Session:
 
 
 async def _read(memory: Memory, key: Key) -> Session | None:
-    held = await memory.store.read(key)
+    held = await memory.store.read(key, leisure=True)
     return decode(held.blob) if held else None
 
 

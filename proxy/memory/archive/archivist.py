@@ -214,7 +214,7 @@ class Archivist:
 
     async def _keep_held(self, key: Key, mark: float) -> None:
         try:
-            held = await self._store.read(key)
+            held = await self._store.read(key, leisure=True)
             session = decode(held.blob) if held else None
         except (StoreError, msgspec.DecodeError) as error:
             _log.warning("A session cannot be read for the archive: %s", error)

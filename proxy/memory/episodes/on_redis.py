@@ -1,51 +1,51 @@
 """Agents' episodes on the Redis where sessions are kept."""
 
+import asyncio
+
 from proxy.memory.codec import Codec
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.shelf import EpisodeShelf
 from proxy.memory.redis.address import Address
 from proxy.memory.redis.client import clients
 from proxy.memory.redis.link import Link
-from proxy.memory.store import Key
+from proxy.memory.store import LEISURE, Key
 
 
 class RedisEpisodes:
-    """Keys as ShortTermMemoryManager has them, behind the address's prefix where it names one of its own."""
+    """Keys as ShortTermMemoryManager has them, behind the address's prefix where it names one of its own.
 
-    def __init__(self, link: Link, *, root: str, codec: Codec) -> None:
+    What no call waits for goes over a link of its own.
+    """
+
+    def __init__(self, link: Link, leisurely: Link, *, root: str, codec: Codec) -> None:
         self._link = link
+        self._leisurely = leisurely
         self._root = root
         self._codec = codec
 
     @classmethod
     def open(cls, url: str, *, deadline: float, codec: Codec) -> "RedisEpisodes":
-        """Episodes at this address; nothing is connected yet, and each call ends within ``deadline``."""
+        """Episodes at this address; nothing is connected yet, and each call waits ``deadline`` at most."""
         place = Address.of(url)
-        usual = place.prefix == Address.prefix
-        return cls(
-            Link(clients(place, deadline), deadline=deadline), root="" if usual else place.prefix, codec=codec
-        )
+        root = "" if place.prefix == Address.prefix else place.prefix
+        links = (Link(clients(place, most), deadline=most) for most in (deadline, max(deadline, LEISURE)))
+        return cls(*links, root=root, codec=codec)
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
         """As the protocol has it."""
         shelf = self._shelf(agent)
-        return await self._link.ask(lambda client: shelf.add(client, episode, ttl))
+        return await self._leisurely.ask(lambda client: shelf.add(client, episode, ttl))
 
     async def recent(
-        self,
-        agent: Key,
-        *,
-        since: float,
-        limit: int | None,
-        leisure: bool = False,  # noqa: ARG002 - each has a key of its own
+        self, agent: Key, *, since: float, limit: int | None, leisure: bool = False
     ) -> list[EpisodicMemory]:
         """As the protocol has it; always all."""
-        shelf = self._shelf(agent)
-        return await self._link.ask(lambda client: shelf.recent(client, since, limit))
+        shelf, link = self._shelf(agent), self._leisurely if leisure else self._link
+        return await link.ask(lambda client: shelf.recent(client, since, limit))
 
     async def aclose(self) -> None:
         """Closes its connections."""
-        await self._link.aclose()
+        await asyncio.gather(self._link.aclose(), self._leisurely.aclose())
 
     def _shelf(self, agent: Key) -> EpisodeShelf:
         return EpisodeShelf(agent, root=self._root, codec=self._codec)

@@ -108,7 +108,8 @@ class StoredEpisodes:
         lasting = max([hot.latest, *(one.expires for one in hot.kept)]) - now
         write = self._store.replace if anew else self._store.write
         packed = await asyncio.to_thread(_packed, moving) if moving else []
-        return await write(place, Put(msgspec.msgpack.encode(hot), version=version, ttl=lasting, cold=packed))
+        blob = msgspec.msgpack.encode(hot)
+        return await write(place, Put(blob, version=version, ttl=lasting, cold=packed, leisure=True))
 
     async def _hot(self, agent: Key, *, leisure: bool) -> tuple[_Hot, int]:
         held = await self._store.read(_place(agent), leisure=leisure)

@@ -16,7 +16,10 @@ _MISTAKEN: Final = re.compile("/|%(?=25|2F)")
 
 
 class Episodes(Protocol):
-    """Episodes by agent: a ``Key`` of its tenant and its id. Both methods may raise StoreError."""
+    """Episodes by agent: a ``Key`` of its tenant and its id. Both methods may raise StoreError.
+
+    No call waits for what is added.
+    """
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
         """Keeps it for ``ttl`` seconds; returned as it is kept, a little later where its time was taken."""

@@ -135,7 +135,7 @@ class Learning:
         return session.entries
 
     async def _read(self, key: Key) -> Session | None:
-        held = await self._store.read(key)
+        held = await self._store.read(key, leisure=True)
         return decode(held.blob) if held else None
 
     async def _is_gone(self, key: Key, former: Session) -> bool:
@@ -145,11 +145,12 @@ class Learning:
 
     async def _mark(self, key: Key, former: Session, reach: Reach) -> None:
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key)
+            held = await self._store.read(key, leisure=True)
             if held is None or anew(session := decode(held.blob), former) or session.learnt >= reach:
                 return
             blob = encode(msgspec.structs.replace(session, learnt=reach))
-            if await self._store.write(key, Put(blob, version=held.version, ttl=UNRENEWED)):
+            put = Put(blob, version=held.version, ttl=UNRENEWED, leisure=True)
+            if await self._store.write(key, put):
                 return
 
 

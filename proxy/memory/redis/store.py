@@ -55,7 +55,7 @@ class RedisStore:
 
         A write whose answer came too late may have been made, or be made within twelve deadlines.
         """
-        return await self._swap(self._writing, key, put, MORE)
+        return await self._swap(self._leisurely if put.leisure else self._writing, key, put, MORE)
 
     async def replace(self, key: Key, put: Put) -> bool:
         """Replaces both parts if ``put.version`` is still held; else as ``write``."""

@@ -106,7 +106,7 @@ class Summaries:
     async def clear(self, key: Key) -> None:
         """Takes the summaries away: the turns that they stood for are held ready again."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key)
+            held = await self._store.read(key, leisure=True)
             session = decode(held.blob) if held else Session()
             if held is None or not session.summaries:
                 return
@@ -135,7 +135,7 @@ class Summaries:
         return plan is not None
 
     async def _read(self, key: Key) -> Session | None:
-        held = await self._store.read(key)
+        held = await self._store.read(key, leisure=True)
         return decode(held.blob) if held else None
 
     async def _make(
@@ -180,7 +180,7 @@ class Summaries:
     async def _save(self, key: Key, plan: Plan, made: Segment, former: Session) -> bool:
         """Whether it is saved; it is not where what it stands for is no longer what it was made from."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key)
+            held = await self._store.read(key, leisure=True)
             if held is None:
                 return True
             session = decode(held.blob)
@@ -205,7 +205,7 @@ class Summaries:
             return False
         made = await self._noted(session, plan, told, fallback, by_digest=by_digest)
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key)
+            held = await self._store.read(key, leisure=True)
             found = decode(held.blob) if held else None
             if former and (found is None or anew(found, former)):
                 return False
@@ -222,7 +222,8 @@ class Summaries:
     async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
         kept, moved = settled(session, self._window.keep_messages)
         cold = [msgspec.msgpack.encode(entry) for entry in moved]
-        return await self._store.write(key, Put(encode(kept), version=version, ttl=ttl, cold=cold))
+        put = Put(encode(kept), version=version, ttl=ttl, cold=cold, leisure=True)
+        return await self._store.write(key, put)
 
 
 def _stands_in(session: Session, plan: Plan) -> bool:
