@@ -11,7 +11,7 @@ import uvicorn
 
 from proxy.app import App
 from proxy.configuration.settings import Settings
-from proxy.serving import runtime, signals
+from proxy.serving import files, runtime, signals
 from proxy.serving.protocol import Protocol
 from proxy.serving.reload import Reload
 from proxy.telemetry.log import logging_to
@@ -123,4 +123,4 @@ def serve(
     runtime.prepare()
     config = uvicorn_config(app, grace=settings.listen.grace)
     with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
-        Server(config, app, reload, beside).run(sockets)
+        Server(config, app, reload, [files.watch, *beside]).run(sockets)

@@ -12,6 +12,7 @@ import pytest
 from tests.fake_upstream import FakeUpstream, answer, completion
 from tests.proxy_server import CONFIG
 from tests.serving_process import LISTEN, ServingProcess
+from tests.waiting import until
 
 SOFT = 60
 
@@ -30,6 +31,21 @@ def test_a_server_has_as_many_connections_as_the_system_lets_it(serving: Serving
         for _ in range(SOFT):
             idle.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
         assert serving.chat().status_code == 200
+
+
+def test_the_log_says_so_before_all_files_are_open_and_once(serving: ServingProcess) -> None:
+    hard = resource.prlimit(serving.pid, resource.RLIMIT_NOFILE)[1]
+    few = serving.open_files() + 30
+    resource.prlimit(serving.pid, resource.RLIMIT_NOFILE, (few, hard))
+    assert "ulimit" not in serving.log
+    for _ in range(2):
+        with ExitStack() as idle:
+            for _ in range(40):
+                idle.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
+            assert until(lambda: f"of the {few} files" in serving.log)
+        assert until(lambda: serving.open_files() < few - 20)
+        assert serving.chat().status_code == 200
+    assert serving.log.count("ulimit -n") == 1
 
 
 def asked(serving: ServingProcess) -> tuple[int, str | None]:
