@@ -12,10 +12,11 @@ import pytest
 from bench.chain import body
 from bench.remember import works
 from filters.base import Context
+from filters.speakable import Speakable
 from proxy import assembly, chain, identity, kinds, wire
 from proxy.configuration.load import load
 
-BUDGETS = {"turn": 650, "known": 435, "after": 680}
+BUDGETS = {"turn": 650, "known": 435, "after": 680, "delta": 19}
 """A tenth more calls than when they were counted last. Whoever needs more says why.
 
 ``known`` looks for answers in pieces and for lines that were forgotten; ``after`` looks the place of each
@@ -61,3 +62,8 @@ def test_a_message_more_costs_what_the_one_before_did():
 @pytest.mark.parametrize("work", ["known", "after"])
 def test_memory_takes_few_calls(work: str, numbered: bool):
     assert calls(works(12, 12, numbered=numbered)[work]) < BUDGETS[work]
+
+
+def test_a_plain_delta_is_passed_on_with_few_calls():
+    stage, delta = Speakable().open(Context(now=0.0)), {"content": " weather"}
+    assert calls(lambda: stage.feed(delta)) < BUDGETS["delta"]
