@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import time
 from typing import Final
 
 from limits.aio.storage import Storage
@@ -9,8 +11,11 @@ from limits.aio.storage import Storage
 from proxy.admission.counts import OwnCounts
 from proxy.admission.windows import Allowance, Left, Windows
 from proxy.memory.faults import StoreError
+from proxy.memory.patience import in_time
 
 _REST: Final = 1.0
+_LONGEST_REST: Final = 60.0
+_SOON: Final = 60.0
 _log: Final = logging.getLogger("turnkeeper")
 
 
@@ -18,14 +23,24 @@ class Tally:
     """Counts in the process where ``shared`` is ``None``, and for as long as that fails.
 
     It has failed where it raises StoreError, or takes longer than ``deadline`` seconds if there is one. It
-    is then asked once a second, beside the calls, until it counts again.
+    is then asked every ``rest`` seconds, beside the calls, until it counts again; where it fails again
+    within a minute it has twice the rest, up to a minute, so that it does not come and go all the time.
     """
 
-    def __init__(self, limits: Allowance, shared: Storage | None, *, deadline: float | None = None) -> None:
+    def __init__(
+        self,
+        limits: Allowance,
+        shared: Storage | None,
+        *,
+        deadline: float | None = None,
+        rest: float = _REST,
+    ) -> None:
         self._own = Windows(limits, OwnCounts())
         self._shared = Windows(limits, shared) if shared else None
         self._deadline = deadline
         self._probe: asyncio.Task[None] | None = None
+        self._rest = self._shortest = rest
+        self._back = -math.inf
 
     @property
     def alone(self) -> bool:
@@ -36,8 +51,7 @@ class Tally:
         """What is left of each limit, once this request has been counted."""
         if self._shared and not self.alone:
             try:
-                async with asyncio.timeout(self._deadline):
-                    return await self._shared.asked(tenant)
+                return await in_time(self._shared.asked(tenant), self._deadline)
             except (StoreError, TimeoutError) as error:
                 self._fails(self._shared, tenant, error)
         return await self._own.asked(tenant)
@@ -66,20 +80,22 @@ class Tally:
             _log.warning(
                 "Limits are counted in this process alone: %s", str(error) or "nobody counts in time"
             )
+            came_and_went = time.monotonic() < self._back + _SOON
+            self._rest = min(2 * self._rest, _LONGEST_REST) if came_and_went else self._shortest
             self._probe = asyncio.create_task(self._watch(shared, tenant))
 
     async def _watch(self, shared: Windows, tenant: str) -> None:
         """Until it counts for the tenant that it failed for: of a cluster, others may be well."""
         while True:
-            await asyncio.sleep(_REST)
+            await asyncio.sleep(self._rest)
             if await self._counts(shared, tenant):
+                self._back = time.monotonic()
                 _log.warning("Limits are counted on Redis again")
                 return
 
     async def _counts(self, shared: Windows, tenant: str) -> bool:
         try:
-            async with asyncio.timeout(self._deadline):
-                await shared.spend(tenant, 0)
+            await in_time(shared.spend(tenant, 0), self._deadline)
         except (StoreError, TimeoutError):
             return False
         return True

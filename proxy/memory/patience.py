@@ -1,13 +1,28 @@
 """Waiting for somebody else's task for a while, and not for what our own loop was late with."""
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _ROUNDS: Final = 8
 
 
-async def ended(task: asyncio.Task[Any], within: float) -> bool:
-    """Whether a task has ended, after ``within`` seconds at the latest.
+async def in_time(asked: Coroutine[Any, Any, T], within: float | None) -> T:
+    """What comes of it; raises TimeoutError after ``within`` seconds. It ends with whoever waits."""
+    task = asyncio.create_task(asked)
+    task.add_done_callback(_seen)
+    try:
+        if not await ended(task, within):
+            raise TimeoutError
+    finally:
+        task.cancel()
+    return task.result()
+
+
+async def ended(task: asyncio.Task[Any], within: float | None) -> bool:
+    """Whether a task has ended, after ``within`` seconds at the latest where that is given.
 
     Where our own loop was late, the reply may have arrived and not been looked at: that takes some rounds.
     """
@@ -17,3 +32,9 @@ async def ended(task: asyncio.Task[Any], within: float) -> bool:
             break
         await asyncio.sleep(0)
     return task.done()
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Whoever waited may have left: the error is known all the same."""
+    if not task.cancelled():
+        task.exception()

@@ -10,6 +10,7 @@ from proxy.memory.archive.archive import Found, Query
 from proxy.memory.archive.finder import Finder
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
+from proxy.memory.patience import in_time
 
 _SHUT: Final = 0.5
 _SLOW: Final = 3
@@ -38,8 +39,8 @@ class Passages:
             raise StoreError("the archive did not answer in time a moment ago")
         query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone)
         try:
-            async with asyncio.timeout(self._deadline):
-                found = await self._finder.search(person, query, within=self._deadline)
+            look = self._finder.search(person, query, within=self._deadline)
+            found = await in_time(look, self._deadline)
         except TimeoutError:
             self._slow += 1
             if self._slow >= _SLOW:
