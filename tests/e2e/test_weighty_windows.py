@@ -65,3 +65,15 @@ def test_a_turn_that_never_ends_is_held_up_to_a_bound(
     assert "turnkeeper_lost_turns_total 1.0" in agora.client.get("/metrics").text
     assert asked(first, in_turn(2)) == (200, None)
     assert until(lambda: held() not in {0, before})
+
+
+def test_whatever_fails_in_telling_that_a_turn_is_too_long_the_caller_gets_an_answer(
+    agora: ProxyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(aftermath, "_MOST", 100)
+    monkeypatch.setattr("proxy.recollection.overgrows", failing)
+    got = agora.chat(WINDOW, headers={"X-Session-Id": "long"})
+    assert (got.status_code, got.headers["x-turnkeeper-degraded"]) == (200, "memory")
