@@ -13,7 +13,7 @@ from proxy.background.refusal import refuses
 from proxy.background.verdict import CutShort, Overlong
 from proxy.errors import UpstreamError
 from proxy.memory.faults import Unmade, Unnamed, Unusable, Useless
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 from proxy.memory.summaries.summaries import WrittenNotes
 
 _MOST_TOKENS: Final = 1000

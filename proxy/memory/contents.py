@@ -10,9 +10,10 @@ import msgspec
 from filters.message import Message, epoch_seconds
 from proxy.memory.reconcile.heard import entry_of
 from proxy.memory.reconcile.utterance import uttered
+from proxy.memory.session.entry import REASONING, Entry, message_of
 from proxy.memory.session.fingerprint import fingerprint
 from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import REASONING, Entry, Session, message_of
+from proxy.memory.session.session import Session
 from proxy.memory.speech.functions import modern
 from proxy.memory.speech.speech import is_speech
 

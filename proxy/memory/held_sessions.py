@@ -13,7 +13,8 @@ from proxy.memory.faults import StoreError, Unread
 from proxy.memory.owner import Owner
 from proxy.memory.replay import bygone
 from proxy.memory.session.cold import all_of
-from proxy.memory.session.session import UNREADABLE, Entry, Session, decode, encode
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import UNREADABLE, Session, decode, encode
 from proxy.memory.sql import wal
 from proxy.memory.store import UNRENEWED, Key, Put, Store
 

@@ -16,8 +16,9 @@ from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
 from proxy.memory.replay.parting import Parted, parted, without
 from proxy.memory.replay.replay import Replay, beside
+from proxy.memory.session.entry import message_of
 from proxy.memory.session.segment import START, Reach
-from proxy.memory.session.session import Session, message_of
+from proxy.memory.session.session import Session
 from proxy.memory.sight import Reading, Sight
 from proxy.memory.speech.speech import spoken
 from proxy.memory.store import Key

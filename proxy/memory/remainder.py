@@ -8,10 +8,11 @@ import msgspec
 from filters.message import Message
 from proxy.memory.contents import numbered, shown
 from proxy.memory.session.agents import Agents
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.forgotten import Forgotten
 from proxy.memory.session.newest import Newest
 from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import Entry, Session, disorder
+from proxy.memory.session.session import Session, disorder
 
 _SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
 _FIELDS: Final = tuple(name for name in Entry.__struct_fields__ if name != "role")

@@ -4,8 +4,9 @@ import itertools
 
 from filters.line import one_line
 from filters.message import Message
+from proxy.memory.session.entry import message_of
 from proxy.memory.session.guests import guests
-from proxy.memory.session.session import Session, message_of
+from proxy.memory.session.session import Session
 from proxy.memory.session.speaker import by
 
 _LONGEST = 1_000_000

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from filters.unheard import unheard
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.speech.wording import imprint
 from proxy.memory.summaries.compaction import corrected
 

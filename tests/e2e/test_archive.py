@@ -16,7 +16,8 @@ import pytest
 
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.session.session import Entry, Session, encode
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import Session, encode
 from proxy.memory.store import Key, Put
 from proxy.traces.graves import Graves
 from tests.fake_upstream import FakeUpstream

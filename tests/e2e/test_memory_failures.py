@@ -23,7 +23,7 @@ import httpx2
 import pytest
 
 from proxy.memory.faults import StoreError
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 from proxy.memory.sql import migrations
 from tests.fake_upstream import (
     DONE,

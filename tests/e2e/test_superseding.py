@@ -16,7 +16,8 @@ import pytest
 from proxy import assembly
 from proxy.configuration.load import load
 from proxy.era import Parts
-from proxy.memory.session.session import Entry, decode
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from tests.fake_upstream import (
     DONE,

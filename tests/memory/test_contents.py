@@ -12,7 +12,8 @@ from proxy.memory.contents import contents, imported
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.retold import retold
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import Session
 from proxy.memory.summaries.cap import cap
 from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
 

@@ -13,8 +13,9 @@ from proxy.memory.contents import contents, imported
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.session.agents import Agents
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import START, Reach
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.speech.functions import held as functions_held
 from proxy.wire import read_messages
 from tests.memory.call import NOW, asked, message, reconcile

@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from proxy.memory.faults import Unreadable
-from proxy.memory.session.session import UNREADABLE, Entry, Session, anew, decode
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import UNREADABLE, Session, anew, decode
 from proxy.memory.store import Key, Store
 
 _AT_ONCE: Final = 100

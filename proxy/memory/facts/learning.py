@@ -14,8 +14,9 @@ from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.faults import Unfound
 from proxy.memory.owner import Owner
 from proxy.memory.session.cold import all_of
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import Reach
-from proxy.memory.session.session import Entry, Session, anew, decode, encode
+from proxy.memory.session.session import Session, anew, decode, encode
 from proxy.memory.session.speaker import speaker
 from proxy.memory.store import UNRENEWED, Key, Put, Store
 

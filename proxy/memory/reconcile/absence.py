@@ -2,7 +2,7 @@
 
 from proxy.memory.replay.line import number_of
 from proxy.memory.replay.replay import Replay, last_user
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 from proxy.memory.speech.wording import goes_on, takes_up
 
 

@@ -9,8 +9,9 @@ import msgspec
 from proxy.memory.reconcile.heard import renewed
 from proxy.memory.reconcile.question import position_of
 from proxy.memory.replay.line import CUT, Line, kinship
+from proxy.memory.session.entry import Entry, message_of
 from proxy.memory.session.newest import AskedTurn, Newest
-from proxy.memory.session.session import Entry, Session, message_of
+from proxy.memory.session.session import Session
 from proxy.memory.session.unheard import remembering
 from proxy.memory.speech.wording import goes_on
 

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from filters.letters import bare
 from filters.message import LARGEST, Message
 from proxy.memory.replay.line import number_of
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 from proxy.memory.speech.media import light
 from proxy.memory.speech.wording import cut, ends_as, goes_on, jumbled, same
 

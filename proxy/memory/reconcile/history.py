@@ -10,7 +10,8 @@ from filters.message import Message
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay.line import CUT, Line, kinship, number_of
 from proxy.memory.replay.replay import Replay, beside
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import Speech, spoken
 
 

@@ -13,8 +13,9 @@ from filters.message import LARGEST, Message
 from proxy.memory.reconcile.history import retold
 from proxy.memory.reconcile.utterance import plausible, uttered
 from proxy.memory.session.agents import Agents
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.prompts import unprompted
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.speech.functions import modern
 from proxy.memory.speech.speech import is_speech
 

@@ -6,8 +6,9 @@ from filters.message import Message
 from proxy.memory.reconcile.heard import entry_of, renewed
 from proxy.memory.replay.line import NEW
 from proxy.memory.replay.replay import Replay
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.newest import Newest
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.speech.wording import goes_on
 from proxy.memory.store import APART
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import islice
 
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.newest import AskedTurn
-from proxy.memory.session.session import Entry
 
 
 def position_of(entries: Sequence[Entry], turn: AskedTurn) -> int | None:

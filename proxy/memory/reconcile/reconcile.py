@@ -15,10 +15,11 @@ from proxy.memory.reconcile.weaving import woven
 from proxy.memory.replay import lone
 from proxy.memory.replay.bygone import closed
 from proxy.memory.replay.replay import Replay, beside, last_user
+from proxy.memory.session.entry import Entry, message_of
 from proxy.memory.session.newest import AskedTurn, Newest, seal
 from proxy.memory.session.retry import UNTOLD, Asking, Attempt
 from proxy.memory.session.segment import START, Reach
-from proxy.memory.session.session import Entry, Session, message_of
+from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import Speech
 
 

@@ -5,7 +5,8 @@ from functools import cached_property
 
 from proxy.memory.reconcile.absence import gone
 from proxy.memory.replay.replay import Replay
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import Session
 
 
 class Unsaid:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from filters.message import Message, epoch_seconds
-from proxy.memory.session.session import COMMAND
+from proxy.memory.session.entry import COMMAND
 
 _SPOKEN = "speech_start_ms"
 _PUT_IN = "[think API injected]"

@@ -11,8 +11,9 @@ from proxy.memory.reconcile.heard import entry_of, renewed
 from proxy.memory.reconcile.question import question_before, turn_of, unasked
 from proxy.memory.replay.line import CUT, NEW, Line, kinship
 from proxy.memory.replay.replay import Replay
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.newest import AskedTurn, Newest
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.session.unheard import remembering
 from proxy.memory.speech.wording import takes_up
 

@@ -11,8 +11,9 @@ import msgspec
 from filters.message import Message
 from filters.text.personal import Kind
 from filters.text.sensitive import Sensitive
+from proxy.memory.session.entry import REASONING, Entry
 from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import REASONING, Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.speech.media import light
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.replay.line import Line, kinship
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.forgotten import Forgotten, Mark
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 
 FORGOTTEN: Final = -3
 """The place of a line that was forgotten."""

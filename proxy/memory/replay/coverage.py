@@ -10,7 +10,8 @@ from proxy.memory.replay.alignment import AGAIN
 from proxy.memory.replay.bygone import FORGOTTEN
 from proxy.memory.replay.line import number_of
 from proxy.memory.replay.replay import Replay
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import is_speech
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from filters.message import Message
 from filters.role import newest_user
 from proxy.memory.replay.line import CUT, NEW, WORDS, Line, kinship, number_of
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 from proxy.memory.speech.wording import goes_on, same
 
 

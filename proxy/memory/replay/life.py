@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from filters.message import Message, epoch_seconds
 from proxy.memory.replay.line import Line, is_replaced
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.newest import Newest
-from proxy.memory.session.session import Entry
 from proxy.memory.speech.wording import goes_on, same
 
 Judge = Callable[[Sequence[Line], Sequence[Line]], bool]

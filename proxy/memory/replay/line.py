@@ -7,7 +7,7 @@ import msgspec
 from filters.group import call_id
 from filters.letters import bare
 from filters.message import Message
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 from proxy.memory.speech.wording import alike, goes_on, imprint, jumbled, same
 
 NEW: Final = -1

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from filters.message import Message
 from filters.role import newest_user
 from proxy.memory.replay.line import NEW, Line, number_of
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.newest import Newest, seals
 from proxy.memory.session.retry import Asking
-from proxy.memory.session.session import Entry
 from proxy.memory.speech.speech import Speech
 
 # Whoever takes a request back for another sends that within less than this; a caller who interrupts an

@@ -8,7 +8,7 @@ from filters.group import call_id, call_ids
 from filters.message import Message
 from proxy.memory.replay.line import NEW
 from proxy.memory.replay.replay import Replay
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 from proxy.memory.speech.functions import former
 
 

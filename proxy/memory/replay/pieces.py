@@ -11,7 +11,7 @@ from filters.letters import bare
 from filters.message import Message
 from proxy.memory.replay.alignment import AGAIN
 from proxy.memory.replay.line import number_of
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 from proxy.memory.speech.wording import cut
 
 _BETWEEN: Final = " \n\t.,;:!?"

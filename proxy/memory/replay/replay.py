@@ -14,9 +14,10 @@ from proxy.memory.replay.glance import shows_again, straight
 from proxy.memory.replay.line import NEW, Line, number_of
 from proxy.memory.replay.pieces import Whole, in_pieces, joined, spread, wholes
 from proxy.memory.replay.sliding import likelier, slid
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.newest import Newest
 from proxy.memory.session.retry import NOW, Asking
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import Speech
 from proxy.memory.speech.wording import goes_on, same
 

@@ -4,7 +4,8 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import Session
 from proxy.memory.store import Key, Store
 
 _AT_ONCE: Final = 1000

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 
 
 def fingerprint(entries: Sequence[Entry]) -> str:

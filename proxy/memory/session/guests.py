@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.forgotten import Forgotten
 from proxy.memory.session.segment import Reach
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 
 NOBODY: Final = ""
 """Whose it is what was answered to words that are forgotten."""

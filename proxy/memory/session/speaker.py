@@ -7,8 +7,9 @@ import msgspec
 
 from filters.line import one_line
 from filters.message import Message
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.prompts import prompted
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.session.told import Told
 
 _LONGEST_NAME: Final = 64

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import Session
 
 _ASIDE = 4
 

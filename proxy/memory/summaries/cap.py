@@ -3,7 +3,8 @@
 import msgspec
 
 from filters.group import Group, groups
-from proxy.memory.session.session import Entry, Session, message_of
+from proxy.memory.session.entry import Entry, message_of
+from proxy.memory.session.session import Session
 
 
 def cap(held: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, ...]]:

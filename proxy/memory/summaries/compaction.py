@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.fingerprint import essence, fingerprint
 from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.session.speaker import by, voices
 from proxy.memory.summaries.cap import begins, cap, moved_out
 from proxy.memory.summaries.digest import digest, noted, shortened

@@ -8,8 +8,9 @@ from typing import Final
 import msgspec
 
 from filters.tokens import in_message
+from proxy.memory.session.entry import Entry, message_of
 from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import Entry, Session, message_of
+from proxy.memory.session.session import Session
 from proxy.memory.summaries.cap import cut_of
 
 _STEP: Final = 8

@@ -11,9 +11,10 @@ from proxy.memory.contents import imported
 from proxy.memory.faults import Contended, Unnamed
 from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.session.cold import all_of
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.fingerprint import fingerprint
 from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Entry, Session, anew, decode, encode
+from proxy.memory.session.session import Session, anew, decode, encode
 from proxy.memory.session.speaker import named
 from proxy.memory.store import UNRENEWED, Key, Put, Store
 from proxy.memory.summaries.compaction import digested, put, segment, settled

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.reconcile.lives import Agent, messages, told
 from proxy.memory.session.agents import Agents
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.entry import Entry
+from proxy.memory.session.session import Session
 from tests.memory.call import missing, reconcile
 
 T = 1_790_000_000.0

@@ -5,8 +5,9 @@ import pytest
 
 from filters.message import Message
 from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.session.entry import message_of
 from proxy.memory.session.newest import AskedTurn
-from proxy.memory.session.session import Session, decode, encode, message_of
+from proxy.memory.session.session import Session, decode, encode
 from tests.memory.call import NOW, Call, asked, calling, marked, message, messages, missing, reconcile, result
 
 JOKE = "Why did the scarecrow win an award? He was outstanding in his field."

@@ -10,7 +10,7 @@ from filters.message import Message
 from proxy.memory.replay import alignment
 from proxy.memory.replay.alignment import align
 from proxy.memory.replay.line import Line, kinship
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 
 WORDS = ("Yes", "yes.", "Hi", "Hi there", "there Hi", "a b", "a b c d", "d c b a", "a b x d", "", "…")
 CALL = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]

@@ -10,8 +10,9 @@ from proxy.memory.known import known
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay import fixed, numbering
 from proxy.memory.replay.replay import beside
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Entry, Session
+from proxy.memory.session.session import Session
 from proxy.memory.sight import Sight
 from proxy.memory.speech.speech import spoken
 from proxy.memory.summaries.compaction import fitted

@@ -4,8 +4,9 @@ from filters.message import Message
 from proxy.memory.contents import shown
 from proxy.memory.reconcile.lives import Agent, told
 from proxy.memory.remainder import remainder, restored
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.prompts import prompted
-from proxy.memory.session.session import Entry, Session, decode, encode
+from proxy.memory.session.session import Session, decode, encode
 
 T = 1_790_000_000.0
 AGENT = Agent(id="a", start=T, stop=T + 100)

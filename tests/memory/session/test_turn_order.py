@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.remainder import Remainder, restored
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import Entry, Session, decode, encode
+from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.summaries.compaction import digested, fitted, put
 from proxy.memory.summaries.plan import Window, beyond, due, forced
 from tests.memory.call import NOW, message, reconcile

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import Reach
-from proxy.memory.session.session import Entry, Session, decode, encode
+from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.summaries.compaction import corrected, digested, fitted, put, segment, settled
 from proxy.memory.summaries.plan import Plan, Window, due, forced, uncovered
 

@@ -13,8 +13,9 @@ from proxy.memory import codec
 from proxy.memory.faults import Unmade, Unnamed
 from proxy.memory.known import Wanted, known
 from proxy.memory.open import open_store
+from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Entry, Session, decode, encode
+from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.sight import Sight
 from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.plan import Window

@@ -13,7 +13,7 @@ from proxy.background.summariser import Summariser
 from proxy.background.verdict import Declined, SaidNothing
 from proxy.errors import UpstreamBroken
 from proxy.memory.faults import Unmade, Useless
-from proxy.memory.session.session import Entry
+from proxy.memory.session.entry import Entry
 
 
 class Model:
