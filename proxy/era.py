@@ -122,7 +122,7 @@ class Era:
             loading.append(self.parts.exact.ready())
         if self.parts.graves:
             loading.append(self.parts.graves.look())
-        if self.parts.memory and self.parts.memory.pulse:
+        if self.parts.memory:
             loading.append(self.parts.memory.pulse.run())
         self._loading = [asyncio.get_running_loop().create_task(each) for each in loading]
 

@@ -153,7 +153,7 @@ async def _of_session(
 
 async def _overgrows(read: Reading, memory: Memory, call: Call) -> bool:
     """Whether memory will not take this turn: it is too long."""
-    work = partial(overgrows, read, memory.recorder.window, retries.of(call), now=time.time())
+    work = partial(overgrows, read, memory.writer.window, retries.of(call), now=time.time())
     return await apart(work, len(read.session.entries) + len(read.said.lines))
 
 

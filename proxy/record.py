@@ -4,30 +4,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import msgspec
-
-from proxy.aftermath import Kept, after, kept
-from proxy.answer.transcript import read_back
-from proxy.memory.apart import apart
 from proxy.memory.arrears import Arrears
 from proxy.memory.faults import Deleted, Overgrown, StoreError
-from proxy.memory.pulse import Pulse
-from proxy.memory.recent import Recent
-from proxy.memory.reconcile.overtaken import settled
-from proxy.memory.redaction.veil import BARE, Veil
-from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Session
-from proxy.memory.sight import Reading
-from proxy.memory.store import Key, Put
-from proxy.memory.summaries.plan import Window
-from proxy.memory.summaries.scale import Scales, estimated, scaled
+from proxy.memory.store import Key
 from proxy.said import Said, alone
-from proxy.telemetry.usage import usage_of
-
-Listener = Callable[[Key, Session], None]
-"""Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
+from proxy.writer import Writer
 
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
@@ -35,31 +19,14 @@ _ATTEMPTS, _MOST_WAITING, _DRAINED_WITHIN = 20, 10_000, 3.0
 
 
 class Recorder:
-    """Writes turns down in the background, those of one session one after the other.
+    """Has turns written in the background, those of one session one after the other."""
 
-    ``pulse`` tells how the store fares, and is told of what it takes and refuses.
-    """
-
-    def __init__(  # noqa: PLR0913 - where it writes, and what it minds
-        self,
-        store: Recent,
-        window: Window,
-        listeners: Sequence[Listener] = (),
-        *,
-        reasoning: bool = False,
-        pulse: Pulse | None = None,
-        veil: Veil = BARE,
-    ) -> None:
+    def __init__(self, writer: Writer) -> None:
         self.lost_turns = 0
-        self.window = window
-        self._store = store
-        self._listeners = listeners
-        self._reasoning = reasoning
-        self._pulse = pulse or Pulse(store)
-        self._veil = veil
-        self._waiting: dict[Key, deque[Said]] = {}
         self.arrears = Arrears()
-        self._scales = Scales()
+        self._writer = writer
+        self._pulse = writer.pulse
+        self._waiting: dict[Key, deque[Said]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._heir: Recorder | None = None
@@ -118,6 +85,24 @@ class Recorder:
         if self.lost_turns:
             _log.error("%d turns could not be written to memory", self.lost_turns)
 
+    async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
+        """Changes a session behind the turns that wait to be written, and tells of it; tries for two seconds.
+
+        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
+        """
+        fault = StoreError("others are writing this session")
+        due = time.monotonic() + _ATTEMPTS * _SHORTEST
+        while time.monotonic() < due:
+            try:
+                if key not in self._waiting and await self._writer.write(key, change, at=at):
+                    return
+            except Deleted:
+                raise
+            except StoreError as error:
+                fault = error
+            await asyncio.sleep(_SHORTEST)
+        raise fault
+
     async def _write(self, key: Key) -> None:
         turns = self._waiting[key]
         while turns:
@@ -128,109 +113,31 @@ class Recorder:
         del self._waiting[key]
 
     async def _first_written(self, turns: deque[Said]) -> None:
-        said = turns[0]
-        pause, read = _SHORTEST, said.read
+        read, pause = turns[0].read, _SHORTEST
         while True:
             try:
-                if await self._attempt(said, read):
+                if await self._writer.add(turns[0], read):
                     return
-                read = None
             except Deleted:
                 return
             except Overgrown as error:
-                _log.error("A turn is not remembered: %s", error)
-                self.lost_turns += 1
+                self._lost("is not remembered", error)
                 return
             except StoreError as error:
-                self.arrears.refused(said.key, error, len(turns))
-                self._pulse.refused(error)
-                turns[0] = said = alone(said)
-                read = None
+                self._refused(turns, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST)
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
-                _log.error("A turn cannot be written: %s", type(error).__name__)
-                self.lost_turns += 1
+                self._lost("cannot be written", type(error).__name__)
                 return
+            read = None
 
-    async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
-        """Changes a session behind the turns that wait to be written, and tells of it; tries for two seconds.
+    def _lost(self, how: str, why: object) -> None:
+        _log.error("A turn %s: %s", how, why)
+        self.lost_turns += 1
 
-        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
-        """
-        fault = StoreError("others are writing this session")
-        due = time.monotonic() + _ATTEMPTS * _SHORTEST
-        while time.monotonic() < due:
-            try:
-                if key not in self._waiting and await self._changed(key, change, at=at):
-                    return
-            except Deleted:
-                raise
-            except StoreError as error:
-                fault = error
-            await asyncio.sleep(_SHORTEST)
-        raise fault
-
-    async def _attempt(self, said: Said, read: Reading | None) -> bool:
-        told = await read_back(said.answer)
-        if not told.reached:
-            return True  # a failed turn leaves memory as it was, be it without this session
-
-        def change(held: Session) -> Session:
-            held = settled(held, time.time())
-            known = after(held, said, told, reasoning=self._reasoning, veil=self._veil)
-            return self._asking(known, said)
-
-        return await self._changed(said.key, change, at=said.at, read=read, lines=len(said.window))
-
-    def _asking(self, session: Session, said: Said) -> Session:
-        """The session with what is known of how it is asked."""
-        model, room = said.model or session.model, 0 if said.room is None else max(said.room, 1)
-        trimmed = room > 0 and (session.trimmed or not session.room)
-        if (model, trimmed, room) != (session.model, session.trimmed, session.room):
-            session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
-        return session if model is None else scaled(session, self._scale(model, said))
-
-    def _scale(self, model: str, said: Said) -> float | None:
-        if said.again or not self._scales.wants(model):
-            return self._scales.passed_over(model)
-        counted = usage_of([said.answer]).input
-        return self._scales.learned(model, estimated(said.shown, said.tools), counted) if counted else None
-
-    async def _changed(
-        self,
-        key: Key,
-        change: Callable[[Session], Session],
-        *,
-        at: float,
-        read: Reading | None = None,
-        lines: int = 0,
-    ) -> bool:
-        """Whether a session is held as it was changed, by a window of so many ``lines``."""
-        if read is None:
-            session, version = self._store.opened(key, await self._store.read(key, leisure=True))
-        else:
-            session, version = read.session, read.version
-        if not version and (forgotten := await self._store.deleted(key)):
-            session = deleted(forgotten)
-
-        def work() -> Kept:
-            return kept(session, change(session), self.window, now=at)
-
-        made = await apart(work, lines + len(session.entries))
-        if written := await self._written(key, made, version=version, at=at):
-            self.tell(key, made.session)
-        return written
-
-    async def _written(self, key: Key, made: Kept, *, version: int, at: float) -> bool:
-        with self._pulse.writing(key):
-            put = Put(made.blob, version, self.window.ttl, made.cold, at)
-            written = await self._store.write(key, put)
-        if written:
-            self._store.keep(key, made.blob, made.session)
-        return written
-
-    def tell(self, key: Key, session: Session) -> None:
-        """Tells the listeners of a session that was written."""
-        for told in self._listeners:
-            told(key, session)
+    def _refused(self, turns: deque[Said], error: StoreError) -> None:
+        """The first of a session's turns has to wait for the store, and the others with it."""
+        self.arrears.refused(turns[0].key, error, len(turns))
+        self._pulse.refused(error)
+        turns[0] = alone(turns[0])

@@ -20,9 +20,10 @@ from proxy.memory.guard import Guard
 from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
 from proxy.memory.recent import Recent
-from proxy.memory.redaction.veil import BARE, Veil
+from proxy.memory.redaction.veil import Veil
 from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
+from proxy.writer import Writer
 
 # A store's own patience ends a moment before, so that it is known to be away.
 _OPENING: Final = 1.1
@@ -44,36 +45,35 @@ class Archiving(msgspec.Struct, frozen=True):
     promises: Promises = msgspec.field(default_factory=Promises)
 
 
-class Memory(msgspec.Struct, frozen=True):
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises.
 
+    ``recorder`` has the ``writer`` write turns, in their order.
     ``people`` knows every place that holds a person's words.
     ``pulse`` is how the store fares while nobody calls, and ``guard`` whether calls ask it.
     ``veil`` is what is kept from all of these.
     """
 
     store: Recent
+    writer: Writer
     recorder: Recorder
     episodes: Episodes
     summaries: Summaries
     people: People
-    archiving: Archiving | None = None
-    pulse: Pulse | None = None
-    guard: Guard | None = None
-    veil: Veil = BARE
+    archiving: Archiving | None
+    pulse: Pulse
+    guard: Guard
+    veil: Veil
 
     @property
     def degraded(self) -> bool:
         """Whether turns wait for a store that does not take them, or it does not answer calls, or nobody."""
-        silent = self.pulse is not None and self.pulse.silent
-        return self.recorder.failing or silent or (self.guard is not None and self.guard.shut)
+        return self.recorder.failing or self.pulse.silent or self.guard.shut
 
     async def open(self) -> None:
         """The stores are open, so that no call waits for that; they are away where that takes a second."""
         until = asyncio.get_running_loop().time() + _OPENING
-        answers = await _answers(self.store.ping, until)
-        if self.pulse:
-            self.pulse.silent = not answers
+        self.pulse.silent = not await _answers(self.store.ping, until)
         if self.archiving:
             await _answers(self.archiving.archive.ping, until)
 

@@ -1,14 +1,45 @@
 """Where sessions are kept, as an address says, and what they pass on their way there."""
 
 from pathlib import Path
+from typing import NamedTuple
 
+from proxy.configuration.settings import Memory as MemorySettings
 from proxy.memory.codec import Codec
 from proxy.memory.guard import Guard
+from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_store
+from proxy.memory.recent import Recent
 from proxy.memory.redaction.redacting import Redacting
-from proxy.memory.redaction.redaction import Redaction
+from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.sealing import codec_of
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.store import LEISURE, Store
+
+
+class Stores(NamedTuple):
+    """Where sessions are kept: for calls, behind their guard, and for work in the background.
+
+    ``codec`` and ``redaction`` are what anything passes on its way to where it is kept, and ``elsewhere`` is
+    who else writes to the sessions' file.
+    """
+
+    calls: Recent
+    guard: Guard
+    background: Store
+    codec: Codec
+    redaction: Redaction
+    elsewhere: Elsewhere | None
+
+
+def stores_of(settings: MemorySettings, meter: Meter) -> Stores:
+    """The stores; nothing is connected. ``meter`` is told of what calls ask of them."""
+    url, path = settings.sessions.get_secret_value(), file_of(settings.sessions.get_secret_value())
+    codec = codec_of([key.get_secret_value() for key in settings.encryption])
+    redaction = Redaction(settings.redact.marking) if settings.redact else NOTHING
+    edge, elsewhere = Redacting(codec, redaction) if redaction else codec, Elsewhere(path) if path else None
+    guard, background = guarded(url, settings.deadline, edge, elsewhere)
+    calls = Recent(Metered(guard, meter), rounds=_rounds(url))
+    return Stores(calls, guard, background, codec, redaction, elsewhere)
 
 
 def guarded(url: str, deadline: float, codec: Codec, elsewhere: Elsewhere | None) -> tuple[Guard, Store]:
@@ -22,17 +53,12 @@ def guarded(url: str, deadline: float, codec: Codec, elsewhere: Elsewhere | None
     return Guard(opened, deadline=deadline, leisurely=leisurely), leisurely or opened
 
 
-def edge(codec: Codec, redaction: Redaction) -> Codec:
-    """What all of a session passes on its way into its store."""
-    return Redacting(codec, redaction) if redaction else codec
-
-
 def file_of(url: str) -> Path | None:
     """Where sessions are, if they are in a file."""
     return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
 
 
-def rounds(url: str) -> int:
+def _rounds(url: str) -> int:
     """After how many rounds of the loop a question to the store is on its way."""
     scheme = url.partition(":")[0]
     if scheme in {"sqlite", "memory"}:
@@ -44,9 +70,3 @@ def rounds(url: str) -> int:
 def _is_server(url: str) -> bool:
     scheme, _, _ = url.partition(":")
     return scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
-
-
-def elsewhere_of(url: str) -> Elsewhere | None:
-    """Who else writes to the sessions' file, if they are in one."""
-    path = file_of(url)
-    return Elsewhere(path) if path else None

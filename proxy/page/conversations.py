@@ -120,7 +120,7 @@ async def _edited(room: Room) -> Response:
     put = Put(encode(changed), version=version, ttl=UNRENEWED, leisure=True)
     if not await room.memory.store.write(key, put):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
-    room.memory.recorder.tell(key, changed)
+    room.memory.writer.tell(key, changed)
     room.server.traces.forget(key.tenant, session=key.session)
     return redirect(_HERE, key.session)
 

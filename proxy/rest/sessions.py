@@ -117,29 +117,29 @@ async def delete(memory: Memory | None, traces: Traces, key: Key) -> bool:
 async def _add(memory: Memory, key: Key, session: Session) -> bool:
     """Whether the session is held now; not where there is one already."""
     kept, cold = await _fitted(memory, session)
-    ttl = memory.recorder.window.ttl
+    ttl = memory.writer.window.ttl
     put = Put(encode(kept), version=0, ttl=ttl, cold=cold, leisure=True)
     if not await memory.store.write(key, put):
         return False
-    memory.recorder.tell(key, kept)
+    memory.writer.tell(key, kept)
     return True
 
 
 async def _replace(memory: Memory, key: Key, session: Session) -> None:
     kept, cold = await _fitted(memory, session)
-    blob, ttl = encode(kept), memory.recorder.window.ttl
+    blob, ttl = encode(kept), memory.writer.window.ttl
     for _ in range(_ATTEMPTS):
         held = await memory.store.read(key, leisure=True)
         version = held.version if held else 0
         if await memory.store.replace(key, Put(blob, version=version, ttl=ttl, cold=cold)):
-            memory.recorder.tell(key, kept)
+            memory.writer.tell(key, kept)
             return
     raise Conflict("Others are writing this session; try again.")
 
 
 async def _fitted(memory: Memory, session: Session) -> tuple[Session, list[bytes]]:
     """The session as it is held, and its cold part."""
-    window = memory.recorder.window
+    window = memory.writer.window
     kept, moved = await asyncio.to_thread(fitted, session, session, window, now=time.time())
     return kept, [msgspec.msgpack.encode(entry) for entry in moved]
 

@@ -42,7 +42,7 @@ async def _listed(request: Request) -> Response:
 async def _made(request: Request) -> Response:
     """Summarises what can be summarised, and waits for it; messages that are given need no session."""
     memory, key = rest.memory_of(request), rest.key_of(request)
-    if not memory.recorder.window.summaries:
+    if not memory.writer.window.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
     asked = rest.checked(SummaryAsked, await rest.content(request) or b"{}")
     messages = None

@@ -14,7 +14,7 @@ from tests.waiting import until
 WINDOW = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i in range(601)]
 
 
-@pytest.mark.parametrize("step", ["proxy.memory.known.known", "proxy.chain.run", "proxy.record.after"])
+@pytest.mark.parametrize("step", ["proxy.memory.known.known", "proxy.chain.run", "proxy.writer.after"])
 def test_a_long_window_holds_up_nobody_elses_call(
     agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

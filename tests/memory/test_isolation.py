@@ -13,6 +13,7 @@ from proxy.memory.store import Key, Store
 from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said
+from proxy.writer import Writer
 from tests.fake_upstream import stream_of
 from tests.memory.contract_store import IDS
 
@@ -39,7 +40,7 @@ async def test_tenants_and_users_with_the_same_ids_never_meet(
         for tenant in tenants
         for session, user in zip(sessions, users, strict=True)
     }
-    recorder = Recorder(Recent(store), FEW)
+    recorder = Recorder(Writer(Recent(store), FEW))
     for number in range(4):
         for key, user in keys.items():
             recorder.put(turn(key, user, number))

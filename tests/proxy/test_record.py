@@ -19,6 +19,7 @@ from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said
+from proxy.writer import Writer
 from tests.fake_upstream import stream_of
 
 KEY = Key("default", "s1")
@@ -60,7 +61,7 @@ def memory() -> Store:
 def test_turns_are_written_in_their_order() -> None:
     async def run() -> list[Any]:
         store = memory()
-        recorder = Recorder(Recent(store), Window())
+        recorder = Recorder(Writer(Recent(store), Window()))
         for number in range(3):
             recorder.put(said(number))
         await recorder.drain()
@@ -73,7 +74,7 @@ def test_turns_are_written_in_their_order() -> None:
 def test_what_was_not_written_is_written_when_the_store_is_back() -> None:
     async def run() -> tuple[list[Any], bool, bool]:
         store = Sick(memory(), failures=2)
-        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         failing = recorder.failing
@@ -107,7 +108,7 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
     async def run() -> list[tuple[bool, bool, bool]]:
         store = Slow(memory())
         pulse = Pulse(store, patience=0.05)  # type: ignore[arg-type]
-        recorder = Recorder(Recent(store), Window(), pulse=pulse)  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(store), Window(), pulse=pulse))  # type: ignore[arg-type]
         states = []
 
         def note() -> None:
@@ -130,7 +131,7 @@ def test_a_store_that_takes_nothing_is_a_failure_for_all_who_call_now() -> None:
     other = Key("default", "s2")
 
     async def run() -> tuple[bool, bool]:
-        recorder = Recorder(Recent(Sick(memory(), failures=2)), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(Sick(memory(), failures=2)), Window()))  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         lagging = recorder.lags(other)
@@ -150,7 +151,7 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
             return await super().read(key, leisure=leisure)
 
     async def run() -> tuple[bool, bool]:
-        recorder = Recorder(Recent(Sealed(memory())), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(Sealed(memory())), Window()))  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         return recorder.lags(KEY), recorder.lags(other)
@@ -162,7 +163,7 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
     async def run() -> tuple[list[Any], int]:
         store = memory()
         await store.write(KEY, Put(b"no session", version=0, ttl=60))
-        recorder = Recorder(Recent(store), Window())
+        recorder = Recorder(Writer(Recent(store), Window()))
         other = Key("default", "s2")
         for key in (KEY, other):
             recorder.put(said(0, key))
@@ -174,7 +175,7 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
 
 def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
     async def run() -> int:
-        recorder = Recorder(Recent(Sick(memory(), failures=10**6)), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(Sick(memory(), failures=10**6)), Window()))  # type: ignore[arg-type]
         for number in range(10_003):
             recorder.put(said(number, answer=b""))
         return recorder.lost_turns
@@ -185,7 +186,7 @@ def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
 def test_a_long_session_moves_its_oldest_turns_out() -> None:
     async def run() -> tuple[int, int]:
         store = memory()
-        recorder = Recorder(Recent(store), Window(max_messages=10, keep_messages=4))
+        recorder = Recorder(Writer(Recent(store), Window(max_messages=10, keep_messages=4)))
         for number in range(8):
             recorder.put(said(number))
         await recorder.drain()
@@ -199,7 +200,7 @@ def test_a_long_session_moves_its_oldest_turns_out() -> None:
 def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
     async def run() -> tuple[list[Any], int]:
         store = Sick(memory(), failures=2)
-        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         await store.store.delete(KEY)
@@ -212,7 +213,7 @@ def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
 def test_a_turn_of_after_the_deletion_is_written() -> None:
     async def run() -> list[Any]:
         store = memory()
-        recorder = Recorder(Recent(store), Window())
+        recorder = Recorder(Writer(Recent(store), Window()))
         await store.delete(KEY)
         recorder.put(msgspec.structs.replace(said(1), at=time.time() + 1))
         await recorder.drain()
@@ -224,7 +225,7 @@ def test_a_turn_of_after_the_deletion_is_written() -> None:
 def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
     async def run() -> tuple[list[Any], list[Any]]:
         store = memory()
-        recorder = Recorder(Recent(Sick(store, 2)), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(Sick(store, 2)), Window()))  # type: ignore[arg-type]
         for number in range(3):
             recorder.put(
                 msgspec.structs.replace(said(number), read=Sight(said(number).window).beside(Session()))
@@ -273,7 +274,7 @@ def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
 
     async def run() -> None:
         store = Away(memory())
-        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
         await refused(recorder, said(0), said(1))
         await refused(recorder, said(2), said(3), said(4))
         store.failures = 0
@@ -287,7 +288,7 @@ def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
 def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = Away(memory())
-        recorder, heir = (Recorder(Recent(store), Window()) for _ in range(2))  # type: ignore[arg-type]
+        recorder, heir = (Recorder(Writer(Recent(store), Window())) for _ in range(2))  # type: ignore[arg-type]
         await refused(recorder, said(0), said(1))
         recorder.hand_over(heir)
         assert heir.lags(KEY), "its turns wait on"
@@ -304,7 +305,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
 
     async def run() -> None:
         store = Away(memory(), sealed=(own, other))
-        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
         await refused(recorder, said(0, own), said(0, other), said(0))
         store.failures = 0
         await asyncio.sleep(0.3)
@@ -323,7 +324,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
 def test_a_session_that_turns_out_unreadable_ends_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = Away(memory())
-        recorder = Recorder(Recent(store), Window())  # type: ignore[arg-type]
+        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
         await refused(recorder, said(0))
         store.sealed = (KEY,)
         await asyncio.sleep(0.3)

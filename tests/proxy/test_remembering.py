@@ -21,7 +21,7 @@ async def ended():
     place, promises = Place(), Promises()
     others = {name: place for name in Archiving.__struct_fields__ if name not in {"promises", "mem0"}}
     archiving = Archiving(**others, promises=promises)
-    memory = Memory(place, place, place, place, place, archiving)
+    memory = Memory(**dict.fromkeys(Memory.__struct_fields__, place) | {"archiving": archiving})
     promises.make([asyncio.Event().wait])
     before = asyncio.get_running_loop().time()
     await memory.aclose()
