@@ -479,7 +479,7 @@ def test_another_upstream_answers_for_one_whose_answer_is_none(
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_storm_is_weathered(serve: Serve, upstream: FakeUpstream, tried: Tried, status: int) -> None:
     proxy = serve(CONFIG % (PATIENT, 1))
-    with harmless(proxy, upstream, idle=16):
+    with harmless(proxy, upstream, idle=16 + 1):
         upstream.requests.clear()
         upstream.says(*answer({"error": {"message": "Busy."}}, status))
         call = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
