@@ -27,6 +27,8 @@ from proxy.writer import Writer
 
 # A store's own patience ends a moment before, so that it is known to be away.
 _OPENING: Final = 1.1
+_AT_ONCE: Final = 0.03
+_PAUSE: Final = 0.02
 
 
 class Archiving(msgspec.Struct, frozen=True):
@@ -96,10 +98,17 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _answers(ping: Callable[[], Awaitable[None]], until: float) -> bool:
-    """Whether a store takes something by then, in the loop's time."""
-    try:
-        async with asyncio.timeout_at(until):
-            await ping()
-    except (StoreError, TimeoutError):
-        return False
-    return True
+    """Whether a store takes something by then, in the loop's time; who refuses at once is not asked again."""
+    now = asyncio.get_running_loop().time
+    refused_by = now() + _AT_ONCE
+    while now() < until:
+        try:
+            async with asyncio.timeout_at(until):
+                await ping()
+        except (StoreError, TimeoutError):
+            if now() < refused_by:
+                return False
+        else:
+            return True
+        await asyncio.sleep(_PAUSE)
+    return False

@@ -1,5 +1,6 @@
 """Whoever calls first after a start has memory, as all others do; a memory that is away holds up no start."""
 
+import asyncio
 import socket
 import sqlite3
 import threading
@@ -15,7 +16,9 @@ from tests.conftest import AGORA
 from tests.e2e.conftest import Address
 from tests.fake_upstream import FakeUpstream
 from tests.memory.redis_server import LOOPBACK, free_port
+from tests.postgres_server import PostgresServer
 from tests.proxy_server import ProxyServer, Serve
+from tests.relay import Relay
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import until
 
@@ -64,10 +67,25 @@ def test_the_first_call_finds_the_stores_open(serve: Serve, tmp_path: Path, conf
 def test_so_it_does_wherever_memory_is(
     serve: Serve, address: Address, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.remembering._OPENING", 10.0)  # a busy machine takes its time
+    for patience in ("proxy.remembering._OPENING", "proxy.memory.sql.postgres.TIMEOUT"):
+        monkeypatch.setattr(patience, 10.0)  # a busy machine takes its time
     proxy = serve(SHIPPED, MEMORY_URL=address(kind))
     assert proxy.client.get("/readyz").json() == {"status": "ready", "degraded": []}
     assert said(proxy, "Hello?").headers.get("x-turnkeeper-degraded") is None
+
+
+def test_a_database_at_some_distance_is_open_before_the_first_call(
+    serve: Serve, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.remembering._OPENING", 10.0)
+    schema = asyncio.run(postgres.new_schema())
+    with Relay(postgres.socket) as relay:
+        url = f"postgresql://postgres@{LOOPBACK}:{relay.port}/postgres?search_path={schema}"
+        serve(SHIPPED, MEMORY_URL=url)  # whose tables are made
+        relay.delay = 0.02
+        proxy = serve(SHIPPED, MEMORY_URL=url)
+        assert proxy.client.get("/readyz").json() == {"status": "ready", "degraded": []}
+        assert said(proxy, "Hello?").headers.get("x-turnkeeper-degraded") is None
 
 
 def test_the_first_call_after_a_restart_has_what_was_said_before(
