@@ -1,15 +1,18 @@
 """The archive on a PostgreSQL server."""
 
 import asyncio
-from functools import partial
+import re
+from functools import lru_cache, partial
 from typing import Final, TypeVar
 
 from proxy.memory.archive.database import Work
-from proxy.memory.archive.steps import Rows, Steps
+from proxy.memory.archive.steps import Ask, Beside, Rows, Steps
 from proxy.memory.faults import StoreError
 from proxy.memory.sql.pool import Connection, Pool
+from proxy.memory.sql.statement import Statement
 
 T = TypeVar("T")
+_PARAMETER: Final = re.compile(r"\$(\d+)")
 
 # Nobody waits for it on a call but whoever searches, and leaves at the deadline.
 _TIMEOUT: Final = 5.0
@@ -72,14 +75,39 @@ class PostgresDatabase:
 
 async def _carried_out(work: Work[T], connection: Connection) -> T:
     steps: Steps[T] = work()
-    rows: Rows = []
     try:
-        ask = next(steps)
+        step = next(steps)
         while True:
-            rows = await connection.fetch(ask.statement.numbered, *ask.statement.in_order(ask.arguments))
-            ask = steps.send(rows)
+            step = steps.send(await _reply(step, connection))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+async def _reply(step: Ask | Beside, connection: Connection) -> Rows | list[Rows]:
+    """What stands beside one another comes in one round trip, each as an array of its rows."""
+    if isinstance(step, Ask):
+        rows: Rows = await connection.fetch(step.statement.numbered, *_given(step))
+        return rows
+    sql = _side_by_side(*(ask.statement for ask in step.asks))
+    return list(await connection.fetchrow(sql, *(value for ask in step.asks for value in _given(ask))))
+
+
+def _given(ask: Ask) -> list[object]:
+    return ask.statement.in_order(ask.arguments)
+
+
+@lru_cache(maxsize=64)
+def _side_by_side(*statements: Statement) -> str:
+    arrays, taken = list[str](), 0
+    for statement in statements:
+        sql = _PARAMETER.sub(partial(_moved, taken), statement.numbered)
+        arrays.append(f"ARRAY(SELECT ROW(one.*) FROM ({sql}) one)")
+        taken += len(statement.order)
+    return f"SELECT {', '.join(arrays)}"
+
+
+def _moved(by: int, parameter: re.Match[str]) -> str:
+    return f"${int(parameter[1]) + by}"
 
 
 async def _vacuum(table: str, connection: Connection) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from proxy.memory.archive.archive import Chunk, Fact, Found, Meaning, Query
@@ -11,7 +12,7 @@ from proxy.memory.archive.moments import Span, spans
 from proxy.memory.archive.ranking import Lookup, Passage, Ranked, Worths, ranked, worths
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.statements import DOCUMENT, DURING, FACT, OWNED, TURN
-from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of
+from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of, together
 from proxy.memory.owner import Owner
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.session import UNREADABLE
@@ -34,11 +35,13 @@ def search(shelf: Shelf, person: Owner, query: Query) -> Steps[list[Found]]:
     text = query.text[:_LONGEST]
     ways = [(stem, *others) for stem, others in shelf.lexicon.spelt(text).items()][:_MOST_WORDS]
     times = spans(text, query.now, query.zone)
-    found: list[Ranked] = []
-    for whose in (person, Owner(person.tenant)):
-        question = Lookup(shelf.lexicon.asked(whose, ways), times if whose.person else (), query.now)
-        found += yield from _owned(shelf, whose, question, query.meaning)
-    weighed = ((worth * _WORTH[one.kind], one) for worth, one in found if worth > 0)
+    theirs = Lookup(shelf.lexicon.asked(person, ways), times, query.now)
+    everybody = Owner(person.tenant)
+    documents = Lookup(shelf.lexicon.asked(everybody, ways), (), query.now)
+    found: list[list[Ranked]] = yield from together(
+        _owned(shelf, person, theirs, query.meaning), _owned(shelf, everybody, documents, query.meaning)
+    )
+    weighed = ((worth * _WORTH[one.kind], one) for worth, one in chain(*found) if worth > 0)
     best = sorted(weighed, key=lambda pair: -pair[0])
     return (yield from _answers(shelf, person, best, query))
 
@@ -58,8 +61,7 @@ def _owned(shelf: Shelf, whose: Owner, question: Lookup, meaning: Meaning | None
     owner = yield from owner_of(whose)
     if owner is None or not (question.groups or question.spans or meaning):
         return []
-    passages = yield from _candidates(shelf, owner, question)
-    size = yield from first(OWNED, {"owner": owner})
+    passages, size = yield from together(_candidates(shelf, owner, question), first(OWNED, {"owner": owner}))
     own = worths(question, passages.values(), size)
     if meaning:
         passages |= yield from _meant(shelf, whose, owner, meaning, own)
@@ -85,13 +87,12 @@ def _best(own: Worths) -> list[int]:
 
 
 def _candidates(shelf: Shelf, owner: int, question: Lookup) -> Steps[dict[int, Passage]]:
-    passages: dict[int, Passage] = {}
+    looks = [asked(DURING, _during(owner, span)) for span in question.spans]
     if question.groups:
         terms = shelf.dialect.any_of(term for group in question.groups for term in group)
-        rows = yield from asked(shelf.dialect.match, {"owner": owner, "terms": terms, "limit": _CANDIDATES})
-        passages |= _by_id(rows)
-    for span in question.spans:
-        rows = yield from asked(DURING, _during(owner, span))
+        looks.append(asked(shelf.dialect.match, {"owner": owner, "terms": terms, "limit": _CANDIDATES}))
+    passages: dict[int, Passage] = {}
+    for rows in (yield from together(*looks)):
         passages |= _by_id(rows)
     return passages
 
@@ -106,12 +107,16 @@ def _by_id(rows: Rows) -> dict[int, Passage]:
 
 def _read(shelf: Shelf, person: Owner, best: list[Ranked], now: float) -> Steps[list[Found]]:
     """What the passages stand for, in their order, less what has expired and what cannot be opened."""
-    items: dict[tuple[int, int], Sequence[Any]] = {}
-    for kind in sorted({one.kind for _, one in best}):
-        ids = listed(one.item for _, one in best if one.kind == kind)
-        rows = yield from asked(shelf.dialect.texts[kind], {"ids": ids, "now": now})
-        items |= {(kind, row[0]): row for row in rows}
+    kinds = sorted({one.kind for _, one in best})
+    looks = [asked(shelf.dialect.texts[kind], {"ids": _items(best, kind), "now": now}) for kind in kinds]
+    texts: list[Rows] = yield from together(*looks)
+    items: dict[tuple[int, int], Sequence[Any]]
+    items = {(kind, row[0]): row for kind, rows in zip(kinds, texts, strict=True) for row in rows}
     return _told(shelf, person, best, items)
+
+
+def _items(best: Iterable[Ranked], kind: int) -> str:
+    return listed(one.item for _, one in best if one.kind == kind)
 
 
 def _told(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from proxy.memory.archive.database import Work
-from proxy.memory.archive.steps import Rows, Steps
+from proxy.memory.archive.steps import Ask, Beside, Rows, Steps
 from proxy.memory.faults import StoreError
 from proxy.memory.sql import wal
 from proxy.memory.sql.elsewhere import Elsewhere
@@ -146,14 +146,18 @@ class SqliteDatabase:
 
 def _carried_out(work: Work[T], connection: sqlite3.Connection) -> T:
     steps: Steps[T] = work()
-    rows: Rows = []
     try:
-        ask = next(steps)
+        step = next(steps)
         while True:
-            rows = connection.execute(ask.statement.named, ask.arguments).fetchall()
-            ask = steps.send(rows)
+            step = steps.send(_reply(step, connection))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+def _reply(step: Ask | Beside, connection: sqlite3.Connection) -> Rows | list[Rows]:
+    if isinstance(step, Ask):
+        return connection.execute(step.statement.named, step.arguments).fetchall()
+    return [connection.execute(ask.statement.named, ask.arguments).fetchall() for ask in step.asks]
 
 
 def _merge(pages: int, connection: sqlite3.Connection) -> bool:

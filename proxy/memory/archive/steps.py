@@ -1,6 +1,7 @@
 """Work on a database, told step by step: each yields what is asked and gets the rows, on either driver."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from proxy.memory.archive.statements import NEW_PERSON, PERSON_ID
@@ -18,12 +19,19 @@ class Ask(NamedTuple):
     arguments: Arguments
 
 
-Steps = Generator[Ask, Rows, T]
+class Beside(NamedTuple):
+    """Statements of which none waits for another's rows."""
+
+    asks: tuple[Ask, ...]
+
+
+Steps = Generator[Ask | Beside, Any, T]
+"""An ``Ask`` gets ``Rows``, and what is asked ``Beside`` one another a list of them, in that order."""
 
 
 def asked(statement: Statement, arguments: Arguments) -> Steps[Rows]:
     """The rows that one statement gives."""
-    rows = yield Ask(statement, arguments)
+    rows: Rows = yield Ask(statement, arguments)
     return rows
 
 
@@ -31,6 +39,40 @@ def first(statement: Statement, arguments: Arguments) -> Steps[Any]:
     """The first column of the first row; ``None`` where there is none."""
     rows = yield Ask(statement, arguments)
     return rows[0][0] if rows else None
+
+
+def together(*works: Steps[Any]) -> Steps[list[Any]]:
+    """What comes of each, in their order; what they ask at the same time is asked in one round trip."""
+    results = dict[int, Any]()
+    waiting = _gone_on(works, dict.fromkeys(range(len(works))), results)
+    while waiting:
+        asks = tuple(ask for asked_now in waiting.values() for ask in _asks(asked_now))
+        replies = [(yield asks[0])] if len(asks) == 1 else (yield Beside(asks))
+        left = iter(replies)
+        heard = {work: _reply(asked_now, left) for work, asked_now in waiting.items()}
+        waiting = _gone_on(works, heard, results)
+    return [results[work] for work in range(len(works))]
+
+
+def _gone_on(
+    works: Sequence[Steps[Any]], heard: Mapping[int, Any], results: dict[int, Any]
+) -> dict[int, Ask | Beside]:
+    """What those ask next who have heard a reply; those who ask no more have a result."""
+    waiting: dict[int, Ask | Beside] = {}
+    for work, reply in heard.items():
+        try:
+            waiting[work] = works[work].send(reply)
+        except StopIteration as end:
+            results[work] = end.value
+    return waiting
+
+
+def _asks(asked_now: Ask | Beside) -> tuple[Ask, ...]:
+    return (asked_now,) if isinstance(asked_now, Ask) else asked_now.asks
+
+
+def _reply(asked_now: Ask | Beside, left: Iterator[Rows]) -> Rows | list[Rows]:
+    return next(left) if isinstance(asked_now, Ask) else [*islice(left, len(asked_now.asks))]
 
 
 def who(whose: Owner) -> dict[str, object]:

@@ -18,18 +18,21 @@ _UNCHANGED = f"{_THIS} AND version = :version AND expires > :now"
 
 
 class Statement:
-    """SQL with parameters by name (``:name``, for SQLite) and by number (``$1``, for PostgreSQL)."""
+    """SQL with parameters by name (``:name``, for SQLite) and by number (``$1``, for PostgreSQL).
 
-    __slots__ = ("_order", "named", "numbered")
+    ``order`` has the name of each number.
+    """
+
+    __slots__ = ("named", "numbered", "order")
 
     def __init__(self, named: str) -> None:
         self.named = named
-        self._order = tuple(dict.fromkeys(_PARAMETER.findall(named)))
-        self.numbered = _PARAMETER.sub(lambda found: f"${self._order.index(found[1]) + 1}", named)
+        self.order = tuple(dict.fromkeys(_PARAMETER.findall(named)))
+        self.numbered = _PARAMETER.sub(lambda found: f"${self.order.index(found[1]) + 1}", named)
 
     def in_order(self, arguments: Arguments) -> list[object]:
         """The arguments of the numbered form."""
-        return [arguments[name] for name in self._order]
+        return [arguments[name] for name in self.order]
 
 
 def stored(text: str) -> bytes:
