@@ -50,14 +50,19 @@ def test_no_stream_is_hurt_and_every_turn_is_kept(
     assert [each.status_code for each in answers] == [200] * STREAMS
     assert all(each.content == WHOLE for each in answers)
     upstream.says(HEAD, chunk(WHOLE), END)
-    assert serving.chat(stream=True).status_code == 200
-    assert upstream.last.json["model"] == "four"
+    assert until(lambda: asked_for(serving, upstream) == "four")
     assert "upstreamz" in serving.log
     assert "stays as it was" in serving.log
     names = {f"s{each}" for each in range(STREAMS)}
     assert until(lambda: names <= set(listed(serving)), 5)
     assert "Traceback" not in serving.log
     tried("six edits, three of them bad, under 50 streams", "every stream whole, every turn held")
+
+
+def asked_for(serving: ServingProcess, upstream: FakeUpstream) -> str:
+    """The model that a call asks for now."""
+    assert serving.chat(stream=True).status_code == 200
+    return str(upstream.last.json["model"])
 
 
 def listed(serving: ServingProcess) -> list[str]:
