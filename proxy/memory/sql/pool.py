@@ -33,7 +33,7 @@ _WAITING: Final = 30.0
 # A large table takes many minutes, and no call waits for it: to give up would be to begin it anew for ever.
 _MIGRATING: Final = 6 * 3600.0
 _STATEMENTS: Final = 100
-_PROCESS: Final = "SELECT pg_backend_pid()"
+_ALONE: Final = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock($1)"
 # Any number will do, as long as nobody else takes it: the letters "turnkeep".
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
 _FAILURES: Final = (
@@ -149,9 +149,8 @@ class Pool:
             self._url, timeout=self._timeout, command_timeout=self._timeout, statement_cache_size=0
         )
         try:
-            await _migrate(connection)
             # A pooler tells its clients a number of its own.
-            return bool(await connection.fetchval(_PROCESS) == connection.get_server_pid())
+            return await _migrate(connection) == int(connection.get_server_pid())
         finally:
             connection.terminate()
 
@@ -167,13 +166,15 @@ async def _as_it_is(_connection: Connection) -> None:
     """Saves the round trip of asyncpg's own reset."""
 
 
-async def _migrate(connection: Connection) -> None:
+async def _migrate(connection: Connection) -> int:
+    """The number of the process that did it for us."""
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK, timeout=_WAITING)
+        process = await connection.fetchval(_ALONE, _MIGRATION_LOCK, timeout=_WAITING)
         await connection.execute(LEDGER_TABLE, timeout=_WAITING)
         taken = [row["name"] for row in await connection.fetch(TAKEN, timeout=_WAITING)]
         for statement in ahead(taken, TYPES):
             await connection.execute(statement, timeout=_MIGRATING)
+    return int(process)
 
 
 def _succeeded(task: asyncio.Task[Any]) -> bool:
