@@ -9,7 +9,10 @@ from proxy.memory.redis.address import Address
 from proxy.memory.redis.client import clients
 from proxy.memory.redis.link import Link
 from proxy.memory.redis.names import Names, Pair
-from proxy.memory.redis.scripts import COUNT
+from proxy.memory.redis.scripts import COUNT, COUNTED
+
+# Longer than sessions are mostly kept. There is one key for each limit of a tenant, and no more.
+_KEPT = 7 * 86400 * 1000
 
 
 class Counts(Storage):
@@ -30,15 +33,18 @@ class Counts(Storage):
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Adds to a number, which expires ``expiry`` seconds after it was first added to."""
-        return int(await self._link.ask(lambda client: COUNT(client, self._pair(key), amount, expiry * 1000)))
+        what = amount, expiry * 1000, _KEPT
+        return int(await self._link.ask(lambda client: COUNT(client, self._pair(key), *what)))
 
     async def get(self, key: str) -> int:
         """A number; 0 where there is none."""
-        return int(await self._ask("GET", key) or 0)
+        count, _ = await self._counted(key)
+        return count
 
     async def get_expiry(self, key: str) -> float:
         """When a number expires, in seconds since 1970; now where there is none."""
-        return time.time() + max(0, int(await self._ask("PTTL", key) or 0)) / 1000
+        _, left = await self._counted(key)
+        return time.time() + left / 1000
 
     async def check(self) -> bool:
         """Whether Redis answers."""
@@ -54,15 +60,15 @@ class Counts(Storage):
 
     async def clear(self, key: str) -> None:
         """Forgets a number."""
-        await self._ask("DEL", key)
+        await self._link.command("DEL", self._pair(key).first)
 
     async def aclose(self) -> None:
         """Closes all connections."""
         await self._link.aclose()
 
-    async def _ask(self, command: str, key: str) -> bytes | int | None:
-        answer: bytes | int | None = await self._link.command(command, self._pair(key).first)
-        return answer
+    async def _counted(self, key: str) -> tuple[int, int]:
+        count, left = await self._link.ask(lambda client: COUNTED(client, self._pair(key)))
+        return int(count), int(left)
 
     def _pair(self, key: str) -> Pair:
         return self._names.count(key)

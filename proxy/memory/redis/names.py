@@ -36,7 +36,7 @@ class Names:
     def count(self, key: str) -> Pair:
         """A number that is counted up, under a tag that no session has."""
         tag = f"{self._prefix}{{#{_escaped(key)}}}"
-        return Pair(tag + ":count", tag + ":unused")
+        return Pair(tag + ":window", tag + ":unused")
 
     def trial(self, mark: str) -> Pair:
         """Two keys that belong to no session: an index is called otherwise, and a session has a colon."""

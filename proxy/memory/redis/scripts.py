@@ -127,8 +127,26 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return there and 1 or 0
 """)
 
+# A Redis that makes room takes the keys that would expire first (volatile-ttl), and a minute is shorter than
+# all that is kept of a session: so the key outlives its window, whose end stands in it.
 COUNT = Script("""
-local count = redis.call('INCRBY', KEYS[1], ARGV[1])
-if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local over = tonumber(redis.call('HGET', KEYS[1], 'until') or 0)
+if over <= now or over > now + ARGV[2] then
+  redis.call('HSET', KEYS[1], 'count', 0, 'until', now + ARGV[2])
+end
+local count = redis.call('HINCRBY', KEYS[1], 'count', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return count
+""")
+
+# The count, and for how many milliseconds it is one.
+COUNTED = Script("""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local held = redis.call('HMGET', KEYS[1], 'count', 'until')
+local left = tonumber(held[2] or 0) - now
+if left <= 0 then return {0, 0} end
+return {tonumber(held[1]), left}
 """)

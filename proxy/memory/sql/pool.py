@@ -32,6 +32,8 @@ TYPES: Final = Types(
 _WAITING: Final = 30.0
 # A large table takes many minutes, and no call waits for it: to give up would be to begin it anew for ever.
 _MIGRATING: Final = 6 * 3600.0
+_STATEMENTS: Final = 100
+_ALONE: Final = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock($1)"
 # Any number will do, as long as nobody else takes it: the letters "turnkeep".
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
 _FAILURES: Final = (
@@ -115,6 +117,10 @@ class Pool:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> Any:
+        try:
+            kept = _STATEMENTS if await self._migrated() else 0
+        except _UNREADABLE:
+            raise StoreError("The address of the memory database cannot be understood.") from None
         # Connections are handed on as they are: nothing is set in a session that would have to be undone.
         pool = asyncpg.create_pool(
             self._url,
@@ -122,20 +128,31 @@ class Pool:
             max_size=self._size,
             timeout=self._timeout,
             command_timeout=self._timeout,
+            statement_cache_size=kept,
             reset=_as_it_is,
         )
         await pool
         try:
-            async with pool.acquire(timeout=self._timeout) as connection:
-                await _migrate(connection)
             await self._ready(pool)
-        except _UNREADABLE:
-            pool.terminate()
-            raise StoreError("The address of the memory database cannot be understood.") from None
         except BaseException:
             pool.terminate()
             raise
         return pool
+
+    async def _migrated(self) -> bool:
+        """Brings the tables up to date; whether what is prepared on a connection is there the next time.
+
+        A pooler, as PgBouncer is, may go on with another connection of the server's: what was prepared is
+        unknown there, or is what another process has prepared under the same name.
+        """
+        connection = await asyncpg.connect(
+            self._url, timeout=self._timeout, command_timeout=self._timeout, statement_cache_size=0
+        )
+        try:
+            # A pooler tells its clients a number of its own.
+            return await _migrate(connection) == int(connection.get_server_pid())
+        finally:
+            connection.terminate()
 
     async def _ready(self, pool: Any) -> None:
         """Half of the connections stand, or as many as the server gives: callers come several at once."""
@@ -149,13 +166,15 @@ async def _as_it_is(_connection: Connection) -> None:
     """Saves the round trip of asyncpg's own reset."""
 
 
-async def _migrate(connection: Connection) -> None:
+async def _migrate(connection: Connection) -> int:
+    """The number of the process that did it for us."""
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK, timeout=_WAITING)
+        process = await connection.fetchval(_ALONE, _MIGRATION_LOCK, timeout=_WAITING)
         await connection.execute(LEDGER_TABLE, timeout=_WAITING)
         taken = [row["name"] for row in await connection.fetch(TAKEN, timeout=_WAITING)]
         for statement in ahead(taken, TYPES):
             await connection.execute(statement, timeout=_MIGRATING)
+    return int(process)
 
 
 def _succeeded(task: asyncio.Task[Any]) -> bool:

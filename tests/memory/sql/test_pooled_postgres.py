@@ -1,0 +1,51 @@
+"""A PostgreSQL behind a pooler that gives each transaction another connection, as PgBouncer does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from proxy.memory.sql.postgres import PostgresStore
+from proxy.memory.store import Key, Put
+from tests.postgres_server import PostgresServer
+from tests.transaction_pooler import TransactionPooler
+
+pytestmark = pytest.mark.anyio
+PATIENCE = 10.0
+
+
+@pytest.fixture
+async def pooled(postgres: PostgresServer) -> AsyncIterator[list[PostgresStore]]:
+    """Stores of two servers, as they would be in processes of their own."""
+    schema = await postgres.new_schema()
+    with TransactionPooler(postgres.socket) as pooler:
+        url = f"postgresql://postgres@127.0.0.1:{pooler.port}/postgres?search_path={schema}"
+        stores = [PostgresStore(url, timeout=PATIENCE) for _ in range(2)]
+        yield stores
+        for store in stores:
+            await store.aclose()
+
+
+async def test_what_one_writes_all_read(pooled: list[PostgresStore]) -> None:
+    writer, reader = pooled
+    keys = [Key("acme", f"call-{n}") for n in range(20)]
+    puts = [writer.write(key, Put(key.session.encode(), version=0, ttl=60, cold=[b"old"])) for key in keys]
+    assert await asyncio.gather(*puts) == [True] * len(keys)
+    for store in (reader, writer, reader):
+        found = await asyncio.gather(*(store.read(key) for key in keys))
+        assert [held and held.blob for held in found] == [key.session.encode() for key in keys]
+        await store.ping()
+    assert await reader.cold(keys[3]) == [b"old"]
+    assert len(await reader.list("acme")) == len(keys)
+    assert await reader.delete(keys[0])
+    assert await writer.read(keys[0]) is None
+
+
+async def test_without_a_pooler_statements_stay_prepared(postgres: PostgresServer) -> None:
+    store = PostgresStore(postgres.url(await postgres.new_schema()), timeout=PATIENCE)
+    await store.ping()
+    pool = await store._pool._opened()
+    async with pool.acquire() as connection:
+        await connection.fetch("SELECT 1")
+        assert await connection.fetchval("SELECT count(*) FROM pg_prepared_statements") > 0
+    await store.aclose()
