@@ -14,7 +14,6 @@ from proxy.failing import name_of
 from proxy.identity import Identity
 from proxy.pipeline import Pipeline
 from proxy.place import decoded
-from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
 from proxy.recollection import recollect
 from proxy.trial import disclosure
@@ -48,12 +47,12 @@ async def remembering(request: Posted, pipeline: Pipeline, now: float) -> Explan
     call, who = await asyncio.to_thread(_read, request, pipeline)
     lacking: list[str] = []
     found = await recollect(call, pipeline, who, lacking.append)
-    told = await asyncio.to_thread(explain, found.call, who, pipeline, now, found.memory)
+    told = await asyncio.to_thread(explain, found.heard, who, pipeline, now, found.snapshot)
     return msgspec.structs.replace(
         told,
         degraded=(*lacking, *told.degraded),
         messages=_disclosed(call.messages),
-        heard=UNSET if found.call is call else told.messages,
+        heard=UNSET if found.heard is call else told.messages,
     )
 
 
@@ -69,8 +68,7 @@ def of(request: Posted, pipeline: Pipeline, now: float, *, remembers: bool = Fal
 def _read(request: Posted, pipeline: Pipeline) -> tuple[Call, Identity]:
     call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
     who = identity.of(call, pipeline.places, request.tenant)
-    if pipeline.places.proof:
-        pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
+    identity.prove(who, pipeline.places, request.headers)
     return call, who
 
 
