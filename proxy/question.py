@@ -7,8 +7,9 @@ import msgspec
 from filters.base import Fields, Messages
 from proxy import kinds
 from proxy.errors import RequestError
-from proxy.pipeline import Pipeline, Target
+from proxy.pipeline import Pipeline
 from proxy.place import decoded
+from proxy.target import Target
 from proxy.tools import Tools
 from proxy.upstream import Headers
 

@@ -15,9 +15,9 @@ from proxy.page.difference import Filtered, Row, differences, filtered, plain
 from proxy.page.room import Room, redirect
 from proxy.page.spending import Spending, spending
 from proxy.page.timeline import WIDTH, pictures
-from proxy.pipeline import Target
 from proxy.place import decoded
 from proxy.question import Question
+from proxy.target import Target
 from proxy.traces.trace import Content, Trace
 from proxy.trial import disclosure
 from proxy.trial.explain import explain, written

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from proxy.pipeline import Pipeline, Target
+from proxy.pipeline import Pipeline
 from proxy.question import Question, Request
+from proxy.target import Target
 from proxy.tools import Dialogue
 from proxy.upstream import Response
 

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 
 from proxy.errors import UpstreamError, UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
-from proxy.pipeline import Pipeline, Target
+from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.attempt import Begun, Due, attempt
 from proxy.routing.candidates import Candidate, Candidates
 from proxy.routing.course import Course
+from proxy.target import Target
 from proxy.telemetry.tries import Tries
 from proxy.tools import Dialogue
 
