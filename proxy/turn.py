@@ -119,6 +119,7 @@ async def _question(
     fields = chain.set_fields(pipeline.filters, heard.fields, context, notes)
     tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
     return Question(
+        model=pipeline.model,
         headers=heard.headers,
         fields=tools.offer.fields if tools else fields,
         messages=await apart(filtered, len(heard.messages) + len(context.memory.dropped)),

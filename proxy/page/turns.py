@@ -135,9 +135,10 @@ def sent(trace: Trace) -> bytes:
     content = trace.content
     if content is None:
         return b""
-    question = Question(headers={}, fields=content.fields, messages=content.messages, streaming=False)
+    model, fields, messages = content.pipeline.model, content.fields, content.messages
+    question = Question(model=model, headers={}, fields=fields, messages=messages, streaming=False)
     try:
-        return question.to(_target(trace, content), content.pipeline).body
+        return question.to(_target(trace, content)).body
     except RequestError:
         return b""
 

@@ -27,7 +27,7 @@ class Fallback:
     """
 
     def __init__(self, question: Question, pipeline: Pipeline, tries: Tries) -> None:
-        self._course = Course(question, pipeline)
+        self._course = Course(question, pipeline.targets)
         self._candidates = Candidates(self._course)
         self.model = self._candidates.model
         self.upstream = pipeline.targets[0].name

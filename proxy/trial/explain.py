@@ -127,14 +127,16 @@ def run(call: Call, who: Identity, pipeline: Pipeline, now: float, memory: Snaps
         messages = shown
     offer = tools.offer if (tools := toolbox.tools(fields, pipeline, who)) else None
     fields = offer.fields if offer else fields
-    question = Question(headers=call.headers, fields=fields, messages=messages, streaming=False)
+    question = Question(
+        model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
+    )
     return Outcome(
         messages=messages,
         fields=fields,
         steps=tuple(steps),
         tools=tuple(name for name in pipeline.tools if offer and name in offer.own),
         degraded=(*degraded, *dict.fromkeys(step.filter for step in steps if step.failed)),
-        sent=question.to(pipeline.targets[0], pipeline).body,
+        sent=question.to(pipeline.targets[0]).body,
     )
 
 
