@@ -20,10 +20,11 @@ from proxy.edge import body
 from proxy.edge.hangup import ClientGone, until_gone
 from proxy.edge.query import query_of
 from proxy.edge.reply import OUTLET, Reply
-from proxy.era import Era, Parts
+from proxy.era import Era
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.flight import InFlight
 from proxy.page.door import Door
+from proxy.parts import Parts
 from proxy.pipeline import Pipeline
 from proxy.remembering import Memory
 from proxy.site import TURNS, Site

@@ -5,8 +5,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from proxy.era import Parts
 from proxy.errors import FilterFailed, Forbidden, TurnkeeperError, Unauthorized
+from proxy.parts import Parts
 from proxy.telemetry import words
 from proxy.telemetry.access import told
 from proxy.telemetry.account import Account

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from proxy.errors import UpstreamError
-from proxy.pipeline import Pipeline, Target
+from proxy.pipeline import Pipeline
+from proxy.target import Target
 from proxy.upstream import read_all
 
 _LONGEST_LIST = 4_000_000

@@ -11,7 +11,7 @@ from proxy.memory.store import Key
 from proxy.supersession import Asked, supersedes
 from proxy.wire import Call
 
-Line = tuple[Key, str]
+Seat = tuple[Key, str]
 """A session, and the pipeline that it talks through."""
 
 
@@ -22,50 +22,50 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self.tell: Callable[[Line, float, Asked], None] | None = None
-        self._flights: dict[Line, list[Flight]] = {}
+        self.tell: Callable[[Seat, float, Asked], None] | None = None
+        self._flights: dict[Seat, list[Flight]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._flights.values()))
 
-    def turn(self, key: Line | None, call: Call, reply: Reply) -> "Flight":
+    def turn(self, seat: Seat | None, call: Call, reply: Reply) -> "Flight":
         """A turn of the current task, in flight while it is entered."""
-        return Flight(self, key, call, reply)
+        return Flight(self, seat, call, reply)
 
-    def enter(self, key: Line, flight: "Flight") -> None:
+    def enter(self, seat: Seat, flight: "Flight") -> None:
         """Takes a turn in; those that it supersedes are cancelled."""
-        others = self._flights.setdefault(key, [])
+        others = self._flights.setdefault(seat, [])
         for other in others:
             if other.open and supersedes(flight.asked, other.asked):
                 other.cancel()
         others.append(flight)
         if self.tell is not None:
-            asyncio.get_running_loop().call_soon(self.tell, key, flight.at, flight.asked)
+            asyncio.get_running_loop().call_soon(self.tell, seat, flight.at, flight.asked)
 
-    def overtaken(self, key: Line, at: float, asked: Callable[[], Asked]) -> None:
+    def overtaken(self, seat: Seat, at: float, asked: Callable[[], Asked]) -> None:
         """A turn has entered elsewhere; what it supersedes of those that entered here before is cancelled."""
-        earlier = [flight for flight in self._flights.get(key, ()) if flight.open and flight.at < at]
+        earlier = [flight for flight in self._flights.get(seat, ()) if flight.open and flight.at < at]
         newer = asked() if earlier else None
         for flight in earlier:
             if newer is not None and supersedes(newer, flight.asked):
                 flight.cancel()
 
-    def leave(self, key: Line, flight: "Flight") -> None:
+    def leave(self, seat: Seat, flight: "Flight") -> None:
         """Lets a turn go."""
-        left = self._flights[key]
+        left = self._flights[seat]
         left.remove(flight)
         if not left:
-            del self._flights[key]
+            del self._flights[seat]
 
 
 class Flight:
     """One turn, from when it was read until it is answered. Leaving it raises Superseded where it was."""
 
-    def __init__(self, among: InFlight, key: Line | None, call: Call, reply: Reply) -> None:
+    def __init__(self, among: InFlight, seat: Seat | None, call: Call, reply: Reply) -> None:
         self.asked = Asked.of(call)
         self.at = time.monotonic()
         self._among = among
-        self._key = key
+        self._seat = seat
         self._reply = reply
         self._superseded = False
 
@@ -74,14 +74,14 @@ class Flight:
         assert task is not None  # noqa: S101
         self._task = task
         self._cancelled_before = task.cancelling()
-        if self._key is not None:
-            self._among.enter(self._key, self)
+        if self._seat is not None:
+            self._among.enter(self._seat, self)
 
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        if self._key is not None:
-            self._among.leave(self._key, self)
+        if self._seat is not None:
+            self._among.leave(self._seat, self)
         if self._superseded and self._alone() and kind is asyncio.CancelledError:
             raise Superseded("A newer request for the same turn has taken this one's place.") from None
 

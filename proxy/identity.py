@@ -9,7 +9,7 @@ import msgspec
 
 from proxy.memory.store import Key
 from proxy.place import Place, decoded, identifier, is_given, newest_user, opened, written
-from proxy.proof import Proof
+from proxy.proof import HEADER, Proof
 from proxy.wire import Call
 
 
@@ -109,6 +109,12 @@ def of(call: Call, places: Places, tenant: str) -> Identity:
         tuple(found.ignored),
         whence_ is not None and whence_.source == "message" and places.proof is None,
     )
+
+
+def prove(who: Identity, places: Places, headers: Mapping[str, str]) -> None:
+    """Raises Unauthorized where a user has to be proven to be one, and is not."""
+    if places.proof:
+        places.proof.check(who.user, headers.get(HEADER))
 
 
 def found(call: Call, places: Iterable[Place]) -> str | None:

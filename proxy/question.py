@@ -7,8 +7,8 @@ import msgspec
 from filters.base import Fields, Messages
 from proxy import kinds
 from proxy.errors import RequestError
-from proxy.pipeline import Pipeline, Target
 from proxy.place import decoded
+from proxy.target import Target
 from proxy.tools import Tools
 from proxy.upstream import Headers
 
@@ -22,17 +22,21 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The filtered call. ``headers`` are the client's, in lower case."""
+    """The filtered call. ``headers`` are the client's, in lower case.
 
+    ``model`` is what the pipeline has every upstream asked for, if it names one.
+    """
+
+    model: str | None
     headers: Mapping[str, str]
     fields: Fields
     messages: Messages
     streaming: bool
     tools: Tools | None = None
 
-    def to(self, target: Target, pipeline: Pipeline) -> Request:
+    def to(self, target: Target) -> Request:
         """The request as an upstream takes it; RequestError where nobody named a model."""
-        chosen = pipeline.model or target.model
+        chosen = self.model or target.model
         asked = chosen or decoded(self.fields.get("model"))
         if not asked:
             raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
@@ -44,9 +48,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         fields = self.tools.offer.last if self.tools and last else self.fields
         return msgspec.structs.replace(self, fields=fields, messages=[*self.messages, *said])
 
-    def names_model(self, target: Target, pipeline: Pipeline) -> bool:
+    def names_model(self, target: Target) -> bool:
         """Whether anybody has named a model for this upstream."""
-        return bool(pipeline.model or target.model or decoded(self.fields.get("model")))
+        return bool(self.model or target.model or decoded(self.fields.get("model")))
 
 
 def _headers(target: Target, given: Mapping[str, str]) -> Headers:

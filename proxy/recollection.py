@@ -52,14 +52,14 @@ class Aside(NamedTuple):
 
 
 class Recollected(NamedTuple):
-    """What is remembered, and the call with its interrupted answers marked.
+    """What is remembered, and the call as it was ``heard``: with its interrupted answers marked.
 
     ``told`` is which facts stand at the head of the prompt, and ``read`` what was read, for the session to
     keep and to go on from; ``epoch`` is ``None`` where the session could not be read.
     """
 
-    call: Call
-    memory: Snapshot = Snapshot()
+    heard: Call
+    snapshot: Snapshot = Snapshot()
     epoch: bytes | None = None
     told: Told | None = None
     read: Reading | None = None
@@ -79,30 +79,43 @@ async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lack
     known = facts is not None
     aside = [*_of_agent(call, pipeline, memory, who), *_of_person(call, pipeline, memory, who, known=known)]
     ask = _of_session(call, pipeline, memory, who, lacking)
-    if aside:
-        held, *found = await asyncio.gather(ask, *(_or_none(each.name, each.ask, lacking) for each in aside))
-        told = {each.field: value for each, value in zip(aside, found, strict=True) if value is not None}
-        facts = told.pop(_FACTS, facts)
-        if told.get(_RECALLED):
-            told[_RECALLED] = _said(told[_RECALLED], held.unsaid(who))
-        held = held._replace(memory=msgspec.structs.replace(held.memory, **told)) if told else held
-    else:  # a task would cost more than it saves
-        held = await ask
-    return held if facts is None else _with_facts(held, facts, pipeline, who)
+    if not aside:  # a task would cost more than it saves
+        return _with_facts(await ask, facts, pipeline, who)
+    recollected, *found = await asyncio.gather(
+        ask, *(_or_none(each.name, each.ask, lacking) for each in aside)
+    )
+    told = {each.field: value for each, value in zip(aside, found, strict=True) if value is not None}
+    facts = told.pop(_FACTS, facts)
+    return _with_facts(_with_aside(recollected, told, who), facts, pipeline, who)
 
 
-def _with_facts(held: Recollected, facts: Sequence[Fact], pipeline: Pipeline, who: Identity) -> Recollected:
-    session = held.read.session if held.read else Session()
-    person, now = who.user or "", time.time()
-    found = telling(session, held.epoch or b"", person, facts, limit=pipeline.tells, now=now)
-    known = held.memory
-    if found.head or found.tail:
-        known = msgspec.structs.replace(known, facts=found.known, news=found.news)
-    return held._replace(memory=known, told=None if held.epoch is None else found.told)
+def _with_aside(recollected: Recollected, told: dict[str, Any], who: Identity) -> Recollected:
+    """What is remembered, with what was asked beside the session: fields of the snapshot."""
+    if not told:
+        return recollected
+    if told.get(_RECALLED):
+        told = {**told, _RECALLED: _heard(told[_RECALLED], recollected.unsaid(who))}
+    return recollected._replace(snapshot=msgspec.structs.replace(recollected.snapshot, **told))
 
 
-def _said(recalled: Sequence[Remembered], unsaid: Unsaid) -> tuple[Remembered, ...]:
+def _heard(recalled: Sequence[Remembered], unsaid: Unsaid) -> tuple[Remembered, ...]:
     return tuple(one for one in recalled if one.kind != "turn" or not unsaid.holds(one.source, one.text))
+
+
+def _with_facts(
+    recollected: Recollected, facts: Sequence[Fact] | None, pipeline: Pipeline, who: Identity
+) -> Recollected:
+    """What is remembered, with the facts about the person, where the chain tells of any."""
+    if facts is None:
+        return recollected
+    session = recollected.read.session if recollected.read else Session()
+    person, now = who.user or "", time.time()
+    found = telling(session, recollected.epoch or b"", person, facts, limit=pipeline.tells, now=now)
+    snapshot = recollected.snapshot
+    if found.head or found.tail:
+        snapshot = msgspec.structs.replace(snapshot, facts=found.known, news=found.news)
+    told = None if recollected.epoch is None else found.told
+    return recollected._replace(snapshot=snapshot, told=told)
 
 
 def _of_agent(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> Iterator[Aside]:

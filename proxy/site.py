@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import catalogue
 from proxy.edge.endless import Endless
-from proxy.era import Parts
 from proxy.errors import MethodNotAllowed, NotFound
+from proxy.parts import Parts
 from proxy.pipeline import Pipeline
 from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, system_messages, turns
 from proxy.telemetry.feed import Event, Feed

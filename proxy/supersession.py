@@ -25,7 +25,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, call: Call) -> Self:
         """What a call shows."""
-        return cls(number(call), call.messages)
+        return cls(turn_number(call), call.messages)
 
     def shortened(self) -> Self:
         """The newest words, and a digest of the rest: few bytes.
@@ -53,7 +53,7 @@ def supersedes(newer: Asked, older: Asked) -> bool:
     return _goes_on(newer.messages, older.messages)
 
 
-def number(call: Call) -> int | None:
+def turn_number(call: Call) -> int | None:
     """The engine's number of the turn that a call asks for, if it has one."""
     given = call.field("turn_id")
     if type(given) is not int or abs(given) > LARGEST:

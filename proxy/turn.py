@@ -14,17 +14,16 @@ from proxy import chain, identity, relay, retries, toolbox, wire
 from proxy.answer.rewriting import Rewriting
 from proxy.edge.reply import Reply
 from proxy.errors import UpstreamRefused
-from proxy.flight import InFlight, Line
+from proxy.flight import InFlight, Seat
 from proxy.identity import Identity
 from proxy.memory.apart import apart
 from proxy.pipeline import Pipeline
-from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
 from proxy.recollection import Recollected, recollect
 from proxy.routing.fallback import Fallback
 from proxy.said import Said
 from proxy.silence import Silence
-from proxy.supersession import number
+from proxy.supersession import turn_number
 from proxy.telemetry.watch import Watch
 from proxy.traces.trace import Content
 from proxy.wire import Call
@@ -51,24 +50,39 @@ async def take(request: Posted, pipeline: Pipeline, reply: Reply, in_flight: InF
     call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
     who = identity.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
-    if pipeline.places.proof:
-        pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
-    with in_flight.turn(_line(who, pipeline), call, reply):
+    identity.prove(who, pipeline.places, request.headers)
+    with in_flight.turn(_seat(who, pipeline), call, reply):
         await _answer(call, pipeline, who, reply)
+
+
+def _introduce(who: Identity, call: Call, reply: Reply) -> None:
+    watch = reply.watch
+    watch.session, watch.user, watch.turn = who.session, who.user, turn_number(call)
+    watch.asked, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
+    if who.session is not None:
+        reply.add("x-turnkeeper-session", identity.header_value(who.session))
+
+
+def _seat(who: Identity, pipeline: Pipeline) -> Seat | None:
+    """Where a newer turn would take the place of this one; nowhere for whoever names no session."""
+    key = who.key
+    if key is None or who.session == pipeline.places.default_session:  # strangers may be anyone
+        return None
+    return key, pipeline.name
 
 
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch = reply.watch
     watch.clock.mark("memory")
     remembered = await recollect(call, pipeline, who, reply.degraded)
-    heard, context = remembered.call, context_of(who, remembered.memory, pipeline, now=time.time())
+    context = context_of(who, remembered.snapshot, pipeline, now=time.time())
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = await _question(remembered, pipeline, who, context, notes)
     _own_up(notes, reply)
     watch.content = content = Content(
         call=call,
-        heard=heard,
+        heard=remembered.heard,
         who=who,
         context=context,
         pipeline=pipeline,
@@ -78,19 +92,56 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     fallback = Fallback(question, pipeline, watch.tries)
     watch.wanted = fallback.model
     watch.clock.begin("upstream")
-    reply.taped()
+    reply.tape()
     try:
         await _pass_on(content, fallback, reply)
     finally:
         _ended(content, remembered, notes, fallback, watch)
 
 
+def context_of(who: Identity, snapshot: Snapshot, pipeline: Pipeline, *, now: float) -> Context:
+    """What filters may know of a turn."""
+    return Context(
+        now=now,
+        tenant=who.tenant,
+        session=who.session,
+        user=who.user,
+        memory=snapshot,
+        count=pipeline.exact.count if pipeline.exact else in_text,
+    )
+
+
+async def _question(
+    remembered: Recollected, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
+) -> Question:
+    heard = remembered.heard
+    filtered = partial(chain.run, pipeline.filters, heard.messages, context, notes)
+    fields = chain.set_fields(pipeline.filters, heard.fields, context, notes)
+    tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
+    return Question(
+        model=pipeline.model,
+        headers=heard.headers,
+        fields=tools.offer.fields if tools else fields,
+        messages=await apart(filtered, len(heard.messages) + len(context.memory.dropped)),
+        streaming=heard.field("stream") is True,
+        tools=tools,
+    )
+
+
+def _own_up(notes: chain.Notes, reply: Reply) -> None:
+    for name in notes.left_out:
+        reply.degraded(name)
+    for name in dict.fromkeys(notes.skipped or ()):
+        _log.warning("The filter '%s' has failed; the turn went on without it", name)
+        reply.degraded(name)
+
+
 async def _pass_on(content: Content, fallback: Fallback, reply: Reply) -> None:
     pipeline, context = content.pipeline, content.context
     answer = Rewriting(pipeline.answer, context)
-    speaking = Silence(pipeline, context, answer, reply, fallback.model)
+    silence = Silence(pipeline, context, answer, reply, fallback.model)
     try:
-        async with speaking if fallback.streaming else nullcontext():
+        async with silence if fallback.streaming else nullcontext():
             with await fallback.begin() as begun:
                 await relay.pass_on(begun, answer, reply, fallback.dialogue)
     except UpstreamRefused as error:
@@ -129,53 +180,3 @@ def _ended(
         if dialogue := fallback.dialogue:
             dialogue.passed_on(said.answer)
         pipeline.memory.recorder.put(said)
-
-
-def _line(who: Identity, pipeline: Pipeline) -> Line | None:
-    # Whoever names no session may be anyone: strangers take nobody's place.
-    named = who.session != pipeline.places.default_session
-    return (key, pipeline.name) if named and (key := who.key) else None
-
-
-def _own_up(notes: chain.Notes, reply: Reply) -> None:
-    for name in notes.left_out:
-        reply.degraded(name)
-    for name in dict.fromkeys(notes.skipped or ()):
-        _log.warning("The filter '%s' has failed; the turn went on without it", name)
-        reply.degraded(name)
-
-
-async def _question(
-    remembered: Recollected, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
-) -> Question:
-    call = remembered.call
-    filtered = partial(chain.run, pipeline.filters, call.messages, context, notes)
-    fields = chain.set_fields(pipeline.filters, call.fields, context, notes)
-    tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
-    return Question(
-        headers=call.headers,
-        fields=tools.offer.fields if tools else fields,
-        messages=await apart(filtered, len(call.messages) + len(context.memory.dropped)),
-        streaming=call.field("stream") is True,
-        tools=tools,
-    )
-
-
-def _introduce(who: Identity, call: Call, reply: Reply) -> None:
-    watch = reply.watch
-    watch.session, watch.user, watch.turn = who.session, who.user, number(call)
-    watch.asked, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
-    if who.session is not None:
-        reply.add("x-turnkeeper-session", identity.header_value(who.session))
-
-
-def context_of(who: Identity, memory: Snapshot, pipeline: Pipeline, *, now: float) -> Context:
-    """What filters may know of a turn."""
-    return Context(
-        now=now,
-        tenant=who.tenant,
-        session=who.session,
-        user=who.user,
-        memory=memory,
-        count=pipeline.exact.count if pipeline.exact else in_text,
-    )

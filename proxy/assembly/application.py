@@ -13,14 +13,15 @@ from proxy.assembly.pipelines import pipelines_of
 from proxy.assembly.targets import targets_of
 from proxy.assembly.zone import common_zone
 from proxy.configuration.settings import Limits, Settings
-from proxy.era import Parts
 from proxy.exact import Exact
 from proxy.memory.open import open_counts
 from proxy.memory.people import People
+from proxy.parts import Parts
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.tracing import traced_to
 from proxy.traces.graves import Graves
-from proxy.traces.traces import KeptTurns, Retention, Traces
+from proxy.traces.kept import KeptTurns
+from proxy.traces.traces import Retention, Traces
 
 if TYPE_CHECKING:
     from proxy.admission.quota import Quota

@@ -45,7 +45,7 @@ def _archive(settings: MemorySettings, stores: Stores) -> Archive | None:
 
 def _knowledge(settings: MemorySettings, stores: Stores, shelf: Archive | Mem0) -> Knowledge:
     most = settings.facts.max if settings.facts else MOST
-    return Knowledge(shelf, most=most, talk=settings.window.ttl, redaction=stores.redaction)
+    return Knowledge(shelf, most=most, conversation=settings.window.ttl, redaction=stores.redaction)
 
 
 def _mem0(settings: MemorySettings) -> Mem0 | None:

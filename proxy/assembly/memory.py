@@ -25,10 +25,11 @@ from proxy.memory.redaction.veil import Veil
 from proxy.memory.store import Store
 from proxy.memory.summaries.plan import Window
 from proxy.memory.summaries.summaries import Summaries
-from proxy.pipeline import Target
 from proxy.record import Recorder
 from proxy.remembering import Archiving, Memory
-from proxy.traces.traces import KeptTurns, Traces
+from proxy.target import Target
+from proxy.traces.kept import KeptTurns
+from proxy.traces.traces import Traces
 from proxy.writer import Listener, Writer
 
 

@@ -10,8 +10,8 @@ from proxy.background.extractor import Extractor
 from proxy.background.inquiry import Inquiry
 from proxy.background.summariser import Summariser
 from proxy.configuration.settings import Settings
-from proxy.pipeline import Target
 from proxy.practice import Practice
+from proxy.target import Target
 
 
 class Models(NamedTuple):

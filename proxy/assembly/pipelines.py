@@ -20,10 +20,11 @@ from proxy.exact import Exact
 from proxy.identity import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
 from proxy.lately import Lately
 from proxy.memory.known import Wanted
-from proxy.pipeline import Pipeline, Target
+from proxy.pipeline import Pipeline
 from proxy.place import Place, identifier
 from proxy.proof import Proof
 from proxy.remembering import Memory
+from proxy.target import Target
 
 
 def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:

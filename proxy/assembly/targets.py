@@ -9,8 +9,8 @@ from proxy.health import Health
 from proxy.http1.route import Trust
 from proxy.http1.trust import system_trust
 from proxy.kinds import KINDS
-from proxy.pipeline import Target
 from proxy.practice import Practice
+from proxy.target import Target
 from proxy.upstream import HttpUpstream, Upstream
 from proxy.version import VERSION
 

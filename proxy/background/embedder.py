@@ -9,7 +9,7 @@ from proxy.background.discretion import Discretion
 from proxy.background.endpoint import Endpoint, beginning
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.vector import Vector, unit
-from proxy.pipeline import Target
+from proxy.target import Target
 
 _PATH: Final = "/embeddings"
 # About 2,000 tokens of English: what most models take.

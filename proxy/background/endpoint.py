@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from proxy.errors import UpstreamBroken, UpstreamRefused
-from proxy.pipeline import Target
+from proxy.target import Target
 from proxy.upstream import read_all
 
 T = TypeVar("T")

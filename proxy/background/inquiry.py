@@ -11,7 +11,7 @@ from filters.message import Message
 from proxy import kinds
 from proxy.background.verdict import fault, words
 from proxy.memory.faults import Unusable
-from proxy.pipeline import Target
+from proxy.target import Target
 from proxy.upstream import read_all
 
 _PATH = "/chat/completions"

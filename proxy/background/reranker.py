@@ -9,7 +9,7 @@ import msgspec
 from proxy.background.discretion import Discretion
 from proxy.background.endpoint import Endpoint, beginning
 from proxy.errors import UpstreamBroken
-from proxy.pipeline import Target
+from proxy.target import Target
 
 _PATH: Final = "/rerank"
 # About 500 tokens of English each.

@@ -14,7 +14,7 @@ from proxy.background.verdict import CutShort, Overlong
 from proxy.errors import UpstreamError
 from proxy.memory.faults import Unmade, Unnamed, Unusable, Useless
 from proxy.memory.session.entry import Entry
-from proxy.memory.summaries.summaries import WrittenNotes
+from proxy.memory.summaries.author import WrittenNotes
 
 _MOST_TOKENS: Final = 1000
 _FRAME: Final = 400

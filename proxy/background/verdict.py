@@ -10,7 +10,7 @@ from proxy.answer.payload import Garbled, payload
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken
 from proxy.memory.faults import Unusable
-from proxy.tools.talk import first_choice, object_in
+from proxy.tools.chunk import first_choice, object_in
 
 # OpenAI's names, then those that other servers have for the same.
 _CUT: Final = frozenset(

@@ -13,8 +13,9 @@ from proxy.background.worker import ALONE_EVERY
 from proxy.commands.configured import USUAL, Served, configured
 from proxy.commands.terminal import told
 from proxy.configuration.settings import Settings
-from proxy.era import Era, Parts
+from proxy.era import Era
 from proxy.errors import ConfigError
+from proxy.parts import Parts
 from proxy.serving import signals
 from proxy.telemetry.log import logging_to
 

@@ -69,15 +69,13 @@ def shelf_of(path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED) ->
     return stocked
 
 
-def warnings(
-    path: Path, environ: Mapping[str, str], shelf: Shelf = _SHIPPED, reader: Reader = bytes_of
-) -> list[Fault]:
+def warnings(path: Path, environ: Mapping[str, str], reader: Reader = bytes_of) -> list[Fault]:
     """What a file says and cannot mean, in the order of its lines; nothing where it has faults."""
     try:
         document = parse(decode(reader(path)))
     except NotADocument:
         return []
-    checked = _checked(document, environ, path.parent, shelf)
+    checked = _checked(document, environ, path.parent, _SHIPPED)
     if not isinstance(checked, Settings):
         return []
     found = [

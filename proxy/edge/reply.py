@@ -63,10 +63,9 @@ class Reply:
         self.watch.degraded.append(name)
         self.add(_DEGRADED, name)
 
-    def taped(self) -> list[bytes]:
-        """A list to which everything is appended that goes to the client from now on."""
+    def tape(self) -> None:
+        """From now on ``watch.sent`` has everything that goes to the client."""
         self._tape = self.watch.sent = []
-        return self._tape
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """An ASGI message of an application behind us, with our headers added to its own."""

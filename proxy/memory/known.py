@@ -12,10 +12,11 @@ from proxy.memory.recent import Recent
 from proxy.memory.reconcile.reconcile import marked, missing
 from proxy.memory.reconcile.spelling import as_held
 from proxy.memory.replay.belated import righted
+from proxy.memory.replay.beside import beside
 from proxy.memory.replay.coverage import shown
 from proxy.memory.replay.onesided import Onesided, onesided, rest
 from proxy.memory.replay.parting import Parted, parted, without
-from proxy.memory.replay.replay import Replay, beside
+from proxy.memory.replay.replay import Replay
 from proxy.memory.session.entry import message_of
 from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import Session

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from filters.message import Message
 from proxy.memory.redaction.veil import BARE, Veil, Veiled
-from proxy.memory.replay.replay import Replay, beside
+from proxy.memory.replay.beside import beside
+from proxy.memory.replay.replay import Replay
 from proxy.memory.session.retry import UNTOLD, Asking, Attempt
 from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import Speech, spoken

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.era import Parts
+from proxy.parts import Parts
 from proxy.telemetry.feed import Feed
 from proxy.telemetry.standing import Standing
 from proxy.traces.traces import Traces

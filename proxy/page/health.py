@@ -11,8 +11,8 @@ from proxy.memory.faults import StoreError
 from proxy.page.paper import took
 from proxy.page.plot import HEIGHT, WIDTH, Plot, bars, lines
 from proxy.page.room import Room
-from proxy.pipeline import Target
 from proxy.remembering import Memory
+from proxy.target import Target
 from proxy.telemetry.account import Account
 from proxy.telemetry.hour import Minute
 

@@ -7,7 +7,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from proxy.edge import body
-from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.memory.faults import StoreError
 from proxy.page import archived, conversations, entrance, health, live, people, playground, turns
@@ -16,6 +15,7 @@ from proxy.page.paper import Paper
 from proxy.page.room import Path, Room, redirect
 from proxy.page.turnstile import Turnstile
 from proxy.page.visitor import VISIT, Visitor, check, is_secure, set_cookie, visitor
+from proxy.parts import Parts
 
 _OPEN = ("/login", "/assets/")
 _PATIENCE = 5.0

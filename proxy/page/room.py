@@ -10,12 +10,12 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 from starlette.responses import Response
 
-from proxy.era import Parts
 from proxy.errors import NotFound
 from proxy.page.door import PageServer
 from proxy.page.paper import GUARDED, Paper, is_step
 from proxy.page.turnstile import Turnstile
 from proxy.page.visitor import Visitor
+from proxy.parts import Parts
 from proxy.remembering import Memory
 
 

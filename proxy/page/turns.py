@@ -15,9 +15,9 @@ from proxy.page.difference import Filtered, Row, differences, filtered, plain
 from proxy.page.room import Room, redirect
 from proxy.page.spending import Spending, spending
 from proxy.page.timeline import WIDTH, pictures
-from proxy.pipeline import Target
 from proxy.place import decoded
 from proxy.question import Question
+from proxy.target import Target
 from proxy.traces.trace import Content, Trace
 from proxy.trial import disclosure
 from proxy.trial.explain import explain, written
@@ -135,9 +135,10 @@ def sent(trace: Trace) -> bytes:
     content = trace.content
     if content is None:
         return b""
-    question = Question(headers={}, fields=content.fields, messages=content.messages, streaming=False)
+    model, fields, messages = content.pipeline.model, content.fields, content.messages
+    question = Question(model=model, headers={}, fields=fields, messages=messages, streaming=False)
     try:
-        return question.to(_target(trace, content), content.pipeline).body
+        return question.to(_target(trace, content)).body
     except RequestError:
         return b""
 

@@ -17,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from proxy.edge import body
-from proxy.era import Parts
 from proxy.errors import MemoryUnavailable, NotFound, RequestError
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.people import People
 from proxy.memory.session.session import UNREADABLE
 from proxy.memory.store import Key
+from proxy.parts import Parts
 from proxy.place import identifier
 from proxy.remembering import Archiving, Memory
 from proxy.rest.advice import refusal

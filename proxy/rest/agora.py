@@ -12,7 +12,6 @@ from starlette.routing import Route
 from proxy import rest, wire
 from proxy.admission.webhook import Webhook
 from proxy.edge import body
-from proxy.era import Parts
 from proxy.errors import RequestError, Unauthorized
 from proxy.memory.faults import Deleted
 from proxy.memory.reconcile import lives
@@ -21,6 +20,7 @@ from proxy.memory.reconcile.utterance import plausible
 from proxy.memory.redaction.veil import Veil, Veiled
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
+from proxy.parts import Parts
 from proxy.place import identifier
 from proxy.remembering import Memory
 

@@ -10,12 +10,12 @@ import msgspec
 from proxy.answer.framing import Framing
 from proxy.breaker import Breaker
 from proxy.errors import UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
-from proxy.pipeline import Target
 from proxy.question import Request
 from proxy.routing.opening import Opening
 from proxy.routing.remedy import remedy
 from proxy.routing.unlabelled import labelled
 from proxy.routing.whole import fault_of
+from proxy.target import Target
 from proxy.upstream import Headers, Response, is_stream, read_all
 
 _PATH: Final = "/chat/completions"

@@ -4,11 +4,11 @@ import random
 
 from proxy.breaker import Breaker
 from proxy.errors import UpstreamError
-from proxy.pipeline import Target
 from proxy.question import Request
 from proxy.routing.attempt import opened
 from proxy.routing.course import Course
 from proxy.routing.remedy import Remedy, remedy
+from proxy.target import Target
 from proxy.tools import Rounds
 from proxy.upstream import Response
 

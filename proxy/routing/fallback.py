@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 
 from proxy.errors import UpstreamError, UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
-from proxy.pipeline import Pipeline, Target
+from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.attempt import Begun, Due, attempt
 from proxy.routing.candidates import Candidate, Candidates
 from proxy.routing.course import Course
+from proxy.target import Target
 from proxy.telemetry.tries import Tries
 from proxy.tools import Dialogue
 
@@ -26,7 +27,7 @@ class Fallback:
     """
 
     def __init__(self, question: Question, pipeline: Pipeline, tries: Tries) -> None:
-        self._course = Course(question, pipeline)
+        self._course = Course(question, pipeline.targets)
         self._candidates = Candidates(self._course)
         self.model = self._candidates.model
         self.upstream = pipeline.targets[0].name

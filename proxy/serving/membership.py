@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from proxy.app import App
-from proxy.flight import Line
+from proxy.flight import Seat
 from proxy.serving.neighbours import LARGEST, Entered, ForgottenNote, Looking, Neighbours, Note, Turned
 from proxy.supersession import Asked
 
@@ -49,8 +49,8 @@ class Membership:
         asyncio.get_running_loop().remove_reader(self._lifeline)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _entered(self, line: Line, at: float, asked: Asked) -> None:
-        key, pipeline = line
+    def _entered(self, seat: Seat, at: float, asked: Asked) -> None:
+        key, pipeline = seat
         self._neighbours.tell(Entered(key, pipeline, at, self._shown(asked)))
 
     def _shown(self, asked: Asked) -> msgspec.Raw:
@@ -69,5 +69,5 @@ class Membership:
         elif isinstance(note, Looking):
             self._app.audience.watched_until = time.monotonic() + _LOOKING_FOR
         else:
-            line = note.key, note.pipeline
-            self._app.in_flight.overtaken(line, note.at, lambda: self._asked.decode(note.asked))
+            seat = note.key, note.pipeline
+            self._app.in_flight.overtaken(seat, note.at, lambda: self._asked.decode(note.asked))

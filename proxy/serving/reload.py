@@ -14,8 +14,8 @@ from proxy import assembly
 from proxy.app import App
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
-from proxy.era import Parts
 from proxy.errors import ConfigError
+from proxy.parts import Parts
 from proxy.telemetry.metrics import Metrics
 
 _log = logging.getLogger("turnkeeper")

@@ -1,8 +1,8 @@
 """Tools that the proxy offers to the model and carries out itself, within one answer.
 
 ``offer`` puts them beside the client's own, and ``rounds`` makes several answers one: each a ``streamed``
-or a ``completed`` one, read as ``talk``, and all that was said a ``dialogue``. A ``kit`` is what they carry
-out; ``notebook`` does, on what is known of a person.
+or a ``completed`` one, read ``chunk`` by chunk, and all that was said a ``dialogue``. A ``kit`` is what
+they carry out; ``notebook`` does, on what is known of a person.
 """
 
 from proxy.tools.dialogue import Dialogue

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 
 from proxy.answer.transcript import words_of
-from proxy.tools.dialogue import Call, Dialogue
-from proxy.tools.talk import (
+from proxy.tools.chunk import (
     Chunk,
     carries,
     decoded,
@@ -18,6 +17,7 @@ from proxy.tools.talk import (
     summed,
     tidied,
 )
+from proxy.tools.dialogue import Call, Dialogue
 
 
 class Completed:

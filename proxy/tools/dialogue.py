@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from filters.message import Message
 from proxy.answer.transcript import transcript
+from proxy.tools.chunk import decoded
 from proxy.tools.kit import Tools
-from proxy.tools.talk import decoded
 
 Call = dict[str, Any]
 _WITHIN = 2.0

@@ -7,8 +7,7 @@ import msgspec
 
 from proxy.answer.framing import data_of, events
 from proxy.answer.transcript import words_of
-from proxy.tools.dialogue import Call, Dialogue
-from proxy.tools.talk import (
+from proxy.tools.chunk import (
     Calls,
     Chunk,
     carries,
@@ -19,6 +18,7 @@ from proxy.tools.talk import (
     object_in,
     summed,
 )
+from proxy.tools.dialogue import Call, Dialogue
 
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _DONE = b"[DONE]"

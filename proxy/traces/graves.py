@@ -18,10 +18,9 @@ _SLACK: Final = 120.0
 class Graves:
     """What an archive knows of the forgotten, for the turns that a process keeps."""
 
-    def __init__(self, archive: Archive, traces: Traces, *, every: float = _EVERY) -> None:
+    def __init__(self, archive: Archive, traces: Traces) -> None:
         self._archive = archive
         self._traces = traces
-        self._every = every
         self._seen = 0.0
 
     async def look(self) -> None:
@@ -29,7 +28,7 @@ class Graves:
         while True:
             with contextlib.suppress(StoreError):
                 await self._look()
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(_EVERY)
 
     async def _look(self) -> None:
         now = time.time()

@@ -14,7 +14,6 @@ from proxy.failing import name_of
 from proxy.identity import Identity
 from proxy.pipeline import Pipeline
 from proxy.place import decoded
-from proxy.proof import HEADER as PROVEN_BY
 from proxy.question import Question
 from proxy.recollection import recollect
 from proxy.trial import disclosure
@@ -48,12 +47,12 @@ async def remembering(request: Posted, pipeline: Pipeline, now: float) -> Explan
     call, who = await asyncio.to_thread(_read, request, pipeline)
     lacking: list[str] = []
     found = await recollect(call, pipeline, who, lacking.append)
-    told = await asyncio.to_thread(explain, found.call, who, pipeline, now, found.memory)
+    told = await asyncio.to_thread(explain, found.heard, who, pipeline, now, found.snapshot)
     return msgspec.structs.replace(
         told,
         degraded=(*lacking, *told.degraded),
         messages=_disclosed(call.messages),
-        heard=UNSET if found.call is call else told.messages,
+        heard=UNSET if found.heard is call else told.messages,
     )
 
 
@@ -69,8 +68,7 @@ def of(request: Posted, pipeline: Pipeline, now: float, *, remembers: bool = Fal
 def _read(request: Posted, pipeline: Pipeline) -> tuple[Call, Identity]:
     call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
     who = identity.of(call, pipeline.places, request.tenant)
-    if pipeline.places.proof:
-        pipeline.places.proof.check(who.user, request.headers.get(PROVEN_BY))
+    identity.prove(who, pipeline.places, request.headers)
     return call, who
 
 
@@ -129,14 +127,16 @@ def run(call: Call, who: Identity, pipeline: Pipeline, now: float, memory: Snaps
         messages = shown
     offer = tools.offer if (tools := toolbox.tools(fields, pipeline, who)) else None
     fields = offer.fields if offer else fields
-    question = Question(headers=call.headers, fields=fields, messages=messages, streaming=False)
+    question = Question(
+        model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
+    )
     return Outcome(
         messages=messages,
         fields=fields,
         steps=tuple(steps),
         tools=tuple(name for name in pipeline.tools if offer and name in offer.own),
         degraded=(*degraded, *dict.fromkeys(step.filter for step in steps if step.failed)),
-        sent=question.to(pipeline.targets[0], pipeline).body,
+        sent=question.to(pipeline.targets[0]).body,
     )
 
 

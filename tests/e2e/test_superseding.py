@@ -15,10 +15,10 @@ import pytest
 
 from proxy import assembly
 from proxy.configuration.load import load
-from proxy.era import Parts
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.session import decode
 from proxy.memory.store import Key
+from proxy.parts import Parts
 from tests.fake_upstream import (
     DONE,
     HANG,

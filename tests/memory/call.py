@@ -6,7 +6,7 @@ from filters.message import Message
 from proxy.memory.reconcile import reconcile as reconciling
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.reconcile import taken
-from proxy.memory.replay.replay import beside
+from proxy.memory.replay.beside import beside
 from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import spoken
 

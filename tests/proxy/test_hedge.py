@@ -57,7 +57,7 @@ async def race(pipeline: Pipeline) -> tuple[list[Answering], Begun, int]:
         msgspec.structs.replace(target, upstream=each)
         for target, each in zip(pipeline.targets, upstreams, strict=True)
     )
-    question = Question(headers={}, fields={}, messages=(), streaming=True)
+    question = Question(model=pipeline.model, headers={}, fields={}, messages=(), streaming=True)
     running = asyncio.create_task(
         Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Tries()).begin()
     )

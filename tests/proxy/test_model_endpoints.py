@@ -12,7 +12,7 @@ from proxy.background.reranker import HttpReranker
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.health import Health
 from proxy.kinds import KINDS
-from proxy.pipeline import Target
+from proxy.target import Target
 from proxy.upstream import HttpUpstream
 from tests.fake_upstream import HANG, FakeUpstream, answer
 from tests.meanings import knowing, vector

@@ -56,9 +56,9 @@ class FactShelf(Protocol):
 class Knowledge:
     """Facts about persons, in one place.
 
-    At most ``most`` are known of each: what is over soon goes first, and of the rest the least important. Of
-    the category ``daily`` they last for ``daily`` seconds, of the category ``conversation`` for ``talk``.
-    None has in it what ``redaction`` finds.
+    At most ``most`` are known of each: what is over soon goes first, and of the rest the least important. A
+    ``daily`` one lasts for a day, one of the ``conversation`` for so many seconds. None has in it what
+    ``redaction`` finds.
     """
 
     def __init__(
@@ -66,15 +66,14 @@ class Knowledge:
         shelf: FactShelf,
         *,
         most: int = MOST,
-        daily: float = DAY,
-        talk: float = 1800.0,
+        conversation: float = 1800.0,
         redaction: Redaction = NOTHING,
     ) -> None:
         self.kept: Callable[[str], str] = redaction.text
         """A text as it is kept."""
         self._shelf = shelf
         self._most = most
-        self._lasting = {"core": math.inf, "daily": daily, "conversation": talk}
+        self._lasting = {"core": math.inf, "daily": DAY, "conversation": conversation}
 
     async def of(self, person: Owner) -> list[Fact]:
         """What is known now, the oldest first. Raises StoreError, as all methods do."""

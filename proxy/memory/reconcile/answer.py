@@ -204,16 +204,16 @@ def _shifted(held: Session, entries: Sequence[Entry]) -> Newest | None:
     return msgspec.structs.replace(newest, since=held.moved + place)
 
 
-def _said(answer: Answer, question: Entry, now: float) -> Entry:
-    said = _spoken(answer, now, turn=question.turn, life=question.life)
-    return msgspec.structs.replace(said, engine_turn=_number(answer, question))
+def _said(answer: Answer, words: Entry, now: float) -> Entry:
+    said = _spoken(answer, now, turn=words.turn, life=words.life)
+    return msgspec.structs.replace(said, engine_turn=_number(answer, words))
 
 
-def _number(answer: Answer, question: Entry) -> int | None:
+def _number(answer: Answer, words: Entry) -> int | None:
     """The engine's number of an answer: a turn in which nobody asked anything may have begun since."""
-    if question.engine_turn is None or answer.number is None:
-        return question.engine_turn
-    return max(question.engine_turn, answer.number)
+    if words.engine_turn is None or answer.number is None:
+        return words.engine_turn
+    return max(words.engine_turn, answer.number)
 
 
 def _spoken(answer: Answer, now: float, *, turn: int, life: int) -> Entry:

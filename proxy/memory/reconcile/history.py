@@ -8,8 +8,9 @@ from msgspec import UNSET
 
 from filters.message import Message
 from proxy.memory.reconcile.reconcile import taken
+from proxy.memory.replay.beside import beside
 from proxy.memory.replay.line import CUT, Line, kinship, number_of
-from proxy.memory.replay.replay import Replay, beside
+from proxy.memory.replay.replay import Replay
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import Speech, spoken

@@ -13,8 +13,9 @@ from proxy.memory.reconcile.overtaken import overtaken
 from proxy.memory.reconcile.question import question_before, turn_of, unasked
 from proxy.memory.reconcile.weaving import woven
 from proxy.memory.replay import lone
+from proxy.memory.replay.beside import beside
 from proxy.memory.replay.bygone import closed
-from proxy.memory.replay.replay import Replay, beside, last_user
+from proxy.memory.replay.replay import Replay, last_user
 from proxy.memory.session.entry import Entry, message_of
 from proxy.memory.session.newest import AskedTurn, Newest, seal
 from proxy.memory.session.retry import UNTOLD, Asking, Attempt

@@ -47,12 +47,10 @@ class Writer:
         *,
         chore: Work[bool] | None = None,
         elsewhere: Elsewhere | None = None,
-        gathering: float = GATHERING,
     ) -> None:
         self._file = file
         self._elsewhere = elsewhere or Elsewhere(file.path)
         self._chore = chore
-        self._gathering = gathering
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
@@ -118,7 +116,7 @@ class Writer:
             results = [job.work(connection) for job in jobs]
             connection.execute("COMMIT")
             self._elsewhere.committed(connection, began)
-            self._free = time.monotonic() + self._gathering
+            self._free = time.monotonic() + GATHERING
         except BaseException:
             self._drop()  # which rolls back, and forgets what may be broken
             raise

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import msgspec
 
@@ -11,37 +11,15 @@ from proxy.memory.contents import imported
 from proxy.memory.faults import Contended, Unnamed
 from proxy.memory.redaction.veil import BARE, Veil
 from proxy.memory.session.cold import all_of
-from proxy.memory.session.entry import Entry
 from proxy.memory.session.fingerprint import fingerprint
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Session, anew, decode, encode
-from proxy.memory.session.speaker import named
 from proxy.memory.store import UNRENEWED, Key, Put, Store
-from proxy.memory.summaries.compaction import digested, put, segment, settled
+from proxy.memory.summaries.author import DIGESTS, Author, SummaryWriter
+from proxy.memory.summaries.compaction import put, settled
 from proxy.memory.summaries.plan import Plan, Window, due, forced
 
 _ATTEMPTS: Final = 10
-
-
-class WrittenNotes(NamedTuple):
-    """What a model wrote, and which one."""
-
-    text: str
-    model: str
-
-
-class SummaryWriter(Protocol):
-    """Whoever writes summaries. Both raise Unmade."""
-
-    async def notes(
-        self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
-    ) -> WrittenNotes:
-        """Notes on what was said; ``earlier`` are those on what was said before it."""
-        ...
-
-    async def merged(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
-        """One text in the place of several."""
-        ...
 
 
 class Summaries:
@@ -57,28 +35,28 @@ class Summaries:
         self._veil = veil
         self._store = store
         self._window = window
-        self._writer = writer
+        self._author = Author(writer)
 
     # --- what is due in the background
 
     def due(self, session: Session) -> bool:
         """Whether there is anything to summarise."""
-        return self._due(session) is not None
+        return self._due(session, self._author) is not None
 
     async def do(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
         """Makes the one summary that is due, if any; whether there was one. Raises Unmade."""
         session = await self._read(key)
-        plan = self._due(session) if session else None
+        plan = self._due(session, self._author) if session else None
         if session and plan:
-            await self._make(key, session, plan)
+            await self._make(key, session, plan, self._author)
         return plan is not None
 
     async def stand_in(self, key: Key) -> None:
         """Puts a digest where a summary is due, until a model answers."""
         session = await self._read(key)
-        plan = self._due(session) if session else None
+        plan = self._due(session, self._author) if session else None
         if session and plan and not _stands_in(session, plan):
-            await self._make(key, session, plan, by_digest=True)
+            await self._make(key, session, plan, DIGESTS)
 
     # --- what is asked for
 
@@ -91,9 +69,9 @@ class Summaries:
         summary where there is none; else the session's own turns.
         """
         try:
-            return await self._summarized(key, messages, fallback_model, by_digest=False)
+            return await self._summarized(key, messages, self._author._replace(fallback=fallback_model))
         except Unnamed:
-            return await self._summarized(key, messages, "", by_digest=True)
+            return await self._summarized(key, messages, DIGESTS)
 
     async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
         """All summaries of a session, oldest first."""
@@ -119,29 +97,25 @@ class Summaries:
 
     # --- how it is done
 
-    def _due(self, session: Session, *, by_digest: bool = False) -> Plan | None:
-        return due(session, self._window, model=not (by_digest or self._writer is None))
+    def _due(self, session: Session, author: Author) -> Plan | None:
+        return due(session, self._window, model=author.writer is not None)
 
-    async def _summarized(
-        self, key: Key, messages: Sequence[Message] | None, fallback: str, *, by_digest: bool
-    ) -> bool:
+    async def _summarized(self, key: Key, messages: Sequence[Message] | None, author: Author) -> bool:
         session = await self._read(key)
         if messages is not None:
-            return await self._add(key, session, messages, fallback, by_digest=by_digest)
+            return await self._add(key, session, messages, author)
         if session is None:
             return False
-        plan = self._due(session, by_digest=by_digest) or forced(session, self._window)
+        plan = self._due(session, author) or forced(session, self._window)
         if plan is not None:
-            await self._make(key, session, plan, by_digest=by_digest, fallback=fallback)
+            await self._make(key, session, plan, author)
         return plan is not None
 
     async def _read(self, key: Key) -> Session | None:
         held = await self._store.read(key, leisure=True)
         return decode(held.blob) if held else None
 
-    async def _make(
-        self, key: Key, planned: Session, plan: Plan, *, by_digest: bool = False, fallback: str = ""
-    ) -> None:
+    async def _make(self, key: Key, planned: Session, plan: Plan, author: Author) -> None:
         """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile.
 
         A session that is not the one that was ``planned`` for, or has other summaries, is left alone.
@@ -151,32 +125,10 @@ class Summaries:
             if session is None or not _is_open(session, plan, planned):
                 return
             said = await all_of(self._store, key, session)
-            made = await self._made(session, plan, said, by_digest=by_digest, fallback=fallback)
+            made = await author.made(session, plan, said)
             if await self._save(key, plan, made, session):
                 return
         raise Contended
-
-    async def _made(
-        self, session: Session, plan: Plan, entries: Sequence[Entry], *, by_digest: bool, fallback: str
-    ) -> Segment:
-        told = [entry for entry in entries if plan.covers(entry)]
-        if self._writer is None or by_digest or not plan.merge:
-            return await self._noted(session, plan, told, fallback, by_digest=by_digest)
-        former = [one.text for one in session.summaries[plan.first : plan.last]]
-        notes = await self._writer.merged(former, last=session.model)
-        return segment(session, plan, told, notes.text, now=time.time(), model=notes.model)
-
-    async def _noted(
-        self, session: Session, plan: Plan, told: Sequence[Entry], fallback: str, *, by_digest: bool
-    ) -> Segment:
-        now = time.time()
-        if self._writer is None or by_digest:
-            return digested(session, plan, told, now=now)
-        if not told:
-            return segment(session, plan, told, "(All of it was taken back.)", now=now)
-        earlier = [one.text for one in session.summaries[: plan.first]]
-        notes = await self._writer.notes(named(session, told), earlier, last=session.model, fallback=fallback)
-        return segment(session, plan, told, notes.text, now=now, model=notes.model)
 
     async def _save(self, key: Key, plan: Plan, made: Segment, former: Session) -> bool:
         """Whether it is saved; it is not where what it stands for is no longer what it was made from."""
@@ -195,7 +147,7 @@ class Summaries:
         raise Contended
 
     async def _add(
-        self, key: Key, former: Session | None, messages: Sequence[Message], fallback: str, *, by_digest: bool
+        self, key: Key, former: Session | None, messages: Sequence[Message], author: Author
     ) -> bool:
         """Appends what stands for messages that are no turns of the session; ``None`` is none as yet."""
         now = time.time()
@@ -204,7 +156,7 @@ class Summaries:
         plan = Plan(len(session.summaries), len(session.summaries), session.reach, session.reach)
         if not told:
             return False
-        made = await self._noted(session, plan, told, fallback, by_digest=by_digest)
+        made = await author.noted(session, plan, told)
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key, leisure=True)
             found = decode(held.blob) if held else None

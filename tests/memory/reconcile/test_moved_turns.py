@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from filters.letters import bare
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.replay.alignment import align
+from proxy.memory.replay.beside import beside
 from proxy.memory.replay.line import NEW, Line
-from proxy.memory.replay.replay import beside
 from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import spoken as spoken_in
 from proxy.memory.summaries.cap import cap, moved_out

@@ -9,7 +9,7 @@ from filters.message import Message
 from proxy.memory.known import known
 from proxy.memory.reconcile.reconcile import taken
 from proxy.memory.replay import fixed, numbering
-from proxy.memory.replay.replay import beside
+from proxy.memory.replay.beside import beside
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Session

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.replay.replay import beside
+from proxy.memory.replay.beside import beside
 from proxy.memory.speech.speech import spoken
 from tests.memory.call import Call, message
 
@@ -38,6 +38,6 @@ def test_a_glance_tells_what_a_close_look_tells(given_call):
     speech = spoken(window)
     with pytest.MonkeyPatch.context() as patch:
         glance = beside(held, speech)
-        patch.setattr("proxy.memory.replay.replay.straight", lambda *_, **__: None)
+        patch.setattr("proxy.memory.replay.beside.straight", lambda *_, **__: None)
         look = beside(held, speech)
     assert (glance.anew, [*glance.places], glance.end) == (look.anew, [*look.places], look.end)

@@ -61,7 +61,8 @@ async def left_after(asked: int, pieces: int) -> str:
         headers.update(message["headers"])
 
     async with quota.turn("acme", asked, reply := Reply(nowhere)):
-        reply.taped().extend([b"data: {}\n\n"] * pieces)
+        reply.tape()
+        reply.watch.sent.extend([b"data: {}\n\n"] * pieces)
     await quota.aclose()
     async with quota.turn("acme", 0, reply := Reply(noted)):
         await reply.start(200, [])

@@ -13,7 +13,7 @@ from proxy.background.verdict import CutShort, Declined, Overlong, SaidNothing, 
 from proxy.errors import UpstreamBroken
 from proxy.health import Health
 from proxy.kinds import KINDS
-from proxy.pipeline import Target
+from proxy.target import Target
 from proxy.upstream import HttpUpstream
 from tests.fake_upstream import DONE, FakeUpstream, answer, completion, delta, sse, stream_of
 

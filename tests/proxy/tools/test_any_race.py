@@ -105,7 +105,7 @@ async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, F
     targets = tuple(msgspec.structs.replace(each, upstream=Moody(chance, given)) for each in pipeline.targets)
     kit = Noting(chance)
     tools = Tools(Offer({}, OWN, {}), kit, MOST)
-    question = Question(headers={}, fields={}, messages=(), streaming=True, tools=tools)
+    question = Question(model=pipeline.model, headers={}, fields={}, messages=(), streaming=True, tools=tools)
     fallback = Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Tries())
     seen = b""
     try:
