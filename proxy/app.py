@@ -9,12 +9,12 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from proxy import turn
+from proxy.admission.quota import Quota
 from proxy.audience import Audience
 from proxy.edge import body
 from proxy.edge.hangup import ClientGone, until_gone
@@ -36,9 +36,6 @@ from proxy.telemetry.standing import Standing
 from proxy.telemetry.watch import Watch
 from proxy.traces.traces import Traces
 from proxy.trial import explain
-
-if TYPE_CHECKING:
-    from proxy.admission.quota import Quota
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN = "/v1/explain"
@@ -198,7 +195,7 @@ class App:
             await until_gone(receive, _explain(request, pipeline, reply), reply.outlet)
 
     async def _turn(
-        self, request: turn.Posted, pipeline: Pipeline, reply: Reply, quota: "Quota | None"
+        self, request: turn.Posted, pipeline: Pipeline, reply: Reply, quota: Quota | None
     ) -> None:
         admitted = quota.turn(request.tenant, len(request.body), reply) if quota else nullcontext()
         self._turns += 1

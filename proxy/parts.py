@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from proxy.admission.gate import Gate
+from proxy.admission.quota import Quota
 from proxy.admission.webhook import Webhook
 from proxy.background.worker import Worker
 from proxy.errors import NotFound
@@ -19,9 +19,6 @@ from proxy.telemetry.tracing import Tracing
 from proxy.traces.graves import Graves
 from proxy.traces.traces import Retention
 from proxy.upstream import Upstream
-
-if TYPE_CHECKING:
-    from proxy.admission.quota import Quota
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +40,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int
     agora: Webhook | None = None
     log_content: bool = False
-    quota: "Quota | None" = None
+    quota: Quota | None = None
     tracing: Tracing | None = None
     keeping: Retention = Retention()
     exact: Exact | None = None

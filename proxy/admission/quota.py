@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from limits.aio.storage import Storage
-
 from proxy.admission.tally import Tally
 from proxy.admission.windows import Allowance
 from proxy.edge.reply import Reply
 from proxy.errors import LimitExceeded
+from proxy.memory.counts import Counts
 from proxy.telemetry.usage import usage_of
 
 _BYTES_OF_A_TOKEN = 4
@@ -19,20 +18,20 @@ _BYTES_OF_A_TOKEN = 4
 class Quota:
     """Counts by tenant, the name of a key, in windows of a minute that begin with their first request.
 
-    Counts may be shared with other servers; turns at once are this process's own. Where ``storage`` fails,
-    or takes longer than ``deadline`` seconds if there is one, this process counts alone until it is back.
+    Counts may be shared with other servers; turns at once are this process's own. Where ``counts`` fail,
+    or take longer than ``deadline`` seconds if there is one, this process counts alone until they are back.
     """
 
     def __init__(
         self,
         limits: Allowance,
-        storage: Storage | None = None,
+        counts: Counts | None = None,
         *,
         deadline: float | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limits = limits
-        self._tally = Tally(limits, storage, deadline=deadline)
+        self._tally = Tally(limits, counts, deadline=deadline)
         self._refused = refused
         self._open: Counter[str] = Counter()
         self._spending: set[asyncio.Task[None]] = set()
@@ -58,7 +57,7 @@ class Quota:
                 self._spend(tenant, _taken(reply, asked))
 
     async def aclose(self) -> None:
-        """Counts what is yet to be counted, then lets the storage go."""
+        """Counts what is yet to be counted, then lets the counts go."""
         await asyncio.gather(*self._spending)
         await self._tally.aclose()
 

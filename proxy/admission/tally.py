@@ -6,10 +6,8 @@ import math
 import time
 from typing import Final
 
-from limits.aio.storage import Storage
-
-from proxy.admission.counts import OwnCounts
 from proxy.admission.windows import Allowance, Left, Windows
+from proxy.memory.counts import Counts, OwnCounts
 from proxy.memory.faults import StoreError
 from proxy.memory.patience import in_time
 
@@ -30,7 +28,7 @@ class Tally:
     def __init__(
         self,
         limits: Allowance,
-        shared: Storage | None,
+        shared: Counts | None,
         *,
         deadline: float | None = None,
         rest: float = _REST,
@@ -68,7 +66,7 @@ class Tally:
         await self._own.spend(tenant, tokens)
 
     async def aclose(self) -> None:
-        """Ends the probe, then lets the storages go."""
+        """Ends the probe, then lets the counts go."""
         if self._probe:
             self._probe.cancel()
             await asyncio.wait({self._probe})

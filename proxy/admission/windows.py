@@ -1,14 +1,13 @@
-"""Requests and tokens of a minute, by tenant, as one storage counts them."""
+"""Requests and tokens of a minute, by tenant, as one place counts them."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
-from limits import RateLimitItemPerMinute
-from limits.aio.storage import Storage
-from limits.aio.strategies import FixedWindowRateLimiter
+
+from proxy.memory.counts import Counts
+
+_MINUTE: Final = 60.0
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -28,39 +27,37 @@ class Left(NamedTuple):
 
 
 class Windows:
-    """Windows of a minute that begin with their first request. Raises what the storage raises."""
+    """Windows of a minute that begin with their first request. Raises StoreError where ``counts`` does."""
 
-    def __init__(self, limits: Allowance, storage: Storage) -> None:
+    def __init__(self, limits: Allowance, counts: Counts) -> None:
         self._limits = limits
-        self._storage = storage
-        self._windows = FixedWindowRateLimiter(storage)
-        self._requests = RateLimitItemPerMinute(limits.requests_per_minute or 1, namespace="requests")
-        self._tokens = RateLimitItemPerMinute(limits.tokens_per_minute or 1, namespace="tokens")
+        self._counts = counts
 
     async def asked(self, tenant: str) -> dict[str, Left]:
         """What is left of each limit, once this request has been counted."""
-        return dict(await asyncio.gather(*self._counted(tenant)))
+        requests, tokens = self._limits.requests_per_minute, self._limits.tokens_per_minute
+        asked = {}
+        if requests:
+            asked["requests"] = self._left("requests", tenant, requests, cost=1)
+        if tokens:
+            asked["tokens"] = self._left("tokens", tenant, tokens, cost=0)
+        return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
 
     async def spend(self, tenant: str, tokens: int) -> None:
-        """So many tokens have been taken; none asks whether the storage counts."""
-        await self._windows.hit(self._tokens, tenant, cost=tokens)
+        """So many tokens have been taken; none asks whether there is somebody who counts."""
+        await self._counts.add(_key("tokens", tenant), tokens, lasting=_MINUTE)
 
     async def aclose(self) -> None:
-        """Lets the storage go."""
-        close: Callable[[], Awaitable[None]] | None = getattr(self._storage, "aclose", None)
-        if close:
-            await close()
+        """Lets the counts go."""
+        await self._counts.aclose()
 
-    def _counted(self, tenant: str) -> Iterator[Awaitable[tuple[str, Left]]]:
-        if self._limits.requests_per_minute:
-            yield self._left("requests", self._requests, tenant, cost=1)
-        if self._limits.tokens_per_minute:
-            yield self._left("tokens", self._tokens, tenant, cost=0)
+    async def _left(self, kind: str, tenant: str, limit: int, *, cost: int) -> Left:
+        number, reset = await self._counts.add(_key(kind, tenant), cost, lasting=_MINUTE)
+        remaining = limit - number
+        # What this request costs has been counted; of what it will cost there must be something left.
+        within = remaining >= 0 if cost else remaining > 0
+        return Left(limit, remaining if within else -1, reset)
 
-    async def _left(
-        self, kind: str, item: RateLimitItemPerMinute, tenant: str, *, cost: int
-    ) -> tuple[str, Left]:
-        within = not cost or await self._windows.hit(item, tenant, cost=cost)
-        reset, remaining = await self._windows.get_window_stats(item, tenant)
-        within = within and (cost > 0 or remaining > 0)
-        return kind, Left(item.amount, remaining if within else -1, max(0.0, reset - time.time()))
+
+def _key(kind: str, tenant: str) -> str:
+    return f"{kind}/{tenant}"

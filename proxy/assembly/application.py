@@ -1,12 +1,12 @@
 """The application that a configuration describes."""
 
-import importlib
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from proxy.admission.gate import Gate
+from proxy.admission.quota import Quota
 from proxy.admission.webhook import Webhook
+from proxy.admission.windows import Allowance
 from proxy.app import App
 from proxy.assembly.memory import memory_of
 from proxy.assembly.pipelines import pipelines_of
@@ -22,9 +22,6 @@ from proxy.telemetry.tracing import traced_to
 from proxy.traces.graves import Graves
 from proxy.traces.kept import KeptTurns
 from proxy.traces.traces import Retention, Traces
-
-if TYPE_CHECKING:
-    from proxy.admission.quota import Quota
 
 
 def app(
@@ -67,20 +64,16 @@ def parts(
     )
 
 
-def _quota(settings: Settings, refused: Callable[[str], None]) -> "Quota | None":
+def _quota(settings: Settings, refused: Callable[[str], None]) -> Quota | None:
     """Counts where sessions are, when that is a Redis; else in this process, and while Redis is away."""
     own, memory = settings.limits, settings.memory
     if own == Limits():
         return None
-    # The library is slow to load, and most do without limits.
-    quota = importlib.import_module("proxy.admission.quota")
-    windows = importlib.import_module("proxy.admission.windows")
-    limits = windows.Allowance(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
-    storage = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
+    limits = Allowance(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+    counts = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
     # What this process counts itself is there at once, whatever else it does.
-    deadline = memory.deadline if memory and storage else None
-    counted: Quota = quota.Quota(limits, storage, deadline=deadline, refused=refused)
-    return counted
+    deadline = memory.deadline if memory and counts else None
+    return Quota(limits, counts, deadline=deadline, refused=refused)
 
 
 def _agora(settings: Settings) -> Webhook | None:

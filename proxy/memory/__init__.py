@@ -11,7 +11,7 @@ what of a message belongs to it, ``replay/`` lays a window beside it, ``summarie
 ``coded``, ``metered``, ``guard`` and ``recent``; ``open`` makes one from an address. ``redaction/`` and a
 ``codec`` (``encryption``, by ``sealing``) stand at its edge, a ``pulse`` tells how it fares, ``arrears``
 are turns that wait for it, and ``faults`` what can go wrong. A ``lease`` has one ``holder`` at a time, and
-``patience`` waits for what somebody else does.
+``patience`` waits for what somebody else does, and ``counts`` are numbers that all servers may share.
 
 Each word has an ``owner``. ``people`` is the registry of all places that hold any, of which
 ``held_sessions`` are one. ``contents`` and a ``remainder`` carry a session elsewhere, and ``retold`` is its

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.memory.codec import Codec
 from proxy.memory.coded import CodedStore
+from proxy.memory.counts import Counts
 from proxy.memory.store import Store
 
 if TYPE_CHECKING:
-    from limits.aio.storage import Storage
-
     from proxy.memory.sql.elsewhere import Elsewhere
 
 GROUP: Final = "turnkeeper.stores"
@@ -18,7 +17,7 @@ GROUP: Final = "turnkeeper.stores"
 
 _SQL: Final = "proxy.memory.sql"
 _REDIS: Final = "proxy.memory.redis:open"
-_COUNTS: Final = "proxy.memory.redis.counts:Counts"
+_COUNTS: Final = "proxy.memory.redis.counts:RedisCounts"
 _DRIVERS: Final = {
     "sqlite": f"{_SQL}.sqlite:open",
     "postgresql": f"{_SQL}.postgres:open",
@@ -61,12 +60,12 @@ def open_store(url: str, *, deadline: float, codec: Codec, elsewhere: "Elsewhere
     return CodedStore(_loaded(driver)(url, deadline=deadline, **more), codec)
 
 
-def open_counts(url: str, *, deadline: float) -> "Storage | None":
+def open_counts(url: str, *, deadline: float) -> Counts | None:
     """Where numbers are counted that all servers share, where the address is a Redis; connects nothing."""
     driver = _DRIVERS.get(url.partition(":")[0])
     if driver != _REDIS:
         return None
-    counts: Callable[..., Storage] = EntryPoint("counts", _COUNTS, GROUP).load()
+    counts: Callable[..., Counts] = EntryPoint("counts", _COUNTS, GROUP).load()
     return counts(url, deadline=deadline)
 
 

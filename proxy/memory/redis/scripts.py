@@ -134,19 +134,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local over = tonumber(redis.call('HGET', KEYS[1], 'until') or 0)
 if over <= now or over > now + ARGV[2] then
-  redis.call('HSET', KEYS[1], 'count', 0, 'until', now + ARGV[2])
+  over = now + ARGV[2]
+  redis.call('HSET', KEYS[1], 'count', 0, 'until', over)
 end
 local count = redis.call('HINCRBY', KEYS[1], 'count', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return count
-""")
-
-# The count, and for how many milliseconds it is one.
-COUNTED = Script("""
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local held = redis.call('HMGET', KEYS[1], 'count', 'until')
-local left = tonumber(held[2] or 0) - now
-if left <= 0 then return {0, 0} end
-return {tonumber(held[1]), left}
+return {count, over - now}
 """)

@@ -3,13 +3,12 @@
 import asyncio
 import threading
 import time
-from typing import Any
 
 import pytest
-from limits.aio.storage import MemoryStorage
 
 from proxy.admission.tally import Tally
 from proxy.admission.windows import Allowance
+from proxy.memory.counts import Count, OwnCounts
 from proxy.memory.faults import StoreError
 
 DEADLINE = 0.05
@@ -22,7 +21,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Fickle(MemoryStorage):
+class Fickle(OwnCounts):
     """Refuses to count for as long as it is ``away``, and waits until it is ``free``."""
 
     def __init__(self) -> None:
@@ -31,20 +30,20 @@ class Fickle(MemoryStorage):
         self.free = asyncio.Event()
         self.free.set()
 
-    async def incr(self, *given: Any, **more: Any) -> int:
+    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
         await self.free.wait()
         if self.away:
             raise StoreError("it is away")
-        return await super().incr(*given, **more)
+        return await super().add(key, amount, lasting=lasting)
 
 
-async def rests(tally: Tally, storage: Fickle, times: int) -> list[float]:
+async def rests(tally: Tally, counts: Fickle, times: int) -> list[float]:
     """How long it was left alone, each time that it failed right after it had come back."""
     found = []
     for _ in range(times):
-        storage.away = True
+        counts.away = True
         await tally.asked("acme")
-        storage.away = False
+        counts.away = False
         began = time.monotonic()
         while tally.alone:  # noqa: ASYNC110 - nobody rings a bell
             await asyncio.sleep(REST / 10)
@@ -54,32 +53,32 @@ async def rests(tally: Tally, storage: Fickle, times: int) -> list[float]:
 
 @pytest.mark.anyio
 async def test_what_comes_and_goes_is_left_alone_for_longer_each_time() -> None:
-    storage = Fickle()
-    tally = Tally(LIMITS, storage, deadline=DEADLINE, rest=REST)
-    found = await rests(tally, storage, 4)
+    counts = Fickle()
+    tally = Tally(LIMITS, counts, deadline=DEADLINE, rest=REST)
+    found = await rests(tally, counts, 4)
     assert all(rest >= 2**n * REST * 0.9 for n, rest in enumerate(found)), found
     await tally.aclose()
 
 
 @pytest.mark.anyio
 async def test_what_was_well_for_a_minute_is_asked_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = Fickle()
-    tally = Tally(LIMITS, storage, deadline=DEADLINE, rest=REST)
-    await rests(tally, storage, 5)
+    counts = Fickle()
+    tally = Tally(LIMITS, counts, deadline=DEADLINE, rest=REST)
+    await rests(tally, counts, 5)
     monkeypatch.setattr("proxy.admission.tally._SOON", 0.0)
-    assert (await rests(tally, storage, 1))[0] < 8 * REST
+    assert (await rests(tally, counts, 1))[0] < 8 * REST
     await tally.aclose()
 
 
 def test_what_was_counted_while_the_loop_was_busy_is_not_late() -> None:
     async def busy() -> bool:
-        loop, storage = asyncio.get_running_loop(), Fickle()
-        storage.free.clear()
-        tally = Tally(LIMITS, storage, deadline=DEADLINE)
+        loop, counts = asyncio.get_running_loop(), Fickle()
+        counts.free.clear()
+        tally = Tally(LIMITS, counts, deadline=DEADLINE)
         asking = asyncio.create_task(tally.asked("acme"))
         for _ in range(4):
             await asyncio.sleep(0)
-        bell = threading.Timer(DEADLINE / 2, loop.call_soon_threadsafe, [storage.free.set])
+        bell = threading.Timer(DEADLINE / 2, loop.call_soon_threadsafe, [counts.free.set])
         bell.start()
         time.sleep(2 * DEADLINE)
         await asking

@@ -1,0 +1,70 @@
+"""What all counts do, in the process and on a Redis."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from proxy.memory.counts import Counts, OwnCounts
+from proxy.memory.redis.counts import RedisCounts
+from tests.memory.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+MINUTE = 60.0
+
+
+def own(_: pytest.FixtureRequest) -> Counts:
+    return OwnCounts()
+
+
+def redis(request: pytest.FixtureRequest) -> Counts:
+    server: RedisServer = request.getfixturevalue("redis_single")
+    return RedisCounts(f"{server.url}?prefix={uuid.uuid4().hex}:", deadline=5.0)
+
+
+DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Counts]] = {"own": own, "redis": redis}
+
+
+@pytest.fixture(params=DRIVERS)
+async def counts(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
+    opened = DRIVERS[request.param](request)
+    yield opened
+    await opened.aclose()
+
+
+async def test_a_number_is_counted_up_by_its_key(counts: Counts) -> None:
+    asked = (("a", 1), ("a", 4), ("b", 2))
+    found = [(await counts.add(key, amount, lasting=MINUTE)).number for key, amount in asked]
+    assert found == [1, 5, 2]
+
+
+async def test_to_add_nothing_is_to_look(counts: Counts) -> None:
+    assert (await counts.add("a", 0, lasting=MINUTE)).number == 0
+    await counts.add("a", 3, lasting=MINUTE)
+    assert (await counts.add("a", 0, lasting=MINUTE)).number == 3
+
+
+async def test_it_is_nothing_again_so_long_after_it_was_first_added_to(counts: Counts) -> None:
+    assert 0 < (await counts.add("a", 2, lasting=0.4)).left < 0.41
+    await asyncio.sleep(0.2)
+    again = await counts.add("a", 1, lasting=0.4)
+    assert again.left <= 0.2 or again.number == 1  # a busy machine may have slept for longer
+    await asyncio.sleep(0.5)
+    assert (await counts.add("a", 1, lasting=MINUTE)).number == 1
+
+
+async def test_those_who_come_at_once_are_all_counted(counts: Counts) -> None:
+    found = await asyncio.gather(*(counts.add("a", 1, lasting=MINUTE) for _ in range(50)))
+    assert sorted(one.number for one in found) == list(range(1, 51))
+    assert all(0 < one.left <= MINUTE for one in found)
+
+
+async def test_a_clock_that_only_rises_tells_when_it_is_over() -> None:
+    now = 100.0
+    counted = OwnCounts(lambda: now)
+    await counted.add("a", 2, lasting=MINUTE)
+    now = 159.9
+    assert await counted.add("a", 1, lasting=MINUTE) == (3, pytest.approx(0.1))
+    now = 160.0
+    assert await counted.add("a", 1, lasting=MINUTE) == (1, MINUTE)

@@ -1,0 +1,48 @@
+"""What is left of a minute, and what asking for it costs."""
+
+import asyncio
+
+import pytest
+
+from proxy.admission.windows import Allowance, Left, Windows
+from proxy.memory.counts import Count, OwnCounts
+
+BOTH = Allowance(requests_per_minute=3, tokens_per_minute=10)
+
+
+class Watched(OwnCounts):
+    """Notes what is asked of it; its clock stands still."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 100.0)
+        self.asked: list[tuple[str, int]] = []
+
+    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
+        self.asked.append((key, amount))
+        return await super().add(key, amount, lasting=lasting)
+
+
+def test_each_limit_is_asked_for_once() -> None:
+    counts = Watched()
+    left = asyncio.run(Windows(BOTH, counts).asked("acme"))
+    assert counts.asked == [("requests/acme", 1), ("tokens/acme", 0)]
+    assert left == {"requests": Left(3, 2, 60.0), "tokens": Left(10, 10, 60.0)}
+
+
+@pytest.mark.parametrize(("spent", "left"), [(9, 1), (10, -1), (25, -1)])
+def test_a_turn_is_let_in_while_any_token_is_left(spent: int, left: int) -> None:
+    async def asked() -> dict[str, Left]:
+        windows = Windows(BOTH, OwnCounts())
+        await windows.spend("acme", spent)
+        await windows.spend("other", 5)
+        return await windows.asked("acme")
+
+    assert asyncio.run(asked())["tokens"].remaining == left
+
+
+def test_of_requests_there_are_as_many_as_the_limit_says() -> None:
+    async def asked() -> list[int]:
+        windows = Windows(Allowance(requests_per_minute=3), OwnCounts())
+        return [(await windows.asked("acme"))["requests"].remaining for _ in range(5)]
+
+    assert asyncio.run(asked()) == [2, 1, 0, -1, -1]
