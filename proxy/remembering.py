@@ -27,6 +27,9 @@ from proxy.writer import Writer
 
 # A store's own patience ends a moment before, so that it is known to be away.
 _OPENING: Final = 1.1
+_DRAINED_WITHIN: Final = 3.0
+# What is not archived by then is found again; a store that took its time was mostly the same database.
+_LEAST: Final = 0.3
 _AT_ONCE: Final = 0.03
 _PAUSE: Final = 0.02
 
@@ -85,16 +88,19 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
             self.archiving.archivist.start()
 
     async def aclose(self) -> None:
-        """Writes down what is left, within three seconds for all of it, and closes the store."""
+        """Writes down what is left, within three seconds for all of it, and closes the stores."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + _DRAINED_WITHIN
         promised = self.archiving.promises if self.archiving else Promises()
         await asyncio.gather(self.recorder.drain(), promised.drain())
+        closing = [self.store.aclose()]
         if self.archiving:
-            await self.archiving.archivist.aclose()
-            await self.archiving.archive.aclose()
+            await self.archiving.archivist.aclose(max(_LEAST, until - clock()))
+            closing.append(self.archiving.archive.aclose())
             if self.archiving.mem0:
-                await self.archiving.mem0.aclose()
+                closing.append(self.archiving.mem0.aclose())
         await self.episodes.aclose()
-        await self.store.aclose()
+        await asyncio.gather(*closing)
 
 
 async def _answers(ping: Callable[[], Awaitable[None]], until: float) -> bool:

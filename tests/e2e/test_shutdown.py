@@ -1,5 +1,6 @@
 """The end of the server, as callers and those who send them see it."""
 
+import asyncio
 import json
 import os
 import signal
@@ -13,9 +14,10 @@ import httpx2
 import pytest
 
 from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
+from tests.postgres_server import PostgresServer
 from tests.proxy_server import CONFIG, ProxyServer
 from tests.raw_client import RawClient, request
-from tests.serving_process import LISTEN, ServingProcess
+from tests.serving_process import LISTEN, ServingProcess, at_rest
 from tests.waiting import until
 
 CALL = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -148,3 +150,22 @@ def test_whoever_is_told_to_end_reads_nothing_again(serving: ServingProcess, ups
         assert got.read().endswith(DONE)
     assert serving.process.returncode == 0
     assert "read again" not in serving.log
+
+
+def test_a_database_that_is_silent_does_not_hold_up_the_end(
+    tmp_path: Path, upstream: FakeUpstream, postgres: PostgresServer
+) -> None:
+    """Whoever started it waits for ten seconds, as Docker does, and six of them are the calls'."""
+    url = postgres.url(asyncio.run(postgres.new_schema()))
+    config = LISTEN + CONFIG + 'memory: {sessions: "${MEMORY_URL}"}\n'
+    environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": url}
+    with ServingProcess(tmp_path, config, **environ) as serving:
+        assert serving.chat("Hi", "s1").status_code == 200
+        assert until(lambda: at_rest(serving.client))
+        with postgres.frozen():
+            for session in ("s1", "s2", "s3"):
+                assert serving.chat("Are you there?", session).status_code == 200
+            began = time.monotonic()
+            assert serving.stop() == 0
+            assert time.monotonic() - began < 7
+        assert "3 turns could not be written to memory" in serving.log

@@ -102,14 +102,14 @@ class Archivist:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def aclose(self) -> None:
-        """What is due is kept, within three seconds; the rest is found again at the next start."""
+    async def aclose(self, within: float = _FAREWELL) -> None:
+        """What is due is kept, within so many seconds; the rest is found again at the next start."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.wait({self._task})
         try:
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(within):
                 await self._keep_due(all_=True)
         except (StoreError, TimeoutError):
             _log.warning("%d sessions are yet to be archived", len(self._due))

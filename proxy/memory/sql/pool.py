@@ -34,6 +34,8 @@ _WAITING: Final = 30.0
 _MIGRATING: Final = 6 * 3600.0
 _STATEMENTS: Final = 100
 _ALONE: Final = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock($1)"
+# Whoever waited for it has left by then, and a server that answers does so sooner.
+_CLOSING: Final = 0.4
 # Any number will do, as long as nobody else takes it: the letters "turnkeep".
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
 _FAILURES: Final = (
@@ -77,10 +79,10 @@ class Pool:
             self._start(self._carry_out(work))
 
     async def aclose(self) -> None:
-        """What was begun has ended; all connections are closed."""
+        """What was begun has ended, or is given up; all connections are closed."""
         self._closed = True
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=4 * self._timeout)
+            await asyncio.wait(self._tasks, timeout=min(4 * self._timeout, _CLOSING))
         for task in tuple(self._tasks):
             task.cancel()
         if self._opening is not None and _succeeded(self._opening):
