@@ -13,7 +13,7 @@ class Place:
     async def drain(self):
         await asyncio.sleep(3)
 
-    async def aclose(self):
+    async def aclose(self, within=0.0):
         pass
 
 
