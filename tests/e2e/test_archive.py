@@ -19,7 +19,6 @@ from proxy.memory.owner import Owner
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.session import Session, encode
 from proxy.memory.store import Key, Put
-from proxy.traces.graves import Graves
 from tests.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
@@ -517,7 +516,7 @@ def told_of(proxy: ProxyServer) -> list[str | None]:
 def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
     serve: Serve, url: str, turnkeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(Graves.__init__.__kwdefaults__, "every", 0.1)
+    monkeypatch.setattr("proxy.traces.graves._EVERY", 0.1)
     archiving = serve(CONFIG, MEMORY_URL=url)
     for session in ("s1", "s2", "s3"):
         say(archiving, WORDS, session=session)
