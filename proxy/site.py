@@ -22,6 +22,7 @@ from proxy.traces.traces import Traces
 
 TURNS: Final = "/v1/turns"
 """Where turns are shown as they happen: an answer without an end."""
+_ANSWERING: Final = ("ready", "degraded")
 _UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 
 
@@ -95,12 +96,9 @@ class Site:
 
     async def _ready(self, request: Request) -> Response:
         parts: Parts = request.scope["parts"]
-        degraded = list(_degraded(parts))
-        if self._server.phase != "ready":
-            return _json({"status": self._server.phase, "degraded": degraded}, status=503)
-        if not parts.answering:
-            return _json({"status": "unavailable", "degraded": degraded}, status=503)
-        return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
+        standing = parts.standing(self._server.phase)
+        answered = {"status": standing, "degraded": list(parts.degraded)}
+        return _json(answered, status=200 if standing in _ANSWERING else 503)
 
     async def _metrics(self, _: Request) -> Response:
         return Response(self._server.metrics.exposition(), media_type=CONTENT_TYPE)
@@ -124,16 +122,6 @@ async def _framed(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
     yield b": turns\n\n"
     async for event in events:
         yield b"event: turn\ndata: " + msgspec.json.encode(event) + b"\n\n"
-
-
-def _degraded(parts: Parts) -> Iterator[str]:
-    if parts.memory and parts.memory.degraded:
-        yield "memory"
-    if parts.quota and parts.quota.degraded:
-        yield "limits"
-    for name, health in parts.health.items():
-        if health.degraded:
-            yield f"upstream {name}"
 
 
 def _path(scope: Scope) -> str:
