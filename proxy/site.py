@@ -22,6 +22,8 @@ from proxy.traces.traces import Traces
 
 TURNS: Final = "/v1/turns"
 """Where turns are shown as they happen: an answer without an end."""
+_CHAT: Final = "/chat/completions"
+_ELSEWHERE: Final = frozenset(("audio", "embeddings", "files", "images", "moderations", "realtime"))
 _ANSWERING: Final = ("ready", "degraded")
 _UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 
@@ -138,7 +140,18 @@ def _pipelines(request: Request) -> Iterable[Pipeline]:
 
 
 async def _missing(scope: Scope, _receive: Receive, _send: Send) -> None:
-    raise NotFound(f"There is nothing at {scope['path']}; completions are at /v1/chat/completions.")
+    raise NotFound(f"There is nothing at {scope['path']}{_way_out(scope['path'])}")
+
+
+def _way_out(path: str) -> str:
+    """What a client that asked there can do: its library shows it this sentence, and often nothing else."""
+    if path.endswith(_CHAT):
+        return f": a base URL ends in /v1, and clients add {_CHAT} to it."
+    if path.endswith("/responses"):
+        return f": the Responses API is not served. Let the client use chat completions, at /v1{_CHAT}."
+    if any(part in _ELSEWHERE for part in path.split("/")):
+        return f": chat completions alone are served, at /v1{_CHAT}. Ask the model's vendor for the rest."
+    return f"; completions are at /v1{_CHAT}."
 
 
 def _method_missing(scope: Scope, error: HTTPException) -> MethodNotAllowed:
