@@ -36,6 +36,7 @@ test-long: .venv/.test.ok ## Run the tests that take minutes, too
 	$(python) -m pytest -m "not clients" $(ARGS)
 
 test-clients: .venv/.test.ok ## Run Node's SDK and the voice frameworks' own clients against the server, and the server on Mem0
+	@$(pip) install uv
 	$(python) -m pytest -m clients $(ARGS)
 
 faults: .venv/.test.ok ## Let everything fail that can, and show what came of each fault (ARGS=… goes to pytest, JOBS=… at once)

@@ -1,6 +1,6 @@
 """What an application is made of, as one configuration says."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, tzinfo
 
 import msgspec
@@ -61,6 +61,25 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         """Whether an upstream that calls go to may answer; who is asked for memory alone does not count."""
         targets = (target for pipeline in self.pipelines.values() for target in pipeline.targets)
         return any(not target.health.down for target in targets)
+
+    @property
+    def degraded(self) -> Iterator[str]:
+        """The names of what works less well than it should."""
+        if self.memory and self.memory.degraded:
+            yield "memory"
+        if self.quota and self.quota.degraded:
+            yield "limits"
+        for name, health in self.health.items():
+            if health.degraded:
+                yield f"upstream {name}"
+
+    def standing(self, phase: str) -> str:
+        """How a server of this phase stands, in one word: a ready one may be degraded or unavailable."""
+        if phase != "ready":
+            return phase
+        if not self.answering:
+            return "unavailable"
+        return "degraded" if any(self.degraded) else "ready"
 
     @property
     def background(self) -> Mapping[str, bool]:

@@ -22,6 +22,9 @@ from proxy.traces.traces import Traces
 
 TURNS: Final = "/v1/turns"
 """Where turns are shown as they happen: an answer without an end."""
+_CHAT: Final = "/chat/completions"
+_ELSEWHERE: Final = frozenset(("audio", "embeddings", "files", "images", "moderations", "realtime"))
+_ANSWERING: Final = ("ready", "degraded")
 _UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 
 
@@ -95,12 +98,9 @@ class Site:
 
     async def _ready(self, request: Request) -> Response:
         parts: Parts = request.scope["parts"]
-        degraded = list(_degraded(parts))
-        if self._server.phase != "ready":
-            return _json({"status": self._server.phase, "degraded": degraded}, status=503)
-        if not parts.answering:
-            return _json({"status": "unavailable", "degraded": degraded}, status=503)
-        return _json({"status": "degraded" if degraded else "ready", "degraded": degraded})
+        standing = parts.standing(self._server.phase)
+        answered = {"status": standing, "degraded": list(parts.degraded)}
+        return _json(answered, status=200 if standing in _ANSWERING else 503)
 
     async def _metrics(self, _: Request) -> Response:
         return Response(self._server.metrics.exposition(), media_type=CONTENT_TYPE)
@@ -126,16 +126,6 @@ async def _framed(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
         yield b"event: turn\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
-def _degraded(parts: Parts) -> Iterator[str]:
-    if parts.memory and parts.memory.degraded:
-        yield "memory"
-    if parts.quota and parts.quota.degraded:
-        yield "limits"
-    for name, health in parts.health.items():
-        if health.degraded:
-            yield f"upstream {name}"
-
-
 def _path(scope: Scope) -> str:
     """The path to route by: under memory as it was sent, or an id with a slash would be two steps."""
     path: str = scope["path"]
@@ -150,7 +140,18 @@ def _pipelines(request: Request) -> Iterable[Pipeline]:
 
 
 async def _missing(scope: Scope, _receive: Receive, _send: Send) -> None:
-    raise NotFound(f"There is nothing at {scope['path']}; completions are at /v1/chat/completions.")
+    raise NotFound(f"There is nothing at {scope['path']}{_way_out(scope['path'])}")
+
+
+def _way_out(path: str) -> str:
+    """What a client that asked there can do: its library shows it this sentence, and often nothing else."""
+    if path.endswith(_CHAT):
+        return f": a base URL ends in /v1, and clients add {_CHAT} to it."
+    if path.endswith("/responses"):
+        return f": the Responses API is not served. Let the client use chat completions, at /v1{_CHAT}."
+    if any(part in _ELSEWHERE for part in path.split("/")):
+        return f": chat completions alone are served, at /v1{_CHAT}. Ask the model's vendor for the rest."
+    return f"; completions are at /v1{_CHAT}."
 
 
 def _method_missing(scope: Scope, error: HTTPException) -> MethodNotAllowed:

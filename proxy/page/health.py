@@ -46,13 +46,14 @@ class Remembering(msgspec.Struct, frozen=True, kw_only=True):
 async def _shown(room: Room) -> Response:
     recent = [trace.account for trace in room.server.traces.newest(room.tenant)]
     now = time.time()
+    memory = await _memory(room.parts.memory)
     minutes = room.server.traces.hour.minutes(now, room.tenant)
     values: dict[str, Any] = {
         "ways": _ways(room, recent),
-        "memory": await _memory(room.parts.memory),
+        "memory": memory,
         "plots": _plots(minutes),
         "turns": sum(minute.turns for minute in minutes),
-        "phase": room.server.phase,
+        "phase": _phase(room, memory),
         "standing": room.server.standing() if room.alone else None,
         "kept": len(recent),
         "keeps": room.server.traces.keeping.turns,
@@ -62,6 +63,12 @@ async def _shown(room: Room) -> Response:
     if room.headers.get("x-part"):
         return await room.fragment("figures.html", **values)
     return await room.page("health.html", _HERE, **values)
+
+
+def _phase(room: Room, memory: Remembering | None) -> str:
+    """What ``/readyz`` says, and at once what this page has just found out of memory."""
+    standing = room.parts.standing(room.server.phase)
+    return "degraded" if standing == "ready" and memory and not memory.answers else standing
 
 
 def _ways(room: Room, recent: Sequence[Account]) -> Sequence[Way]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -151,6 +151,39 @@ def test_errors_are_the_clients_own(
     with pytest.raises(kind) as raised:
         client.chat.completions.create(model="m", messages=MESSAGES, stream=stream)
     assert (raised.value.code, raised.value.param, raised.value.type) == ("c", "p", "t")
+
+
+RESPONSES = "the Responses API is not served. Let the client use chat completions, at /v1/chat/completions."
+ELSEWHERE = "chat completions alone are served, at /v1/chat/completions. Ask the model's vendor for the rest."
+
+
+@pytest.mark.parametrize(
+    ("ask", "path", "advice"),
+    [
+        (lambda c: c.responses.create(model="m", input="Hi"), "responses", RESPONSES),
+        (lambda c: c.responses.create(model="m", input="Hi", stream=True), "responses", RESPONSES),
+        (lambda c: c.embeddings.create(model="m", input="Hi"), "embeddings", ELSEWHERE),
+        (lambda c: c.audio.speech.create(model="m", voice="alloy", input="Hi"), "audio/speech", ELSEWHERE),
+        (lambda c: c.images.generate(model="m", prompt="Hi"), "images/generations", ELSEWHERE),
+    ],
+)
+def test_what_is_not_served_says_what_to_do(
+    client: openai.OpenAI, ask: Callable[[openai.OpenAI], Any], path: str, advice: str
+) -> None:
+    """Frameworks that ask for it by default call a 404 "model not found": our words are all that helps."""
+    with pytest.raises(openai.NotFoundError, match="There is nothing at") as caught:
+        ask(client)
+    assert caught.value.message.endswith(f"/v1/{path}: {advice}")
+
+
+@pytest.mark.parametrize("tail", ["/v1", "/chat/completions"])
+def test_a_base_url_with_too_much_in_it_is_told_how_it_ends(agora: ProxyServer, tail: str) -> None:
+    told = "a base URL ends in /v1, and clients add /chat/completions"
+    with (
+        openai.OpenAI(base_url=agora.url + tail, api_key="any", max_retries=0) as client,
+        pytest.raises(openai.NotFoundError, match=told),
+    ):
+        client.chat.completions.create(model="m", messages=MESSAGES)
 
 
 def test_a_stream_that_breaks_is_an_error(client: openai.OpenAI, upstream: FakeUpstream) -> None:

@@ -676,7 +676,18 @@ def test_a_dead_memory_is_a_page_that_says_so(serve: Serve, tmp_path: Path):
     got = visit.get("/conversations")
     assert got.status_code == 503 and "Memory does not answer" in got.text
     assert visit.get("/").status_code == 200
-    assert visit.get("/health").status_code == 200
+    assert "Server degraded Memory" in words(visit.page("/health"))
+
+
+def test_health_says_of_the_server_what_readyz_says(
+    open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream
+):
+    assert "Server ready Memory answers" in words(visit.page("/health"))
+    upstream.says(CLOSE)
+    for _ in range(6):
+        open_proxy.chat(model="m-1")
+    assert visit.get("/readyz").json()["status"] == "unavailable"
+    assert "Server unavailable Memory answers" in words(visit.page("/health"))
 
 
 def test_without_memory_conversations_say_what_to_set(serve: Serve):

@@ -42,6 +42,7 @@ class Embedding:
         self._store = store
         self._archive = archive
         self._embedder = embedder
+        self._failing = False
 
     async def run(self) -> None:
         """Works until it is cancelled; what fails is tried again, after pauses."""
@@ -51,12 +52,22 @@ class Embedding:
                 await self.catch_up()
                 pause = _EVERY
             except (StoreError, UpstreamError) as error:
-                _log.warning("Vectors cannot be made: %s", error)
+                self._failed(str(error))
                 pause = min(2 * pause, _LONGEST)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 _log.error("Vectors cannot be made: %s", type(error).__name__)
                 pause = _LONGEST
             await asyncio.sleep(pause)
+
+    def _failed(self, fault: str) -> None:
+        if not self._failing:
+            _log.warning("Vectors cannot be made (%s); it is tried again, and this is said once", fault)
+        self._failing = True
+
+    def _succeeded(self) -> None:
+        if self._failing:
+            _log.warning("Vectors are made again")
+        self._failing = False
 
     async def catch_up(self) -> None:
         """Every text has its vector, or another process is at it. Raises UpstreamError and StoreError."""
@@ -65,6 +76,7 @@ class Embedding:
         async with lease.lease(self._store, _NAME, Key("", _NAME)) as ours:
             while ours and (due := await self._archive.unmeant(self._embedder.model, limit=_AT_ONCE)):
                 await self._embed(due)
+                self._succeeded()
 
     async def _embed(self, due: Sequence[Unmeant]) -> None:
         legible = [(one, one.text) for one in due if one.text is not None]

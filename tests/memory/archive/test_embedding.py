@@ -136,3 +136,23 @@ async def test_it_goes_on_until_it_is_cancelled(
     running.cancel()
     await asyncio.wait({running})
     assert running.cancelled()
+
+
+async def test_that_a_model_refuses_is_said_once_and_that_it_works_again_once(
+    store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A wrong key lasts for days: each try would fill the log."""
+    monkeypatch.setattr("proxy.memory.archive.embedding._EVERY", 0.01)
+    monkeypatch.setattr("proxy.memory.archive.embedding._LONGEST", 0.01)
+    refusals = iter([UpstreamRefused(401, b"", {})] * 5)
+    running = asyncio.create_task(Embedding(store, archive, Model(lambda _: next(refusals, None))).run())
+    await keep(archive, "a scarecrow")
+    async with asyncio.timeout(20):
+        while await lacking(archive) or len(caplog.messages) < 2:  # noqa: ASYNC110 - it works when it likes
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait({running})
+    assert caplog.messages == [
+        "Vectors cannot be made (The upstream answered 401.); it is tried again, and this is said once",
+        "Vectors are made again",
+    ]
