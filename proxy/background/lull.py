@@ -60,13 +60,13 @@ class Lull:
             self._until = 0.0
             self._free.set()
 
-    def failed(self, who: Hashable, fault: str) -> None:
-        """One more try has failed, and whose."""
+    def failed(self, who: Hashable, fault: str, *, wanted: float = 0.0) -> None:
+        """One more try has failed, and whose; its model asks to be left alone for ``wanted`` seconds."""
         self._failures += 1
         if len(self._who) <= 1:
             self._who.add(who)
         if self.on:
-            self._begin_pause()
+            self._begin_pause(wanted)
         if self._failures == _PATIENCE:
             _log.warning(
                 "%s: %d tries in a row have failed (%s); from now on it is tried at intervals of up to %d"
@@ -90,8 +90,8 @@ class Lull:
         self._failures = self._pauses = 0
         self._who.clear()
 
-    def _begin_pause(self) -> None:
-        self._until = _now() + self._pause
+    def _begin_pause(self, wanted: float = 0.0) -> None:
+        self._until = _now() + max(self._pause, min(wanted, _LONGEST))
         self._free.clear()
 
     @property

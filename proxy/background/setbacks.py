@@ -4,6 +4,7 @@ from typing import Final
 
 from proxy.errors import UpstreamError
 from proxy.memory.faults import StoreError, Unmade, Unusable
+from proxy.routing.remedy import remedy
 
 _MANY: Final = 3
 _SHORTEST, _LONGEST = 1.0, 300.0
@@ -13,16 +14,21 @@ _DOUBLINGS: Final = 20
 
 
 class Setbacks:
-    """Failures in a row; in ``unusable`` of them a model answered. ``fault`` may be said of the last one."""
+    """Failures in a row; in ``unusable`` of them a model answered.
+
+    ``fault`` may be said of the last one, and for ``wanted`` seconds its model asks to be left alone.
+    """
 
     def __init__(self) -> None:
         self.count = self.unusable = 0
         self.fault = ""
+        self.wanted = 0.0
 
     def add(self, error: Exception) -> None:
         """Counts a failure."""
         self.count += 1
         self.unusable += isinstance(error, Unusable)
+        self.wanted = _wanted(error)
         self.fault = str(error) if isinstance(error, _PLAIN) else type(error).__name__
 
     @property
@@ -37,5 +43,11 @@ class Setbacks:
 
     @property
     def rest(self) -> float:
-        """The seconds until it is tried again: one at first, five minutes at last."""
-        return float(min(_LONGEST, _SHORTEST * 2 ** min(self.count - 1, _DOUBLINGS)))
+        """The seconds until it is tried again: one at first, or what is wanted, and five minutes at most."""
+        return float(min(_LONGEST, max(self.wanted, _SHORTEST * 2 ** min(self.count - 1, _DOUBLINGS))))
+
+
+def _wanted(error: BaseException) -> float:
+    """For how long the model that was asked last wants to be left alone, in seconds."""
+    told = error if isinstance(error, UpstreamError) else error.__cause__
+    return remedy(told).after if isinstance(told, UpstreamError) else 0.0

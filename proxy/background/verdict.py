@@ -1,14 +1,14 @@
 """What a model's answer is worth that nobody hears: its words, or why there are none that can be used."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 from proxy.answer.framing import data_of, events
 from proxy.answer.payload import Garbled, payload
 from proxy.answer.transcript import transcript
-from proxy.errors import UpstreamBroken
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory.faults import Unusable
 from proxy.tools.chunk import first_choice, object_in
 
@@ -82,15 +82,15 @@ def _bare(text: str) -> str:
     return said
 
 
-def fault(status: int, content: bytes) -> UpstreamBroken:
-    """What a status that is no success says of what was asked."""
+def fault(status: int, content: bytes, headers: Mapping[str, str]) -> UpstreamError:
+    """What a status that is no success says of what was asked, or of when to ask again."""
     if status in _UNSUITED and _CENSORED.search(content, 0, _READ):
         return Declined(f"The upstream answered {status}: it declined to answer.")
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or (
         status in _UNSUITED and _TOO_LONG.search(content, 0, _READ)
     ):
         return Overlong(f"The upstream answered {status}: it was asked too much at once.")
-    return UpstreamBroken(f"The upstream answered {status}.")
+    return UpstreamRefused(status, content, headers)
 
 
 def _ends(content: bytes) -> Iterator[tuple[bool, bool]]:

@@ -180,7 +180,7 @@ class Worker:
         if isinstance(error, Unusable):
             lull.succeeded()  # whoever answers is not away
         elif _tells_of_models(error):
-            lull.failed(key, setbacks.fault)
+            lull.failed(key, setbacks.fault, wanted=setbacks.wanted)
         if setbacks.have_become_many:
             lull.fails_alone(setbacks.fault)
 

@@ -110,3 +110,14 @@ def test_who_was_told_of_it_is_asked_at_once_when_the_configuration_is_read_agai
     assert not until(lambda: served.asked() > asked + 1, seconds=1)
     served.reload()
     assert until(lambda: all(served.digests(session) == [False] for session in SESSIONS))
+
+
+def test_it_is_left_alone_for_as_long_as_it_asks(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setbacks, "_LONGEST", 300.0)
+    busy = answer({"error": {"message": "Busy"}}, 429, "retry-after: 2\r\n")
+    served.upstream.script = model(lambda _: busy)
+    served.talks("s1")
+    assert until(lambda: served.asked() == 1)
+    served.upstream.script = model()
+    assert not until(lambda: served.asked() > 1, seconds=1.5)
+    assert until(lambda: served.digests("s1") == [False])

@@ -10,7 +10,7 @@ import pytest
 from filters.message import Message
 from proxy.background.inquiry import Inquiry
 from proxy.background.verdict import CutShort, Declined, Overlong, SaidNothing, words
-from proxy.errors import UpstreamBroken
+from proxy.errors import UpstreamBroken, UpstreamRefused
 from proxy.health import Health
 from proxy.kinds import KINDS
 from proxy.target import Target
@@ -61,7 +61,7 @@ def test_an_upstream_that_refuses_forms_is_asked_without_from_then_on(
 @pytest.mark.parametrize(("status", "requests"), [(400, 2), (500, 1), (401, 1)])
 def test_an_upstream_that_refuses_all_has_failed(upstream: FakeUpstream, status: int, requests: int) -> None:
     upstream.says(*answer({"error": {"message": "no"}}, status))
-    with pytest.raises(UpstreamBroken):
+    with pytest.raises(UpstreamRefused, match=str(status)):
         ask(upstream)
     assert len(upstream.requests) == requests
 

@@ -114,3 +114,27 @@ def test_both_ends_of_it_are_told_once(caplog: pytest.LogCaptureFixture) -> None
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
     assert "summaries" in caplog.text
     assert "The upstream answered 401." in caplog.text
+
+
+def test_a_model_that_asks_to_be_left_alone_is_left_alone_for_so_long() -> None:
+    async def work() -> float:
+        lull = Lull()
+        for who in range(3):
+            lull.failed(who, "busy", wanted=90.0)
+        began = await now()
+        await lull.over()
+        return await now() - began
+
+    assert 89 < run(work()) < 91
+
+
+def test_but_never_for_longer_than_five_minutes() -> None:
+    async def work() -> float:
+        lull = Lull()
+        for who in range(3):
+            lull.failed(who, "busy", wanted=86_400.0)
+        began = await now()
+        await lull.over()
+        return await now() - began
+
+    assert 299 < run(work()) < 301
