@@ -25,7 +25,7 @@ from bench.engine import SHOWN, SYSTEM, TURNS, Line, body, windows
 from bench.load import quantile
 from bench.peers import turnkeeper
 from bench.serving import free_port, running
-from tests.memory.redis_server import RedisServer, closing
+from tests.peers.redis_server import RedisServer, closing
 
 _MODEL = "paced-4-5"
 _WARM = 16

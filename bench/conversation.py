@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.picture import picture
-from tests.fake_upstream import FakeUpstream, answer
 from tests.long_call import LongCall, config, model, noted, settle, share, tokens, unchanged
-from tests.memory.redis_server import RedisServer
+from tests.peers.fake_upstream import FakeUpstream, answer
+from tests.peers.redis_server import RedisServer
 from tests.proxy_server import ProxyServer
 
 ENGINE_WINDOW = 8

@@ -16,7 +16,7 @@ from pathlib import Path
 import redis
 
 from proxy.memory import ShortTermMemoryManager
-from tests.memory.redis_server import single
+from tests.peers.redis_server import single
 
 AGENT = "bench"
 PATTERN = f"agent:{AGENT}*"

@@ -22,7 +22,7 @@ from bench.peers import PEERS, System, installed, turnkeeper
 from bench.picture import picture
 from bench.serving import Running, free_port, running
 from bench.table import Row, printed
-from tests.memory.redis_server import RedisServer, closing
+from tests.peers.redis_server import RedisServer, closing
 
 _WARM = "paced-32-0"
 _CLOSE, _PACED = "paced-32-1", "paced-32-20"

@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page
 
 from tests.browser import PHONE, launched
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, Step, chunk, delta, event
+from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, Step, chunk, delta, event
 from tests.proxy_server import ProxyServer
 
 ROOT = Path(__file__).parents[1]

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 from proxy import record
 from proxy.memory.archive import archivist
-from tests.fake_upstream import FakeUpstream
-from tests.postgres_server import PostgresServer
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.postgres_server import PostgresServer
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 from tests.tried import Tried, noting, table
 

@@ -8,7 +8,7 @@ from typing import Any
 import trustme
 
 from proxy.upstream import HttpUpstream, Response, Upstream
-from tests.http_peer import CHUNKED, LAST, Talk, chunk, sized
+from tests.peers.http_peer import CHUNKED, LAST, Talk, chunk, sized
 
 Make = Callable[..., Any]
 DRIVERS = (HttpUpstream,)

@@ -14,7 +14,7 @@ from typing import Any
 
 from filters.message import Message
 from filters.tokens import in_message
-from tests.fake_upstream import Received, Step, answer, completion, sse, stream_of
+from tests.peers.fake_upstream import Received, Step, answer, completion, sse, stream_of
 
 SYSTEM = {"role": "system", "content": "You are the voice of a travel agency. Keep to what you know. " * 4}
 _MARK = re.compile(r"\b(user|answer)(\d+)\b")

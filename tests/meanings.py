@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.memory.archive.vector import Vector, unit
-from tests.fake_upstream import Received, Step, answer, by_default
+from tests.peers.fake_upstream import Received, Step, answer, by_default
 
 ABOUT = (
     {"dog", "puppy", "hound", "rex", "bark"},

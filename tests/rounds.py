@@ -3,7 +3,7 @@
 import json
 
 from proxy.tools import TOOLS, Dialogue, Offer, Rounds, Tools
-from tests.fake_upstream import DONE, ROLE, delta, event
+from tests.peers.fake_upstream import DONE, ROLE, delta, event
 
 OWN = frozenset(TOOLS)
 SSE = [(b"content-type", b"text/event-stream")]

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx2
 
-from tests.memory.redis_server import free_port
+from tests.peers.redis_server import free_port
 from tests.waiting import until
 
 LISTEN = 'listen: {port: "${PORT}"}\n'

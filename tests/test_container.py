@@ -20,7 +20,7 @@ from pathlib import Path
 import dockerfile
 import pytest
 
-from tests.memory.redis_server import free_port
+from tests.peers.redis_server import free_port
 
 ROOT = Path(__file__).parents[1]
 BUILDER, FINAL = dockerfile.read((ROOT / "Dockerfile").read_text())

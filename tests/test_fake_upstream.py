@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.fake_upstream import HANG, FakeUpstream, Step, answer
-from tests.raw_client import RawClient, request
+from tests.peers.fake_upstream import HANG, FakeUpstream, Step, answer
+from tests.peers.raw_client import RawClient, request
 from tests.waiting import awaited
 
 

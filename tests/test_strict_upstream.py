@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.strict_upstream import JUDGES, judge
+from tests.peers.strict_upstream import JUDGES, judge
 
 HI = {"role": "user", "content": "Hi"}
 

@@ -27,7 +27,7 @@ from bench.soak.disturbance import Reloads, Restarts
 from bench.soak.gauge import Gauge
 from bench.soak.ledger import Ledger
 from bench.soak.report import FLAT_FILES, Soaked, draw, faults, summary, table
-from tests.memory.redis_server import RedisServer, closing
+from tests.peers.redis_server import RedisServer, closing
 
 _REMEMBERED = 20 * 60.0
 """Seconds for which a call is held in any case: sessions live for half an hour by default."""

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.memory.redis_server import RedisServer
+from tests.peers.redis_server import RedisServer
 
 _BAD = "\nnonsense: true\n"
 _BACK_WITHIN = 5.0

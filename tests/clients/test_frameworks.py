@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import AGORA
-from tests.fake_upstream import FakeUpstream, Received, by_default, calling, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, Received, by_default, calling, sse, stream_of
 from tests.proxy_server import Serve
 from tests.remembering import held
 

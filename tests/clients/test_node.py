@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import ROLE, by_default, chunk, delta
+from tests.peers.fake_upstream import ROLE, by_default, chunk, delta
 
 PROJECT = Path(__file__).parent / "node"
 

@@ -16,8 +16,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.fake_upstream import FakeUpstream, Received, Step, by_default, calling
-from tests.memory.redis_server import free_port
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, by_default, calling
+from tests.peers.redis_server import free_port
 from tests.serving_process import ServingProcess, until
 
 pytestmark = pytest.mark.clients

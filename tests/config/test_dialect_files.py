@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from docs.make import ROOT
-from tests.fake_upstream import FakeUpstream, Received, answer, by_default, stream_of
+from tests.peers.fake_upstream import FakeUpstream, Received, answer, by_default, stream_of
+from tests.peers.strict_upstream import judge
 from tests.proxy_server import Serve
-from tests.strict_upstream import judge
 
 FILES = sorted(
     path.stem for path in (ROOT / "config").glob("*.yaml") if path.stem not in {"agora", "everything"}

@@ -13,7 +13,7 @@ import pytest
 from docs.make import ROOT
 from proxy.configuration.load import faults, load, warnings
 from tests.config.test_dialect_files import FILES, GOLDEN, SESSIONS
-from tests.fake_upstream import FakeUpstream, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ from proxy.configuration.settings import Settings
 from proxy.configuration.shelf import Shelf
 from proxy.describe.page import pages
 from proxy.describe.schema import of_model
-from tests.fake_upstream import DONE
+from tests.peers.fake_upstream import DONE
 
 EVERYTHING = ROOT / "config" / "everything.yaml"
 TEXT = EVERYTHING.read_text()

@@ -17,8 +17,8 @@ from proxy.rest.methods import Methods
 from proxy.site import Site
 from tests.conftest import AGORA
 from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named
-from tests.fake_upstream import FakeUpstream
-from tests.fake_upstream import answer as status
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import answer as status
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 

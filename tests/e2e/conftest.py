@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory.redis_server import RedisServer
-from tests.postgres_server import PostgresServer
+from tests.peers.postgres_server import PostgresServer
+from tests.peers.redis_server import RedisServer
 
 Address = Callable[[str], str]
 

@@ -3,7 +3,7 @@
 import httpx2
 import pytest
 
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 
 KEYED = """

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 

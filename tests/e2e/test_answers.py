@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     END,
     HANG,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse
+from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse
 from tests.proxy_server import Serve
 from tests.remembering import held, texts
 

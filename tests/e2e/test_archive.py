@@ -19,7 +19,7 @@ from proxy.memory.owner import Owner
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.session import Session, encode
 from proxy.memory.store import Key, Put
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 from tests.waiting import awaited, until

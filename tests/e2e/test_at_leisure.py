@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory.redis_server import LOOPBACK, RedisServer
 from tests.page_visit import Visit
+from tests.peers.redis_server import LOOPBACK, RedisServer
+from tests.peers.relay import Relay
 from tests.proxy_server import ProxyServer, Serve
-from tests.relay import Relay
 from tests.waiting import until
 
 CONFIG = """

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream, stream_of
-from tests.fake_upstream import sse as streamed
+from tests.peers.fake_upstream import FakeUpstream, stream_of
+from tests.peers.fake_upstream import sse as streamed
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import CONFIG, held, said, user
 

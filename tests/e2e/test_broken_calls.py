@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import DONE, HEAD, RESET, ROLE, FakeUpstream, chunk, delta, sse, stream_of
+from tests.peers.fake_upstream import DONE, HEAD, RESET, ROLE, FakeUpstream, chunk, delta, sse, stream_of
 from tests.proxy_server import Serve
 from tests.remembering import CONFIG, call, held, texts, user
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.fake_upstream import CLOSE, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
-from tests.memory.redis_server import RedisServer, stopped
+from tests.peers.fake_upstream import CLOSE, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
+from tests.peers.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import CONFIG, IMPATIENT, call, held, said, texts, user
 

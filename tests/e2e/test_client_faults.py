@@ -15,7 +15,7 @@ from statistics import median
 import httpx2
 import pytest
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     END,
     HANG,
@@ -28,7 +28,7 @@ from tests.fake_upstream import (
     chunk,
     delta,
 )
-from tests.raw_client import RawClient, request, split
+from tests.peers.raw_client import RawClient, request, split
 from tests.serving_process import ServingProcess, until
 from tests.tried import Tried
 

@@ -7,7 +7,7 @@ import zlib
 import httpx2
 import pytest
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     CLOSE,
     DONE,
     END,

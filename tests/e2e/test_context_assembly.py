@@ -9,10 +9,10 @@ import pytest
 
 from proxy.memory.archive.archive import Chunk
 from proxy.memory.store import Key, Put
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.scripted_model import says
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
-from tests.scripted_model import says
 
 CONFIG = """
 memory:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream, answer, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, answer, sse, stream_of
+from tests.peers.scripted_model import calls, says
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
-from tests.scripted_model import calls, says
 
 CONFIG = """
 memory:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream, answer, completion
+from tests.peers.fake_upstream import FakeUpstream, answer, completion
 from tests.proxy_server import CONFIG
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import until

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import AGORA
-from tests.fake_upstream import FakeUpstream, Received, Step, answer, by_default, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, by_default, sse, stream_of
+from tests.peers.strict_upstream import JUDGES, judge
 from tests.proxy_server import ProxyServer, Serve
-from tests.strict_upstream import JUDGES, judge
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dialects"
 DIALECTS = sorted(path.stem for path in GOLDEN.glob("*.json"))

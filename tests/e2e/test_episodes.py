@@ -13,8 +13,8 @@ import pytest
 
 from proxy.memory import ShortTermMemoryManager, get_short_term_memory
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream
-from tests.memory.redis_server import RedisServer, stopped
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 

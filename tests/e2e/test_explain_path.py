@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -13,10 +13,10 @@ from proxy.background import setbacks
 from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import decode
 from proxy.memory.store import Key, Put
-from tests.fake_upstream import FakeUpstream, Received, answer, completion
 from tests.long_call import settle
+from tests.peers.fake_upstream import FakeUpstream, Received, answer, completion
+from tests.peers.scripted_model import calls, fact, is_extraction, lines, model, says
 from tests.proxy_server import ProxyServer, Serve
-from tests.scripted_model import calls, fact, is_extraction, lines, model, says
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited, until
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     HEAD,
     RESET,

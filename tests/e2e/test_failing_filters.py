@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import DONE, FakeUpstream
+from tests.peers.fake_upstream import DONE, FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 
 pytestmark = pytest.mark.faults

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     CLOSE,
     DONE,
     END,

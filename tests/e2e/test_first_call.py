@@ -14,11 +14,11 @@ import pytest
 
 from tests.conftest import AGORA
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream
-from tests.memory.redis_server import LOOPBACK, free_port
-from tests.postgres_server import PostgresServer
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.postgres_server import PostgresServer
+from tests.peers.redis_server import LOOPBACK, free_port
+from tests.peers.relay import Relay
 from tests.proxy_server import ProxyServer, Serve
-from tests.relay import Relay
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import until
 

@@ -7,7 +7,18 @@ import time
 import httpx2
 import pytest
 
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, Step, answer, chunk, completion, delta
+from tests.peers.fake_upstream import (
+    DONE,
+    END,
+    HEAD,
+    ROLE,
+    FakeUpstream,
+    Step,
+    answer,
+    chunk,
+    completion,
+    delta,
+)
 from tests.proxy_server import ProxyServer, Serve
 
 CONFIG = """

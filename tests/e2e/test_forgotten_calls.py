@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.scripted_model import fact, model, says
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import held, texts
-from tests.scripted_model import fact, model, says
 from tests.waiting import awaited
 
 CONFIG = """

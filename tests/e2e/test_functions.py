@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     HEAD,
     RESET,

@@ -20,7 +20,7 @@ from proxy.configuration.load import load
 from proxy.errors import ConfigError
 from proxy.site import Site
 from tests.conftest import AGORA
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
 from tests.tried import Tried
 

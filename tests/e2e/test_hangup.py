@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import END, HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
+from tests.peers.fake_upstream import END, HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
 from tests.proxy_server import ProxyServer
 from tests.tried import Tried
 from tests.waiting import until

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from tests.peers.raw_client import RawClient
 from tests.proxy_server import ProxyServer
-from tests.raw_client import RawClient
 
 GET = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx-request-id: next\r\n\r\n"
 STREAMS = ["/live/events", "/v1/turns"]

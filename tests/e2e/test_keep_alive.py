@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.answer.transcript import transcript
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     END,
     HANG,

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from proxy.answer.transcript import transcript
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     END,
     HEAD,

@@ -13,9 +13,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
 from tests.long_call import LongCall, config, is_notes, model, noted
-from tests.memory.redis_server import RedisServer, free_port
+from tests.peers.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
+from tests.peers.redis_server import RedisServer, free_port
 from tests.serving_process import at_rest
 from tests.tried import Tried
 from tests.waiting import awaited

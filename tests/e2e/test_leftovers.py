@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     CLOSE,
     END,
     HEAD,

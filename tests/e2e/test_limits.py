@@ -11,8 +11,19 @@ import httpx2
 import openai
 import pytest
 
-from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
-from tests.memory.redis_server import RedisServer, stopped
+from tests.peers.fake_upstream import (
+    DONE,
+    END,
+    HANG,
+    HEAD,
+    ROLE,
+    FakeUpstream,
+    answer,
+    chunk,
+    completion,
+    delta,
+)
+from tests.peers.redis_server import RedisServer, stopped
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 from tests.waiting import until
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import CONFIG, Serve
 from tests.waiting import until
 

@@ -19,8 +19,8 @@ import httpx2
 import pytest
 
 from proxy.telemetry.log import LogEntry, logging_to
-from tests.fake_upstream import CLOSE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
-from tests.memory.redis_server import free_port
+from tests.peers.fake_upstream import CLOSE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
+from tests.peers.redis_server import free_port
 from tests.proxy_server import CONFIG, Serve
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited

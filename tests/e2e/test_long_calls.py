@@ -8,8 +8,8 @@ import pytest
 from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream, answer, completion
 from tests.long_call import LongCall, config, marks, model, noted, settle, settled, share, tokens
+from tests.peers.fake_upstream import FakeUpstream, answer, completion
 from tests.proxy_server import ProxyServer, Serve
 
 BUSY = answer({"error": {"message": "Busy"}}, 503)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     HANG,
     HEAD,
     ROLE,
@@ -21,7 +21,7 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.memory.redis_server import RedisServer
+from tests.peers.redis_server import RedisServer
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import CONFIG, IMPATIENT, call, held, said, texts, user
 from tests.serving_process import LISTEN, ServingProcess, at_rest

@@ -25,7 +25,7 @@ import pytest
 from proxy.memory.faults import StoreError
 from proxy.memory.session.entry import Entry
 from proxy.memory.sql import migrations
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     HEAD,
     ROLE,
@@ -35,10 +35,10 @@ from tests.fake_upstream import (
     completion,
     delta,
 )
-from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, replicated, stopped
-from tests.postgres_server import PostgresServer
+from tests.peers.postgres_server import PostgresServer
+from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, replicated, stopped
+from tests.peers.relay import Relay
 from tests.proxy_server import ProxyServer, Serve
-from tests.relay import Relay
 from tests.remembering import IMPATIENT as CONFIG
 from tests.remembering import call, held, texts, user
 from tests.serving_process import ServingProcess

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion
+from tests.peers.scripted_model import fact, model, says
 from tests.proxy_server import ProxyServer, Serve
-from tests.scripted_model import fact, model, says
 from tests.waiting import awaited
 
 CONFIG = """

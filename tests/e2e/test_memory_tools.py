@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.answer.transcript import transcript
-from tests.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse, stream_of
+from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse, stream_of
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}"}

@@ -6,7 +6,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.fake_upstream import CLOSE, DONE, HANG, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.peers.fake_upstream import CLOSE, DONE, HANG, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 
 TURNS = "turnkeeper_turns_total"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
-from tests.memory.redis_server import RedisServer, single
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion
+from tests.peers.redis_server import RedisServer, single
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import CONFIG, call, held, said, texts, user
 from tests.tried import Tried

@@ -16,9 +16,9 @@ from tests.e2e.test_speakers import (
     found,
     settle,
 )
-from tests.fake_upstream import FakeUpstream, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
+from tests.peers.scripted_model import fact, model
 from tests.proxy_server import ProxyServer, Serve
-from tests.scripted_model import fact, model
 from tests.waiting import until
 
 CONFIG = """

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream, answer, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, answer, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import CONFIG, held, texts, user
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     HANG,
     HEAD,
     ROLE,

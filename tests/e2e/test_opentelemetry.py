@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.telemetry.lineage import Lineage
-from tests.fake_upstream import CLOSE, FakeUpstream
-from tests.otlp_collector import Collector
+from tests.peers.fake_upstream import CLOSE, FakeUpstream
+from tests.peers.otlp_collector import Collector
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

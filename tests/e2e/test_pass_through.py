@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
+from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.proxy_server import CONFIG, ProxyServer
 
 PACE = settings(max_examples=150)

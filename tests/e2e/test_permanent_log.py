@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream
 from tests.long_call import LongCall, model, settle
 from tests.long_call import config as long_call
 from tests.page_visit import Visit, words
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import awaited
 

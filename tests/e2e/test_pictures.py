@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import CONFIG, call, held, said, user
 

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from proxy.serving import protocol
-from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, chunk, delta, stream_of
+from tests.peers.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, chunk, delta, stream_of
+from tests.peers.raw_client import RawClient, request, split
 from tests.proxy_server import ProxyServer
-from tests.raw_client import RawClient, request, split
 
 H2C = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
 CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n"

@@ -13,10 +13,10 @@ import pytest
 from proxy.memory.archive import embedding
 from proxy.memory.archive.vector import packed
 from tests import remembering
-from tests.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
 from tests.meanings import asked, knowing, vector
+from tests.peers.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
+from tests.peers.scripted_model import calls
 from tests.proxy_server import ProxyServer, Serve
-from tests.scripted_model import calls
 
 CONFIG = """
 memory:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse, stream_of
+from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import awaited
 

@@ -12,8 +12,8 @@ import redis
 
 from tests.e2e.conftest import Address
 from tests.e2e.test_agora_life_cycle import notice, tell
-from tests.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
 from tests.page_visit import Visit
+from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import call, held, said, settle, texts, user
 from tests.waiting import awaited

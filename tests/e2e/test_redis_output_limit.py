@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream
-from tests.memory.redis_server import RedisServer, stopped
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import CONFIG, IMPATIENT, call, held, user
 from tests.tried import Tried

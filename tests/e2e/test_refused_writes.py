@@ -10,9 +10,9 @@ import pytest
 
 from proxy.memory import codec
 from proxy.memory.open import open_store
-from tests.fake_upstream import FakeUpstream
-from tests.memory.redis_server import RedisServer
-from tests.postgres_server import PostgresServer
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.postgres_server import PostgresServer
+from tests.peers.redis_server import RedisServer
 from tests.remembering import CONFIG
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited, until

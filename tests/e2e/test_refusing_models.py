@@ -12,8 +12,8 @@ from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from proxy.serving.reload import Reload
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream, answer
 from tests.long_call import LongCall, config, is_notes, model
+from tests.peers.fake_upstream import FakeUpstream, answer
 from tests.proxy_server import ProxyServer
 from tests.waiting import until
 

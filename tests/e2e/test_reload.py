@@ -13,7 +13,7 @@ import httpx2
 import pytest
 import trustme
 
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.serving_process import ServingProcess
 from tests.waiting import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.serving_process import ServingProcess, until
 from tests.tried import Tried
 

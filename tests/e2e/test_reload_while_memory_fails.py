@@ -8,8 +8,8 @@ import pytest
 
 from proxy.configuration.load import load
 from proxy.serving.reload import Reload
-from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
-from tests.memory.redis_server import RedisServer
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion
+from tests.peers.redis_server import RedisServer
 from tests.proxy_server import ProxyServer
 from tests.remembering import IMPATIENT as CONFIG
 from tests.remembering import call, held, texts, user

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.answer.transcript import transcript
 from proxy.telemetry.usage import usage_of
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     HANG,
     HEAD,
@@ -27,9 +27,9 @@ from tests.fake_upstream import (
     event,
     sse,
 )
+from tests.peers.raw_client import RawClient, request
+from tests.peers.strict_upstream import judge
 from tests.proxy_server import ProxyServer, Serve
-from tests.raw_client import RawClient, request
-from tests.strict_upstream import judge
 from tests.waiting import until
 
 Served = Serve

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream
-from tests.memory.redis_server import RedisServer
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.redis_server import RedisServer
 from tests.proxy_server import ProxyServer, Serve
 
 CONFIG = """

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream, answer, completion, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, answer, completion, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 
 CONFIG = """

@@ -13,10 +13,21 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
-from tests.postgres_server import PostgresServer
+from tests.peers.fake_upstream import (
+    DONE,
+    END,
+    HANG,
+    HEAD,
+    ROLE,
+    FakeUpstream,
+    answer,
+    chunk,
+    completion,
+    delta,
+)
+from tests.peers.postgres_server import PostgresServer
+from tests.peers.raw_client import RawClient, request
 from tests.proxy_server import CONFIG, ProxyServer
-from tests.raw_client import RawClient, request
 from tests.serving_process import LISTEN, ServingProcess, at_rest
 from tests.waiting import until
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
+from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
 from tests.waiting import awaited

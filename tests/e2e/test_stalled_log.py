@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import until
 

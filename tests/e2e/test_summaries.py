@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream, answer, completion
 from tests.long_call import LongCall, config, is_notes, model, noted, settle
+from tests.peers.fake_upstream import FakeUpstream, answer, completion
 from tests.proxy_server import ProxyServer, Serve
 
 PATH = "/v1/memory/sessions/long"

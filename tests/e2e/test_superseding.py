@@ -19,7 +19,7 @@ from proxy.memory.session.entry import Entry
 from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from proxy.parts import Parts
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     HANG,
     HEAD,

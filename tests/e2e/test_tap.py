@@ -13,7 +13,7 @@ import pytest
 
 from proxy.commands.tap import key_of, written
 from proxy.telemetry.feed import Event
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 
 KEYS = 'keys: "acme:one,globex:two,phone:three:chat"\n' + CONFIG

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.fake_upstream import FakeUpstream
 from tests.long_call import LongCall, config, is_notes, model, settle
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import Serve
 
 SYSTEM = 76

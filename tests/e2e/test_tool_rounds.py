@@ -11,7 +11,8 @@ from proxy.answer.transcript import transcript
 from proxy.memory.session.session import decode
 from proxy.memory.store import Key
 from proxy.telemetry.usage import usage_of
-from tests.fake_upstream import (
+from tests.long_call import settle
+from tests.peers.fake_upstream import (
     DONE,
     HANG,
     HEAD,
@@ -28,7 +29,6 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.long_call import settle
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 

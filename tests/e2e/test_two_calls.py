@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream, Received, Step, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, sse, stream_of
+from tests.peers.scripted_model import calls, fact, is_extraction, lines, model
 from tests.proxy_server import ProxyServer, Serve
-from tests.scripted_model import calls, fact, is_extraction, lines, model
 from tests.waiting import awaited
 
 SECRET = "s3cret"

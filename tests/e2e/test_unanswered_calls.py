@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import AGORA
-from tests.fake_upstream import FakeUpstream, Received, Step, answer, calling, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, calling, sse, stream_of
+from tests.peers.strict_upstream import judge
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import held, user
-from tests.strict_upstream import judge
 
 STUB = "No result: the call was not completed."
 CALLS = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
+from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.serving_process import LISTEN, ServingProcess, at_rest
 from tests.waiting import until
 

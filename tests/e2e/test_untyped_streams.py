@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     END,
     HEAD,

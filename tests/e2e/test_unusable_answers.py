@@ -8,11 +8,11 @@ import pytest
 
 from filters.tokens import in_text
 from proxy.background import setbacks
-from tests.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.long_call import LongCall, config, is_notes, model, noted, settle
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion
+from tests.peers.scripted_model import fact, is_extraction, lines, listed, says
 from tests.proxy_server import ProxyServer
 from tests.remembering import call, user
-from tests.scripted_model import fact, is_extraction, lines, listed, says
 from tests.waiting import until
 
 Serve = Callable[..., ProxyServer]

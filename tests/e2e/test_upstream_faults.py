@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from tests.contract_upstream import server_context
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     CLOSE,
     DONE,
     END,
@@ -37,9 +37,9 @@ from tests.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.http_peer import black_hole
+from tests.peers.http_peer import black_hole
+from tests.peers.relay import Relay
 from tests.proxy_server import ProxyServer, Serve
-from tests.relay import Relay
 from tests.remembering import held, texts
 from tests.serving_process import ServingProcess
 from tests.tried import Tried

@@ -8,7 +8,7 @@ import pytest
 from proxy.configuration.load import load
 from proxy.errors import ConfigError
 from proxy.proof import Proof
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 
 SECRET = "a secret of twenty-nine bytes"

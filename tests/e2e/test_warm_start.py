@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from tests.contract_upstream import server_context
-from tests.fake_upstream import FakeUpstream
+from tests.peers.fake_upstream import FakeUpstream
 from tests.serving_process import ServingProcess, until
 
 CONFIG = """

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.fake_upstream import (
+from tests.peers.fake_upstream import (
     DONE,
     END,
     HANG,
@@ -32,7 +32,7 @@ from tests.fake_upstream import (
     completion,
     delta,
 )
-from tests.memory.redis_server import RedisServer, single
+from tests.peers.redis_server import RedisServer, single
 from tests.serving_process import ServingProcess, until
 from tests.waiting import awaited
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from filters.base import Context, Snapshot
 from filters.restore_history import RestoreHistory
 from tests.conversations import conversations, messages_of
-from tests.strict_openai import tool_pairs
+from tests.peers.strict_openai import tool_pairs
 
 STUB = "No result: the call was not completed."
 

@@ -13,9 +13,9 @@ from proxy.memory.guard import Guard
 from proxy.memory.open import open_store
 from proxy.memory.store import Store
 from tests.in_time import in_time, time_of
-from tests.memory import redis_server
-from tests.memory.redis_server import RedisServer
-from tests.postgres_server import PostgresServer
+from tests.peers import redis_server
+from tests.peers.postgres_server import PostgresServer
+from tests.peers.redis_server import RedisServer
 
 Open = Callable[[], Store]
 USE_UVLOOP = importlib.util.find_spec("uvloop") is not None

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.memory.counts import Counts, OwnCounts
 from proxy.memory.redis.counts import RedisCounts
-from tests.memory.redis_server import RedisServer
+from tests.peers.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 MINUTE = 60.0

@@ -14,8 +14,8 @@ from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said
 from proxy.writer import Writer
-from tests.fake_upstream import stream_of
 from tests.memory.contract_store import IDS
+from tests.peers.fake_upstream import stream_of
 
 pytestmark = pytest.mark.anyio
 PAIR = st.lists(IDS, min_size=2, max_size=2, unique=True)

@@ -11,10 +11,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser import PHONE, Complaints, launched
-from tests.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta
 from tests.page.conftest import KEYED, KEYS
 from tests.page.test_pages import HOSTILE
 from tests.page_visit import newest, settle
+from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta
 from tests.proxy_server import ProxyServer
 
 JOKE = json.loads((Path(__file__).parents[1] / "golden/agora_doc_request.json").read_text())["messages"]

@@ -22,10 +22,10 @@ from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import decode, encode
 from proxy.memory.store import Key, Put
 from proxy.page.examples import TITLES, example
-from tests.fake_upstream import CLOSE, DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.memory.mem0_library import installed
 from tests.page.conftest import KEYED, KEYS
 from tests.page_visit import TOKEN, Markup, Visit, newest, settle, words
+from tests.peers.fake_upstream import CLOSE, DONE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 from tests.waiting import until
 

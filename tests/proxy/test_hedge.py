@@ -11,7 +11,7 @@ from proxy.question import Question
 from proxy.routing.attempt import Begun
 from proxy.routing.fallback import Fallback
 from proxy.telemetry.tries import Tries
-from tests.fake_upstream import ROLE, delta
+from tests.peers.fake_upstream import ROLE, delta
 from tests.ready import pipeline_of
 
 CONFIG = """

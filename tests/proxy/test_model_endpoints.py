@@ -14,8 +14,8 @@ from proxy.health import Health
 from proxy.kinds import KINDS
 from proxy.target import Target
 from proxy.upstream import HttpUpstream
-from tests.fake_upstream import HANG, FakeUpstream, answer
 from tests.meanings import knowing, vector
+from tests.peers.fake_upstream import HANG, FakeUpstream, answer
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from proxy.memory.summaries.plan import Window
 from proxy.record import Recorder
 from proxy.said import Said
 from proxy.writer import Writer
-from tests.fake_upstream import stream_of
+from tests.peers.fake_upstream import stream_of
 
 KEY = Key("default", "s1")
 

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.upstream import HttpUpstream
 from tests.contract_upstream import BODY, Make, ask, now, rest, whole
-from tests.http_peer import answering, serve, sized
+from tests.peers.http_peer import answering, serve, sized
 
 pytestmark = pytest.mark.anyio
 

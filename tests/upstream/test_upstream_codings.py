@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from tests.contract_upstream import Make, ask, whole
-from tests.http_peer import answering, serve, sized
+from tests.peers.http_peer import answering, serve, sized
 
 pytestmark = pytest.mark.anyio
 

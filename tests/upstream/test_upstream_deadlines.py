@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import UpstreamTimeout, UpstreamUnreachable
 from tests.contract_upstream import Make, ask, now, rest
-from tests.http_peer import CHUNKED, answering, black_hole, chunk, serve, sized
+from tests.peers.http_peer import CHUNKED, answering, black_hole, chunk, serve, sized
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.errors import UpstreamBroken
 from proxy.upstream import HttpUpstream
 from tests.contract_upstream import Make, ask, rest, whole
-from tests.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
+from tests.peers.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

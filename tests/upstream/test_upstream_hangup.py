@@ -7,7 +7,7 @@ import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamUnreachable
 from tests.contract_upstream import Make, ask, path_says, rest, whole
-from tests.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
+from tests.peers.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

@@ -10,7 +10,7 @@ import trustme
 from proxy.http1.answer import Answer
 from proxy.upstream import HttpUpstream
 from tests.contract_upstream import Make, ask, path_says, server_context, trusting, whole
-from tests.http_peer import serve
+from tests.peers.http_peer import serve
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from tests.contract_upstream import Make, ask, now, rest, whole
-from tests.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
+from tests.peers.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
 from proxy.http1.origin import Origin
 from proxy.http1.proxies import Proxy
 from tests.contract_upstream import Make, ask, server_context, trusting, whole
-from tests.http_peer import answering, forwarding_proxy, serve, sized
+from tests.peers.http_peer import answering, forwarding_proxy, serve, sized
 
 pytestmark = pytest.mark.anyio
 

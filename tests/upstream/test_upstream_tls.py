@@ -11,7 +11,7 @@ import trustme
 
 from proxy.errors import UpstreamBroken, UpstreamUnreachable
 from tests.contract_upstream import Make, ask, rest, server_context, trusting, whole
-from tests.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
+from tests.peers.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
 pytestmark = pytest.mark.anyio
 

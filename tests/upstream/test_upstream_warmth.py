@@ -17,7 +17,7 @@ from proxy.http1.trust import system_trust
 from proxy.http1.warmth import Warmth
 from proxy.upstream import HttpUpstream
 from tests.contract_upstream import Make, now, server_context, trusting, whole
-from tests.http_peer import Peer, Talk, answering, serve, sized
+from tests.peers.http_peer import Peer, Talk, answering, serve, sized
 
 pytestmark = pytest.mark.anyio
 PAUSE = 0.1

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.fake_upstream import FakeUpstream, Received, answer
+from tests.peers.fake_upstream import FakeUpstream, Received, answer
+from tests.peers.scripted_model import fact, is_extraction, lines, model, says
 from tests.proxy_server import ProxyServer
-from tests.scripted_model import fact, is_extraction, lines, model, says
 
 CONFIG = """
 memory:

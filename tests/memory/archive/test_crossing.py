@@ -16,7 +16,7 @@ from proxy.memory.archive.steps import Steps, asked
 from proxy.memory.codec import Plain
 from proxy.memory.owner import Owner
 from proxy.memory.sql.statement import Statement
-from tests.postgres_server import PostgresServer
+from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
 ANN, NOW = Owner("acme", "ann"), 1_000_000_000.0

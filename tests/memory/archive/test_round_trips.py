@@ -16,7 +16,7 @@ from proxy.memory.owner import Owner
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
-from tests.postgres_server import PostgresServer
+from tests.peers.postgres_server import PostgresServer
 
 NOW = time.time()
 ANN = Owner("acme", "ann")

@@ -10,7 +10,7 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Plain
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from tests.postgres_server import PostgresServer
+from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
 TIMEOUT = 0.5

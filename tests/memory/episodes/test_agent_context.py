@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.memory import ContextManager, get_short_term_memory
-from tests.memory.redis_server import LOOPBACK, RedisServer, free_port
+from tests.peers.redis_server import LOOPBACK, RedisServer, free_port
 
 pytestmark = pytest.mark.anyio
 

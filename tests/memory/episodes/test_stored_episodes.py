@@ -17,7 +17,7 @@ from proxy.memory.episodes.source import Episodes
 from proxy.memory.open import open_store
 from proxy.memory.store import Key, Put, Store
 from tests.memory.conftest import DRIVERS
-from tests.memory.redis_server import RedisServer
+from tests.peers.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import put, segment, settled
 from proxy.memory.summaries.plan import Window, forced
 from proxy.said import Said
-from tests.fake_upstream import stream_of
+from tests.peers.fake_upstream import stream_of
 
 CHAIN = load(Path(__file__).parents[3] / "config" / "agora.yaml", {}).pipelines["default"].request
 SYSTEM = Message(role="system", content="Be brief.")

@@ -19,10 +19,10 @@ from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.sight import Sight
 from proxy.memory.store import Key
 from proxy.said import Said
-from tests.fake_upstream import ROLE, delta, stream_of
 from tests.memory.call import message
 from tests.memory.conversation_faults import talks
 from tests.memory.reconcile.test_replayed_conversations import states
+from tests.peers.fake_upstream import ROLE, delta, stream_of
 
 VEIL = Veil(Redaction(Redact(patterns={"order": "ORD-[0-9]+"})))
 SECRETS = ("4111 1111 1111 1111", "ann@example.org", "+49 170 1234567", "DE89 3704 0044 0532 0130 00")

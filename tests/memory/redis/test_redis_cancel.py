@@ -11,7 +11,7 @@ import redis.asyncio
 from proxy.memory.faults import StoreError
 from proxy.memory.redis import open as open_store
 from proxy.memory.store import Key, Put, Store
-from tests.memory.redis_server import RedisServer, single
+from tests.peers.redis_server import RedisServer, single
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

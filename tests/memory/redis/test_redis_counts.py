@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.memory.redis.counts import RedisCounts
-from tests.memory.redis_server import RedisServer, single
+from tests.peers.redis_server import RedisServer, single
 
 pytestmark = pytest.mark.anyio
 MINUTE = 60.0

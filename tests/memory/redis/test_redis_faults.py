@@ -12,7 +12,7 @@ import pytest
 from proxy.memory.faults import StoreError
 from proxy.memory.redis import open as open_store
 from proxy.memory.store import Key, Put, Store
-from tests.memory.redis_server import LOOPBACK, RedisServer, free_port, single, stopped, wait_until
+from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, single, stopped, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

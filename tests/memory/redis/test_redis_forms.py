@@ -15,7 +15,7 @@ from proxy.memory.faults import StoreError
 from proxy.memory.redis import open as open_store
 from proxy.memory.redis.names import Names
 from proxy.memory.store import Key, Put, Store
-from tests.memory.redis_server import LOOPBACK, RedisServer, cluster, replicated, single, stopped, wait_until
+from tests.peers.redis_server import LOOPBACK, RedisServer, cluster, replicated, single, stopped, wait_until
 
 pytestmark = pytest.mark.anyio
 

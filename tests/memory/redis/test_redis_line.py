@@ -13,7 +13,7 @@ from proxy.memory.guard import Guard
 from proxy.memory.metered import Metered
 from proxy.memory.redis import open as open_store
 from proxy.memory.store import Key, Put, Store
-from tests.memory.redis_server import LOOPBACK, RedisServer, single
+from tests.peers.redis_server import LOOPBACK, RedisServer, single
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ import pytest
 
 from proxy.memory.sql.postgres import PostgresStore
 from proxy.memory.store import Key, Put
-from tests.postgres_server import PostgresServer
-from tests.transaction_pooler import TransactionPooler
+from tests.peers.postgres_server import PostgresServer
+from tests.peers.transaction_pooler import TransactionPooler
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 10.0

@@ -14,7 +14,7 @@ from proxy.memory.sql import migrations, pool
 from proxy.memory.sql.postgres import PostgresStore
 from proxy.memory.sql.statement import READ, whose
 from proxy.memory.store import Held, Key, Put
-from tests.postgres_server import PostgresServer
+from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call-1")

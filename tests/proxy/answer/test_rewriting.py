@@ -13,7 +13,7 @@ from proxy.answer.framing import Framing, data_of, events
 from proxy.answer.payload import payload
 from proxy.answer.rewriting import Rewriting
 from proxy.errors import UpstreamBroken
-from tests.fake_upstream import DONE, ROLE, USAGE, completion, delta, event
+from tests.peers.fake_upstream import DONE, ROLE, USAGE, completion, delta, event
 
 CONTEXT = Context(now=0)
 closed: list[object] = []

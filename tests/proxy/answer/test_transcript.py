@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.answer.transcript import transcript
-from tests.fake_upstream import DONE, ROLE, USAGE, completion, delta, stream_of
+from tests.peers.fake_upstream import DONE, ROLE, USAGE, completion, delta, stream_of
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Rome"}'}}
 

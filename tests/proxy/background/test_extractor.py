@@ -16,7 +16,7 @@ from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.learning import Utterance
 from proxy.memory.faults import Unasked, Unfound
-from tests.scripted_model import fact
+from tests.peers.scripted_model import fact
 
 SAID = [
     Utterance("s1/0/1", "I moved to Berlin.", 1678890180.0),

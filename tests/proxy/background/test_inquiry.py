@@ -15,7 +15,7 @@ from proxy.health import Health
 from proxy.kinds import KINDS
 from proxy.target import Target
 from proxy.upstream import HttpUpstream
-from tests.fake_upstream import DONE, FakeUpstream, answer, completion, delta, sse, stream_of
+from tests.peers.fake_upstream import DONE, FakeUpstream, answer, completion, delta, sse, stream_of
 
 FORM = {"type": "json_schema", "json_schema": {"name": "facts", "schema": {}}}
 ASKED = [Message(role="user", content="Facts?")]

@@ -18,8 +18,8 @@ from tests.bodies import (
     messages_of,
 )
 from tests.composed import every_kind, sent
-from tests.strict_openai import SDK_MESSAGES
-from tests.strict_upstream import judge
+from tests.peers.strict_openai import SDK_MESSAGES
+from tests.peers.strict_upstream import judge
 
 JUDGED = [(name, "openai" if name == "any" else name) for name in KINDS] + [("groq", "cerebras")]
 

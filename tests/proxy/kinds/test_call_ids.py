@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.kinds import KINDS, compose
 from tests.bodies import conversations, messages_of
-from tests.strict_upstream import judge
+from tests.peers.strict_upstream import judge
 
 
 def composed(kind, messages):

@@ -5,7 +5,7 @@ import pytest
 
 from proxy.kinds import KINDS, compose
 from tests.bodies import fields_of, messages_of
-from tests.strict_upstream import judge
+from tests.peers.strict_upstream import judge
 
 FUNCTION = {"name": "end_call", "description": "Ends it.", "parameters": {"minimum": 1.0}}
 BODY = {"functions": [FUNCTION], "function_call": "auto"}

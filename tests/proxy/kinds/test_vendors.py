@@ -4,8 +4,8 @@ import pytest
 
 from proxy.kinds import KINDS, compose
 from tests.bodies import fields_of, messages_of
-from tests.strict_openai import SDK_CALL, SDK_FIELDS, SDK_MESSAGES
-from tests.strict_upstream import JUDGES, judge
+from tests.peers.strict_openai import SDK_CALL, SDK_FIELDS, SDK_MESSAGES
+from tests.peers.strict_upstream import JUDGES, judge
 
 # An engine's request as it comes: its own marks in every message, and a session's parameters at the top.
 ENGINE = {

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proxy.rest.engine import Engine, EngineError
-from tests.fake_upstream import FakeUpstream, answer
-from tests.memory.redis_server import LOOPBACK, free_port
+from tests.peers.fake_upstream import FakeUpstream, answer
+from tests.peers.redis_server import LOOPBACK, free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from proxy.answer.framing import Framing
 from proxy.errors import UpstreamBroken
 from proxy.routing.opening import Opening
-from tests.fake_upstream import ROLE, USAGE, delta
+from tests.peers.fake_upstream import ROLE, USAGE, delta
 
 NAMES = ["reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks"]
 COMMENT = b": still thinking\n\n"

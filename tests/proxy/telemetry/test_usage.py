@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.telemetry.usage import Usage, usage_of
-from tests.fake_upstream import DONE, USAGE, completion, stream_of
+from tests.peers.fake_upstream import DONE, USAGE, completion, stream_of
 
 
 def test_a_stream_s_last_event_tells() -> None:

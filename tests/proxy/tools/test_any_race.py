@@ -15,7 +15,7 @@ from proxy.question import Question
 from proxy.routing.fallback import Fallback
 from proxy.telemetry.tries import Tries
 from proxy.tools import Offer, Tools
-from tests.fake_upstream import ROLE, delta, stream_of
+from tests.peers.fake_upstream import ROLE, delta, stream_of
 from tests.ready import pipeline_of
 from tests.rounds import OWN, SSE, Kit, calling
 

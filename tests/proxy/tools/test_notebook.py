@@ -11,8 +11,8 @@ from proxy.memory.facts.promises import Promises
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
-from tests.fake_upstream import delta
 from tests.hurried_loop import run
+from tests.peers.fake_upstream import delta
 
 pytestmark = pytest.mark.anyio
 ANN = Owner("default", "ann")

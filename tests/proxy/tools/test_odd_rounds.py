@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken
 from proxy.tools import offered
-from tests.fake_upstream import DONE, ROLE, delta, event, stream_of
+from tests.peers.fake_upstream import DONE, ROLE, delta, event, stream_of
 from tests.rounds import JSON, SSE, chunks, shown
 
 pytestmark = pytest.mark.anyio

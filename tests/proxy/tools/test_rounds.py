@@ -8,7 +8,7 @@ from msgspec import Raw
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamRefused
 from proxy.tools import TOOLS, Dialogue, Offer, Rounds, Tools, offered
-from tests.fake_upstream import DONE, ROLE, delta, stream_of
+from tests.peers.fake_upstream import DONE, ROLE, delta, stream_of
 from tests.rounds import DUE, JSON, OWN, SSE, Answer, Kit, calling, chunks, shown, usage
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import pytest
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamTimeout
 from proxy.tools import Dialogue, Offer, Rounds, Tools
-from tests.fake_upstream import stream_of
+from tests.peers.fake_upstream import stream_of
 from tests.rounds import DUE, OWN, Answer, Kit, calling
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.answer.transcript import transcript
 from proxy.telemetry.usage import usage_of
-from tests.fake_upstream import DONE, delta, event
+from tests.peers.fake_upstream import DONE, delta, event
 from tests.rounds import JSON, chunks, shown
 
 pytestmark = pytest.mark.anyio

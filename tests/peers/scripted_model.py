@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tests.fake_upstream import DONE, ROLE, Received, Step, answer, completion, delta, sse, stream_of
+from tests.peers.fake_upstream import DONE, ROLE, Received, Step, answer, completion, delta, sse, stream_of
 
 Said = dict[str, Any]
 Find = Callable[[Sequence[Said], Sequence[Said]], Any]

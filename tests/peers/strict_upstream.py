@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.strict_openai import (
+from tests.peers.strict_openai import (
     SDK_FIELDS,
     SDK_FUNCTION,
     SDK_MESSAGES,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from tests.loopback_server import LoopbackServer
+from tests.peers.loopback_server import LoopbackServer
 
 
 class Relay(LoopbackServer):

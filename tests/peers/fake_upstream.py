@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.loopback_server import LoopbackServer
+from tests.peers.loopback_server import LoopbackServer
 
 HANG, RESET, CLOSE = "hang", "reset", "close"
 Step = bytes | float | str

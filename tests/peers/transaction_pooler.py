@@ -5,7 +5,7 @@ import itertools
 from pathlib import Path
 from typing import Self
 
-from tests.loopback_server import LoopbackServer
+from tests.peers.loopback_server import LoopbackServer
 
 KEY_DATA, READY, FLUSH = b"K", b"Z", b"H"
 DESCRIBED = b"TnE"
