@@ -13,6 +13,7 @@ Judge = Callable[[Sequence[Line], Sequence[Line]], bool]
 
 _AGREEING = (0, 2, 1)
 _TELLING = 8
+_LONG = 300.0
 
 
 def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
@@ -38,10 +39,12 @@ def contradicts(held: Sequence[Line], window: Sequence[Line]) -> bool:
     """Whether the numbers of a window are those of other turns than are held.
 
     More lines of the same number and speaker differ in words and time than agree, two at the least; or one
-    does, others differ in time alone, and none agrees.
+    does, none agrees, and others differ in time alone or all of the window was said long after what is held.
     """
     same_, other, moved = _evidence(held, window)
-    return other > max(1, same_) or bool(other and moved and not same_)
+    if other > max(1, same_):
+        return True
+    return bool(other and not same_ and (moved or _long_after(held, window)))
 
 
 def starts_over(
@@ -129,6 +132,13 @@ def _verdict(replayed: Line, held: Line) -> int:
 
 def _newest(lines: Sequence[Line]) -> int | None:
     return max((line.number for line in lines if line.number is not None), default=None)
+
+
+def _long_after(held: Sequence[Line], window: Sequence[Line]) -> bool:
+    """Whether so long lies between them that no turn was revised: words are corrected within seconds."""
+    times = [epoch_seconds(line.time) for line in window if line.number is not None]
+    known, last = [t for t in times if t is not None], _time(held)
+    return last is not None and len(known) == len(times) and min(known) - last > _LONG
 
 
 def _time(lines: Sequence[Line]) -> float | None:

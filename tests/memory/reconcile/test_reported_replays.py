@@ -412,6 +412,27 @@ def test_a_new_life_is_seen_by_what_is_missing_before_it_is_held():
     assert missing(call.held, messages("1u:Me again.")) == ()
 
 
+@pytest.mark.parametrize("unit", [1, 1000], ids=["seconds", "milliseconds"])
+def test_one_turn_a_day_after_a_call_of_one_turn_is_another_call(unit):
+    call = Call()
+    call.ask(message("1u:Where is my order?", timestamp=1_700_000_000 * unit), answer="On its way.")
+    call.ask(message("1u:Cancel it, please.", timestamp=1_700_086_400 * unit), answer="It is cancelled.")
+    assert call.memory == [
+        "u:Where is my order?",
+        "a?:On its way.",
+        "u:Cancel it, please.",
+        "a?:It is cancelled.",
+    ]
+    assert call.turns == [(0, 0), (0, 0), (1, 0), (1, 0)]
+
+
+def test_one_turn_with_other_words_seconds_later_is_revised():
+    call = Call()
+    call.ask(message("1u:Where is my order?", timestamp=1_700_000_000), answer="On its way.")
+    call.ask(message("1u:Cancel it, please.", timestamp=1_700_000_020), answer="It is cancelled.")
+    assert call.memory == ["u:Cancel it, please.", "a?:It is cancelled."]
+
+
 def test_a_revised_text_is_no_new_life():
     call = Call()
     call.ask("0a:Hello!", "1u:Call Ann.", answer="Calling.")
