@@ -3,6 +3,7 @@
 import re
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,6 +44,7 @@ def test_the_log_says_so_before_all_files_are_open_and_once(serving: ServingProc
             for _ in range(40):
                 idle.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
             assert until(lambda: f"of the {few} files" in serving.log)
+            time.sleep(1.2)  # longer than between two looks
         assert until(lambda: serving.open_files() < few - 20)
         assert serving.chat().status_code == 200
     assert serving.log.count("ulimit -n") == 1

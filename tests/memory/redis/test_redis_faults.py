@@ -13,6 +13,7 @@ from proxy.memory.faults import StoreError
 from proxy.memory.redis import open as open_store
 from proxy.memory.store import Key, Put, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, single, stopped, wait_until
+from tests.peers.relay import Relay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
@@ -313,3 +314,17 @@ async def test_what_is_stored_is_never_part_of_an_error(store: Store, server: Re
     chain = [error.value, error.value.__cause__]
     assert not any("secret" in str(one) for one in chain)
     assert error.value.__suppress_context__
+
+
+async def test_who_has_leisure_waits_longer_than_a_call(server: RedisServer):
+    with Relay(server.port) as relay:
+        store = open_store(f"redis://{LOOPBACK}:{relay.port}", deadline=0.1, leisure=PATIENCE)
+        relay.delay = 0.2
+        assert await store.write(KEY, Put(b"1", version=0, ttl=60, leisure=True))
+        held = await store.read(KEY, leisure=True)
+        assert held is not None and held.blob == b"1"
+        with pytest.raises(StoreError):
+            await store.write(KEY, Put(b"2", version=held.version, ttl=60))
+        with pytest.raises(StoreError):
+            await store.read(KEY)
+        await store.aclose()
