@@ -12,7 +12,7 @@ _ROUNDS: Final = 8
 async def in_time(asked: Coroutine[Any, Any, T], within: float | None) -> T:
     """What comes of it; raises TimeoutError after ``within`` seconds. It ends with whoever waits."""
     task = asyncio.create_task(asked)
-    task.add_done_callback(_seen)
+    task.add_done_callback(seen)
     try:
         if not await ended(task, within):
             raise TimeoutError
@@ -34,7 +34,7 @@ async def ended(task: asyncio.Task[Any], within: float | None) -> bool:
     return task.done()
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
+def seen(task: asyncio.Future[Any]) -> None:
     """Whoever waited may have left: the error is known all the same."""
     if not task.cancelled():
         task.exception()

@@ -12,6 +12,7 @@ from proxy.memory.archive.archive import Archive, Found, Meaning, Query
 from proxy.memory.archive.embedding import Embedder
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
+from proxy.memory.patience import seen
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class Finder:
 
     async def _found(self, person: Owner, query: Query, due: float) -> list[Found]:
         by_words = asyncio.ensure_future(self._archive.search(person, query))
-        by_words.add_done_callback(_seen)
+        by_words.add_done_callback(seen)
         meaning = await self._meaning(query.text, due)
         if meaning is None:
             return await by_words
@@ -144,9 +145,3 @@ class _Trust:
 
 def _scored(found: Found, score: float) -> Found:
     return msgspec.structs.replace(found, score=round(score, 4))
-
-
-def _seen(task: "asyncio.Future[list[Found]]") -> None:
-    """Whoever waited may have left: the error is known all the same."""
-    if not task.cancelled():
-        task.exception()

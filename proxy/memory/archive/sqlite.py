@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from proxy.memory.archive.database import Work
 from proxy.memory.archive.steps import Ask, Beside, Rows, Steps
 from proxy.memory.faults import StoreError
+from proxy.memory.patience import seen
 from proxy.memory.sql import wal
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File
@@ -95,7 +96,7 @@ class SqliteDatabase:
 
     async def _submitted(self, work: Callable[[sqlite3.Connection], T]) -> T:
         outcome = self._writer.submit(work)
-        outcome.add_done_callback(_seen)
+        outcome.add_done_callback(seen)
         done, _ = await asyncio.wait({outcome}, timeout=_PATIENCE)
         if not done:
             raise StoreError("The archive is too slow.")
@@ -115,7 +116,7 @@ class SqliteDatabase:
 
     def _has_read(self, reading: "asyncio.Future[Any]") -> None:
         self._reading -= 1
-        _seen(reading)
+        seen(reading)
 
     def _read(self, work: Work[T]) -> T:
         with self._file.named():
@@ -169,9 +170,3 @@ def _merge(pages: int, connection: sqlite3.Connection) -> bool:
 
 def _touch(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE turnkeeper_migrations SET name = name")
-
-
-def _seen(outcome: "asyncio.Future[Any]") -> None:
-    """Whoever waited may have left: the error is known all the same."""
-    if not outcome.cancelled():
-        outcome.exception()

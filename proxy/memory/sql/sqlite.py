@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from proxy.memory.faults import Deleted, StoreError
+from proxy.memory.patience import seen
 from proxy.memory.sql import change
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File
@@ -165,7 +166,7 @@ class SqliteStore:
 
     async def _awaited(self, outcome: asyncio.Future[T], within: float = PATIENCE) -> T:
         """The outcome; whoever stops waiting stops nothing."""
-        outcome.add_done_callback(_seen)
+        outcome.add_done_callback(seen)
         done, _ = await asyncio.wait({outcome}, timeout=within)
         if not done:
             raise StoreError(f"The memory file {self._file.path} is too slow.")
@@ -182,9 +183,3 @@ class SqliteStore:
 def _arguments(key: Key, put: Put, now: float) -> dict[str, Any]:
     own = {"blob": put.blob, "version": put.version, "at": put.at, "count": len(put.cold), "now": now}
     return whose(key) | own
-
-
-def _seen(outcome: asyncio.Future[Any]) -> None:
-    """Whoever waited may have left: the error is known all the same."""
-    if not outcome.cancelled():
-        outcome.exception()
