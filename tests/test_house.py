@@ -29,29 +29,13 @@ every_source = pytest.mark.parametrize("path", SOURCES, ids=named)
 every_lock = pytest.mark.parametrize("lock", LOCKS)
 
 
-# --- size and names
+# --- names
 
 
 def test_each_file_of_tests_has_a_name_of_its_own():
     """Pytest takes two of one name for the same module, and runs neither."""
     files = [path for kind in ("test_*.py", "contract_*.py") for path in ROOT.glob(f"tests/**/{kind}")]
     assert len({path.name for path in files}) == len(files) > 0
-
-
-@every_source
-def test_a_file_has_at_most_250_lines(path: Path):
-    assert len(path.read_text().splitlines()) <= 250
-
-
-@every_source
-def test_a_function_has_at_most_30_lines_beside_its_docstring(path: Path):
-    functions = [node for node in ast.walk(tree_of(path)) if isinstance(node, Function)]
-    assert [f"{f.name}: {length(f)} lines" for f in functions if length(f) > 30] == []
-
-
-def length(function: Function) -> int:
-    body = function.body[ast.get_docstring(function) is not None :]
-    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
 @every_source

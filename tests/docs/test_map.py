@@ -1,6 +1,5 @@
 """The map in docs/design.md leads to what is there, and names all that stands beside a turn."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -23,17 +22,3 @@ def test_every_package_stands_in_the_map():
 def test_what_the_page_names_is_there():
     named = re.findall(r"`((?:proxy|filters|tests|bench|examples|config)/[\w./-]*)`", PAGE)
     assert [path for path in named if not (ROOT / path).exists()] == []
-
-
-def test_every_package_tells_of_its_files():
-    """But for those whose files are named for what they are: a command, a filter, a part of the settings."""
-    plain = {"proxy", "proxy/commands", "proxy/configuration/settings", "proxy/errors"}
-    packages = [path.parent for path in ROOT.glob("proxy/**/__init__.py")]
-    told = {path.relative_to(ROOT).as_posix(): path for path in packages}
-    assert {name: untold(path) for name, path in told.items() if name not in plain and untold(path)} == {}
-
-
-def untold(package: Path) -> set[str]:
-    """The files that a package's docstring leaves out."""
-    said = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
-    return {path.stem for path in package.glob("*.py")} - set(re.findall(r"``(\w+)``", said)) - {"__init__"}
