@@ -1,7 +1,6 @@
 """The map in docs/design.md leads to what is there, and names all that stands beside a turn."""
 
 import re
-from pathlib import Path
 
 from tests.documentation import ROOT
 
