@@ -10,14 +10,13 @@ from proxy.answer.transcript import Transcript, transcript
 from proxy.memory.faults import Overgrown
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.reconcile.reconcile import taken
-from proxy.memory.redaction.veil import BARE, Veil
+from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session.retry import Attempt
 from proxy.memory.session.session import Session, encode
 from proxy.memory.session.speaker import knowing
 from proxy.memory.sight import Reading
 from proxy.memory.speech.speech import spoken
-from proxy.memory.summaries.compaction import fitted
-from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.compaction import Window, fitted
 from proxy.said import Said
 
 _MOST: Final = 20_000
@@ -62,7 +61,7 @@ def after(
     told: Transcript | None = None,
     *,
     reasoning: bool = False,
-    veil: Veil = BARE,
+    veil: WindowRedaction = UNREDACTED,
 ) -> Session:
     """What is held after a turn; the same turn again changes nothing, and a failed one neither.
 
@@ -90,7 +89,7 @@ def after(
     return answered(known, answer, now=said.at)
 
 
-def _beside(session: Session, said: Said, veil: Veil) -> tuple[Session, Sequence[Message]]:
+def _beside(session: Session, said: Said, veil: WindowRedaction) -> tuple[Session, Sequence[Message]]:
     """The session and the window as one can be laid beside the other."""
     if said.read is not None:
         return session, said.read.veiled.window
@@ -98,7 +97,7 @@ def _beside(session: Session, said: Said, veil: Veil) -> tuple[Session, Sequence
     return session, veiled.window
 
 
-def _redacted(told: Transcript, veil: Veil) -> Transcript:
+def _redacted(told: Transcript, veil: WindowRedaction) -> Transcript:
     """An answer as memory may see it."""
     redaction, calls = veil.redaction, told.tool_calls
     if not redaction:

@@ -23,18 +23,17 @@ from proxy.edge.reply import OUTLET, Reply
 from proxy.era import Era
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.flight import InFlight
+from proxy.observe.feed import Feed
+from proxy.observe.metrics import GaugeValues, Metrics
+from proxy.observe.observation import Observation
+from proxy.observe.tracing import HEADER as TRACEPARENT
+from proxy.observe.tracing import TraceContext
 from proxy.page.door import Door
 from proxy.parts import Parts
 from proxy.pipeline import Pipeline
 from proxy.remembering import Memory
 from proxy.site import TURNS, Site
-from proxy.telemetry.feed import Feed
-from proxy.telemetry.lineage import HEADER as TRACEPARENT
-from proxy.telemetry.lineage import Lineage
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.standing import Standing
-from proxy.telemetry.watch import Watch
-from proxy.traces.traces import Traces
+from proxy.traces import Traces
 from proxy.trial import explain
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
@@ -138,7 +137,7 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         mark = f"{self._mark}{next(self._count):x}"
-        watch = Watch(_request_id(headers, mark), self.audience.note, f"turn_{mark}")
+        watch = Observation(_request_id(headers, mark), self.audience.note, f"turn_{mark}")
         # What stayed in the scope would hold the request that holds the scope, until a collector came.
         outlet = scope.get("extensions", {}).pop(OUTLET, None)
         reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, outlet)
@@ -208,11 +207,11 @@ class App:
     def _ended(self, ending: asyncio.Task[None]) -> None:
         self._lost += self._ending.pop(ending).lost_turns
 
-    def standing(self) -> Standing:
+    def standing(self) -> GaugeValues:
         """What is true of the server now."""
         memory = self._era.parts.memory
         eras = (self._era, *self._ending.values())
-        return Standing(
+        return GaugeValues(
             in_flight=self._turns,
             waiting=memory.recorder.waiting if memory else 0,
             lost=self._lost + sum(era.lost_turns for era in eras),
@@ -222,9 +221,9 @@ class App:
         )
 
 
-def _continue(headers: dict[str, str], watch: Watch) -> None:
+def _continue(headers: dict[str, str], watch: Observation) -> None:
     """Takes the client's trace over; the model, where it gets that header, becomes a part of ours."""
-    watch.lineage = Lineage.of(headers.get(TRACEPARENT))
+    watch.lineage = TraceContext.of(headers.get(TRACEPARENT))
     headers[TRACEPARENT] = watch.lineage.onward
 
 

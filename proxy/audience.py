@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable
 
 from proxy.errors import FilterFailed, Forbidden, TurnkeeperError, Unauthorized
+from proxy.observe import access
+from proxy.observe.access import RefusalLog, log_turn
+from proxy.observe.metrics import Metrics
+from proxy.observe.observation import Observation, TurnReport
 from proxy.parts import Parts
-from proxy.telemetry import words
-from proxy.telemetry.access import told
-from proxy.telemetry.account import Account
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.refusals import Refusals
-from proxy.telemetry.watch import Watch
-from proxy.traces.traces import Traces
+from proxy.traces import Traces
 
 # One wake of the log's thread, and one turn of the loop, for all that ended meanwhile.
 _A_MOMENT = 0.05
@@ -28,17 +26,17 @@ class Audience:
     """
 
     def __init__(self, metrics: Metrics, traces: Traces, parts: Callable[[], Parts]) -> None:
-        self.others: Callable[[Account], None] | None = None
+        self.others: Callable[[TurnReport], None] | None = None
         self.watched_until = 0.0
         self._metrics = metrics
         self._traces = traces
         self._parts = parts
-        self._ended: list[Watch] = []
+        self._ended: list[Observation] = []
         self._due: asyncio.TimerHandle | None = None
-        self._refusals = Refusals()
+        self._refusals = RefusalLog()
         traces.filled_by(self.settle)
 
-    def note(self, watch: Watch) -> None:
+    def note(self, watch: Observation) -> None:
         """A turn has begun to answer, which those who look on are told at once, or has ended."""
         if watch.outcome is None:
             if self._traces.feed.watched or self.watched_until > time.monotonic():
@@ -69,22 +67,22 @@ class Audience:
         self.settle()
         self._refusals.settle()
 
-    def heard(self, account: Account) -> None:
+    def heard(self, account: TurnReport) -> None:
         """A turn that another process tells of."""
         self._traces.show(account)
         if account.outcome is not None:
             self._traces.hour.add(time.time(), account)
 
-    def _show(self, account: Account) -> None:
+    def _show(self, account: TurnReport) -> None:
         self._traces.show(account)
         if self.others:
             self.others(account)
 
-    def _tell(self, watch: Watch) -> None:
+    def _tell(self, watch: Observation) -> None:
         parts, account = self._parts(), watch.account()
         self._metrics.turn(account)
         self._traces.put(account, watch)
         self._show(account)
         if watch.lineage and parts.tracing:
             parts.tracing.tell(account, watch.lineage)
-        told(account, watch.reason, words.of(watch) if parts.log_content else {})
+        log_turn(account, watch.reason, access.transcript_fields(watch) if parts.log_content else {})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,10 +16,11 @@ from proxy.health import Health
 from proxy.memory.people import People
 from proxy.pipeline import Pipeline
 from proxy.remembering import Memory
-from proxy.telemetry.tracing import Tracing
-from proxy.traces.graves import Graves
-from proxy.traces.traces import Retention
+from proxy.traces import Retention, TombstoneWatch
 from proxy.upstream import Upstream
+
+if TYPE_CHECKING:
+    from proxy.observe.spans import Spans
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +43,12 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     agora: Webhook | None = None
     log_content: bool = False
     quota: Quota | None = None
-    tracing: Tracing | None = None
+    tracing: "Spans | None" = None
     keeping: Retention = Retention()
     exact: Exact | None = None
     worker: Worker | None = None
     works: bool = True
-    graves: Graves | None = None
+    graves: TombstoneWatch | None = None
     zone: tzinfo = UTC
 
     def pipeline(self, name: str) -> Pipeline:

@@ -20,7 +20,7 @@ from proxy.memory.guard import Guard
 from proxy.memory.people import People
 from proxy.memory.pulse import Pulse
 from proxy.memory.recent import Recent
-from proxy.memory.redaction.veil import Veil
+from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
 from proxy.writer import Writer
@@ -68,7 +68,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     archiving: Archiving | None
     pulse: Pulse
     guard: Guard
-    veil: Veil
+    veil: WindowRedaction
 
     @property
     def degraded(self) -> bool:

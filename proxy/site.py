@@ -13,12 +13,12 @@ from starlette.types import Receive, Scope, Send
 from proxy import catalogue
 from proxy.edge.endless import Endless
 from proxy.errors import MethodNotAllowed, NotFound
+from proxy.observe.feed import Event, Feed
+from proxy.observe.metrics import CONTENT_TYPE, Metrics
 from proxy.parts import Parts
 from proxy.pipeline import Pipeline
 from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, system_messages, turns
-from proxy.telemetry.feed import Event, Feed
-from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
-from proxy.traces.traces import Traces
+from proxy.traces import Traces
 
 TURNS: Final = "/v1/turns"
 """Where turns are shown as they happen: an answer without an end."""

@@ -17,6 +17,7 @@ from proxy.errors import UpstreamRefused
 from proxy.flight import InFlight, Seat
 from proxy.identity import Identity
 from proxy.memory.apart import apart
+from proxy.observe.observation import Observation
 from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.recollection import Recollected, recollect
@@ -24,8 +25,7 @@ from proxy.routing.fallback import Fallback
 from proxy.said import Said
 from proxy.silence import Silence
 from proxy.supersession import turn_number
-from proxy.telemetry.watch import Watch
-from proxy.traces.trace import Content
+from proxy.traces import TurnContent
 from proxy.wire import Call
 
 _log = logging.getLogger("turnkeeper")
@@ -80,7 +80,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = await _question(remembered, pipeline, who, context, notes)
     _own_up(notes, reply)
-    watch.content = content = Content(
+    watch.content = content = TurnContent(
         call=call,
         heard=remembered.heard,
         who=who,
@@ -136,7 +136,7 @@ def _own_up(notes: chain.Notes, reply: Reply) -> None:
         reply.degraded(name)
 
 
-async def _pass_on(content: Content, fallback: Fallback, reply: Reply) -> None:
+async def _pass_on(content: TurnContent, fallback: Fallback, reply: Reply) -> None:
     pipeline, context = content.pipeline, content.context
     answer = Rewriting(pipeline.answer, context)
     silence = Silence(pipeline, context, answer, reply, fallback.model)
@@ -152,7 +152,7 @@ async def _pass_on(content: Content, fallback: Fallback, reply: Reply) -> None:
 
 
 def _ended(
-    content: Content, remembered: Recollected, notes: chain.Notes, fallback: Fallback, watch: Watch
+    content: TurnContent, remembered: Recollected, notes: chain.Notes, fallback: Fallback, watch: Observation
 ) -> None:
     """Notes who answered, and hands memory what the client got: nothing here may wait."""
     pipeline, who = content.pipeline, content.who

@@ -11,15 +11,15 @@ from proxy.memory.apart import apart
 from proxy.memory.pulse import Pulse
 from proxy.memory.recent import Recent
 from proxy.memory.reconcile.overtaken import settled
-from proxy.memory.redaction.veil import BARE, Veil
+from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.replay.bygone import deleted
 from proxy.memory.session.session import Session
 from proxy.memory.sight import Reading
 from proxy.memory.store import Key, Put
-from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled
+from proxy.observe.observation import usage_of
 from proxy.said import Said
-from proxy.telemetry.usage import usage_of
 
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
@@ -39,7 +39,7 @@ class Writer:
         *,
         reasoning: bool = False,
         pulse: Pulse | None = None,
-        veil: Veil = BARE,
+        veil: WindowRedaction = UNREDACTED,
     ) -> None:
         self.window = window
         self.pulse = pulse or Pulse(store)

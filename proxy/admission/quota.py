@@ -10,7 +10,7 @@ from proxy.admission.windows import Allowance
 from proxy.edge.reply import Reply
 from proxy.errors import LimitExceeded
 from proxy.memory.counts import Counts
-from proxy.telemetry.usage import usage_of
+from proxy.observe.observation import usage_of
 
 _BYTES_OF_A_TOKEN = 4
 

@@ -16,12 +16,10 @@ from proxy.configuration.settings import Limits, Settings
 from proxy.exact import Exact
 from proxy.memory.open import open_counts
 from proxy.memory.people import People
+from proxy.observe.metrics import Metrics
+from proxy.observe.tracing import traced_to
 from proxy.parts import Parts
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.tracing import traced_to
-from proxy.traces.graves import Graves
-from proxy.traces.kept import KeptTurns
-from proxy.traces.traces import Retention, Traces
+from proxy.traces import Retention, TombstoneWatch, TraceHolder, Traces
 
 
 def app(
@@ -46,7 +44,7 @@ def parts(
     return Parts(
         pipelines=pipelines_of(settings, targets, memory, exact),
         memory=memory,
-        people=memory.people if memory else People((KeptTurns(traces),)),
+        people=memory.people if memory else People((TraceHolder(traces),)),
         exact=exact,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},
@@ -60,7 +58,7 @@ def parts(
         tracing=traced_to(settings.opentelemetry.endpoint),
         keeping=Retention(settings.traces.keep, settings.traces.content),
         zone=common_zone(settings.pipelines),
-        graves=Graves(memory.archiving.archive, traces) if memory and memory.archiving else None,
+        graves=TombstoneWatch(memory.archiving.archive, traces) if memory and memory.archiving else None,
     )
 
 

@@ -6,9 +6,7 @@ from proxy.assembly.archiving import archiving_of
 from proxy.assembly.models import Models, extractor_of, models_of, summariser_of
 from proxy.assembly.stores import Stores, file_of, stores_of
 from proxy.assembly.targets import targets_of
-from proxy.background.pause import Pause
-from proxy.background.work import Chore, Work
-from proxy.background.worker import Worker
+from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
 from proxy.configuration.settings import Memory as MemorySettings
 from proxy.configuration.settings import Settings
 from proxy.memory.archive.archived import Archived
@@ -21,15 +19,14 @@ from proxy.memory.held_sessions import HeldSessions
 from proxy.memory.metered import Meter
 from proxy.memory.people import Holding, People
 from proxy.memory.pulse import LATE, Pulse
-from proxy.memory.redaction.veil import Veil
+from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.store import Store
-from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.record import Recorder
 from proxy.remembering import Archiving, Memory
 from proxy.target import Target
-from proxy.traces.kept import KeptTurns
-from proxy.traces.traces import Traces
+from proxy.traces import TraceHolder, Traces
 from proxy.writer import Listener, Writer
 
 
@@ -57,7 +54,7 @@ def memory_of(
     if own is None:
         return None, None
     stores, models, window = stores_of(own, meter), models_of(settings, targets), _window(own)
-    veil, pulse = Veil(stores.redaction), Pulse(stores.background, patience=own.deadline + LATE)
+    veil, pulse = WindowRedaction(stores.redaction), Pulse(stores.background, patience=own.deadline + LATE)
     archiving = archiving_of(own, stores, models, tenants(settings))
     summaries = Summaries(stores.background, window, summariser_of(settings, models), veil)
     worker = _worker(settings, stores.background, summaries, archiving, models)
@@ -92,7 +89,7 @@ def _window(settings: MemorySettings) -> Window:
 def _worker(
     settings: Settings, store: Store, summaries: Summaries, archiving: Archiving | None, models: Models
 ) -> Worker:
-    works: list[Work] = [summaries] if settings.memory and settings.memory.summaries else []
+    works: list[SessionJob] = [summaries] if settings.memory and settings.memory.summaries else []
     works += _learning(settings, store, archiving, models)
     return Worker(store, works, tenants(settings), tuple(_chores(store, archiving)))
 
@@ -106,7 +103,7 @@ def _learning(
         yield Learning(store, archiving.knowledge, extractor, pause=facts.pause)
 
 
-def _chores(store: Store, archiving: Archiving | None) -> Iterator[Chore]:
+def _chores(store: Store, archiving: Archiving | None) -> Iterator[Service]:
     embedder = archiving.finder.embedder if archiving else None
     if archiving and embedder:
         yield Embedding(store, archiving.archive, embedder)
@@ -117,7 +114,7 @@ def _listeners(settings: MemorySettings, archiving: Archiving | None, worker: Wo
         yield archiving.archivist.told
     yield worker.nudge
     if settings.facts:
-        yield Pause(worker.look, after=settings.facts.pause).told
+        yield IdleTimer(worker.look, after=settings.facts.pause).told
 
 
 def _episodes(settings: MemorySettings, stores: Stores) -> Episodes:
@@ -134,4 +131,4 @@ def _holdings(
     kept: list[Holding] = [Archived(archiving.archive)] if archiving else []
     if archiving and archiving.mem0:
         kept.append(archiving.mem0)
-    return (*kept, sessions, KeptTurns(traces))
+    return (*kept, sessions, TraceHolder(traces))

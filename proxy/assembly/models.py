@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from filters.redact import Redact
 from proxy.assembly.zone import common_zone
-from proxy.background.discretion import Discretion
 from proxy.background.extractor import Extractor
-from proxy.background.inquiry import Inquiry
+from proxy.background.models import ChatModel, PromptRedaction
 from proxy.background.summariser import Summariser
 from proxy.configuration.settings import Settings
 from proxy.practice import Practice
@@ -18,7 +17,7 @@ class Models(NamedTuple):
     """The upstreams by their names, and what is kept from those that are asked in the background."""
 
     targets: Mapping[str, Target]
-    discretion: Discretion
+    discretion: PromptRedaction
 
     def target(self, name: str) -> Target | None:
         """The upstream of this name; none where it could only tell what it was shown."""
@@ -30,7 +29,7 @@ def models_of(settings: Settings, targets: Mapping[str, Target]) -> Models:
     """The models; what any chain keeps from one, or is never stored, is kept from them."""
     steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
     stored = settings.memory.redact if settings.memory else None
-    return Models(targets, Discretion((stored.marking, *steps) if stored else steps))
+    return Models(targets, PromptRedaction((stored.marking, *steps) if stored else steps))
 
 
 def summariser_of(settings: Settings, models: Models) -> Summariser | None:
@@ -40,7 +39,7 @@ def summariser_of(settings: Settings, models: Models) -> Summariser | None:
     if own is None or target is None:
         return None
     return Summariser(
-        Inquiry(target, timeout=own.timeout),
+        ChatModel(target, timeout=own.timeout),
         model=own.model or target.model or "",
         fallback=own.fallback,
         input_tokens=own.input_tokens,
@@ -55,7 +54,7 @@ def extractor_of(settings: Settings, models: Models) -> Extractor | None:
     if own is None or target is None:
         return None
     return Extractor(
-        Inquiry(target, timeout=own.timeout),
+        ChatModel(target, timeout=own.timeout),
         model=own.model or target.model or "",
         fallback=own.fallback,
         zone=common_zone(settings.pipelines),

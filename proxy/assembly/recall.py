@@ -3,8 +3,7 @@
 from typing import Final
 
 from proxy.assembly.models import Models
-from proxy.background.embedder import HttpEmbedder
-from proxy.background.reranker import HttpReranker
+from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.configuration.settings import Embeddings, RecallAids, Rerank
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.finder import WITHIN, Finder, Likeness, Order

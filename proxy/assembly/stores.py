@@ -9,7 +9,7 @@ from proxy.memory.guard import Guard
 from proxy.memory.metered import Meter, Metered
 from proxy.memory.open import open_store
 from proxy.memory.recent import Recent
-from proxy.memory.redaction.redacting import Redacting
+from proxy.memory.redaction.codec import RedactingCodec
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.sealing import codec_of
 from proxy.memory.sql.elsewhere import Elsewhere
@@ -36,7 +36,10 @@ def stores_of(settings: MemorySettings, meter: Meter) -> Stores:
     url, path = settings.sessions.get_secret_value(), file_of(settings.sessions.get_secret_value())
     codec = codec_of([key.get_secret_value() for key in settings.encryption])
     redaction = Redaction(settings.redact.marking) if settings.redact else NOTHING
-    edge, elsewhere = Redacting(codec, redaction) if redaction else codec, Elsewhere(path) if path else None
+    edge, elsewhere = (
+        RedactingCodec(codec, redaction) if redaction else codec,
+        Elsewhere(path) if path else None,
+    )
     guard, background = guarded(url, settings.deadline, edge, elsewhere)
     calls = Recent(Metered(guard, meter), rounds=_rounds(url))
     return Stores(calls, guard, background, codec, redaction, elsewhere)

@@ -9,8 +9,7 @@ import msgspec
 from filters.line import one_line
 from filters.message import Message
 from filters.stated import plain
-from proxy.background.discretion import Discretion
-from proxy.background.inquiry import Inquiry
+from proxy.background.models import ChatModel, PromptRedaction
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.facts.knowledge import Learnt
@@ -93,15 +92,15 @@ class Extractor:
 
     def __init__(
         self,
-        inquiry: Inquiry,
+        inquiry: ChatModel,
         *,
         model: str,
         fallback: str,
         zone: tzinfo = UTC,
-        discretion: Discretion | None = None,
+        discretion: PromptRedaction | None = None,
     ) -> None:
         self._inquiry = inquiry
-        self._discretion = discretion or Discretion()
+        self._discretion = discretion or PromptRedaction()
         self._model = model
         self._fallback = fallback
         self._zone = zone
@@ -132,7 +131,7 @@ class Extractor:
 
 
 def _prompt(
-    said: Sequence[Utterance], known: Sequence[Fact], zone: tzinfo, discretion: Discretion
+    said: Sequence[Utterance], known: Sequence[Fact], zone: tzinfo, discretion: PromptRedaction
 ) -> list[Message]:
     on_file = [
         {"id": fact.id, "category": fact.category, "text": one_line(discretion.text(fact.text), _LONGEST)}

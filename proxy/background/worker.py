@@ -1,37 +1,101 @@
-"""Work that no caller waits for: found from the store, and done by one process at a time."""
+"""What is done while no caller waits."""
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol
 
-from proxy.background.lull import Lull
-from proxy.background.outage import Outage
-from proxy.background.setbacks import Setbacks
-from proxy.background.work import Chore, Work
+from proxy.background.backoff import Lull, Setbacks
 from proxy.errors import UpstreamError
 from proxy.memory import lease
 from proxy.memory.faults import Contended, StoreError, Unasked, Unmade, Unusable
 from proxy.memory.session.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Store
 
+_log = logging.getLogger("turnkeeper")
 EVERY: Final = 60.0
 """How often the store is looked through by a process that is told of each turn, in seconds."""
 ALONE_EVERY: Final = 5.0
 """The same for a process that is told of nothing."""
-
 _AT_ONCE: Final = 4
 _PAGE: Final = 100
 # How far the clocks of two machines may be apart.
 _CLOCKS: Final = 120.0
+_SLACK: Final = 0.05
+
+
+class SessionJob(Protocol):
+    """One kind of work on sessions; the same again changes nothing."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from other kinds."""
+        ...
+
+    @property
+    def after(self) -> float:
+        """How many seconds after a session was written last something may still become due, by itself."""
+        ...
+
+    def due(self, session: Session) -> bool:
+        """Whether there is something to do for a session; it costs no more than a look at it."""
+        ...
+
+    async def do(self, key: Key, unusable: int) -> bool:
+        """Does what is due now; whether there was anything. What it raises is tried again, after pauses.
+
+        ``unusable`` is how many answers a model has given in vain.
+        """
+        ...
+
+    @property
+    def bridges(self) -> bool:
+        """Whether anything can stand in for what it does."""
+        ...
+
+    async def stand_in(self, key: Key) -> None:
+        """Does for now what can be done while ``do`` fails."""
+        ...
+
+
+class Service(Protocol):
+    """Work that finds by itself what is due."""
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        ...
+
+
+class Outage:
+    """It is said when it begins, and when it is over."""
+
+    def __init__(self) -> None:
+        self._on = False
+
+    def begun(self, fault: Exception) -> None:
+        """Memory did not answer."""
+        if not self._on:
+            _log.warning("Memory does not answer: %s", fault)
+        self._on = True
+
+    def over(self) -> None:
+        """Memory has answered."""
+        if self._on:
+            _log.warning("Memory answers again")
+        self._on = False
 
 
 class Worker:
     """Does all kinds of work on the sessions of some tenants while it runs, and ``chores`` beside it."""
 
     def __init__(
-        self, store: Store, works: Sequence[Work], tenants: Sequence[str], chores: Sequence[Chore] = ()
+        self,
+        store: Store,
+        works: Sequence[SessionJob],
+        tenants: Sequence[str],
+        chores: Sequence[Service] = (),
     ) -> None:
         self._store = store
         self._works = works
@@ -39,7 +103,7 @@ class Worker:
         self._chores = chores
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
-        self._queue: dict[tuple[str, Key], Work] = {}
+        self._queue: dict[tuple[str, Key], SessionJob] = {}
         self._lulls = {work.name: Lull(work.name) for work in works}
         self._late: set[tuple[str, Key]] = set()
         self._beside: set[asyncio.Task[None]] = set()
@@ -122,7 +186,7 @@ class Worker:
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
-    def _begin(self, work: Work, key: Key) -> None:
+    def _begin(self, work: SessionJob, key: Key) -> None:
         job = work.name, key
         if self._slots.locked():  # a name takes less to keep than a task does
             self._queue[job] = work
@@ -138,7 +202,7 @@ class Worker:
             del self._queue[work.name, key]
             self._begin(work, key)
 
-    def _ended(self, work: Work, key: Key) -> None:
+    def _ended(self, work: SessionJob, key: Key) -> None:
         job = work.name, key
         self._tasks.pop(job, None)
         if self._running and job in self._late:
@@ -146,7 +210,7 @@ class Worker:
         self._late.discard(job)
         self._begin_next()
 
-    async def _until_done(self, work: Work, key: Key) -> None:
+    async def _until_done(self, work: SessionJob, key: Key) -> None:
         lull, setbacks = self._lulls[work.name], Setbacks()
         while True:
             failed = setbacks.count
@@ -161,7 +225,7 @@ class Worker:
             else:
                 await asyncio.sleep(0 if done else lease.TTL / 4)
 
-    async def _noted(self, work: Work, key: Key, setbacks: Setbacks) -> bool | None:
+    async def _noted(self, work: SessionJob, key: Key, setbacks: Setbacks) -> bool | None:
         """Whether there was anything to do; ``None`` where others do it, or it is to be tried again."""
         try:
             return await self._tried(work, key, setbacks)
@@ -184,7 +248,7 @@ class Worker:
         if setbacks.have_become_many:
             lull.fails_alone(setbacks.fault)
 
-    async def _tried(self, work: Work, key: Key, setbacks: Setbacks) -> bool | None:
+    async def _tried(self, work: SessionJob, key: Key, setbacks: Setbacks) -> bool | None:
         """Whether there was anything to do, when it is this session's turn; ``None`` where others do it."""
         lull = self._lulls[work.name]
         while True:
@@ -198,7 +262,7 @@ class Worker:
                     continue  # a lull began while all slots were taken
                 return await self._attempt(work, key, setbacks.unusable, for_all=for_all)
 
-    async def _attempt(self, work: Work, key: Key, unusable: int, *, for_all: bool) -> bool | None:
+    async def _attempt(self, work: SessionJob, key: Key, unusable: int, *, for_all: bool) -> bool | None:
         lull = self._lulls[work.name]
         asked: bool | None = True
         try:
@@ -214,7 +278,7 @@ class Worker:
             lull.succeeded()
         return asked
 
-    async def _stood_in(self, work: Work, key: Key) -> None:
+    async def _stood_in(self, work: SessionJob, key: Key) -> None:
         async with lease.lease(self._store, work.name, key) as ours:
             if ours:
                 await work.stand_in(key)
@@ -229,3 +293,35 @@ async def _tolerated(work: Coroutine[Any, Any, None]) -> None:
     # What cannot be read or written now is found when the store is looked through.
     with contextlib.suppress(StoreError, Contended, *UNREADABLE):
         await work
+
+
+class IdleTimer:
+    """Tells ``listener`` of a session ``after`` so many seconds, unless it is written again before.
+
+    What is waited for in a process that ends is found from the store.
+    """
+
+    def __init__(self, listener: Callable[[Key], None], *, after: float) -> None:
+        self._listener = listener
+        self._after = after + _SLACK
+        # The one that was told longest ago comes first: one timer will do.
+        self._waiting: dict[Key, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def told(self, key: Key, _: Session) -> None:
+        """Takes note of a session that was just written; only its name is kept."""
+        loop = asyncio.get_running_loop()
+        self._waiting.pop(key, None)
+        self._waiting[key] = loop.time() + self._after
+        if self._timer is None:
+            self._timer = loop.call_later(self._after, self._ring)
+
+    def _ring(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for key, at in [*self._waiting.items()]:
+            if at > loop.time():
+                self._timer = loop.call_at(at, self._ring)
+                return
+            del self._waiting[key]
+            self._listener(key)

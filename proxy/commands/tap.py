@@ -12,7 +12,7 @@ import typer
 from proxy.answer.framing import data_of
 from proxy.commands.terminal import Json, show, told
 from proxy.errors import ConfigError
-from proxy.telemetry.feed import Event
+from proxy.observe.feed import Event
 from proxy.trial import sheet
 
 _PATH = "/v1/turns"

@@ -15,9 +15,9 @@ from proxy.commands.terminal import told
 from proxy.configuration.settings import Settings
 from proxy.era import Era
 from proxy.errors import ConfigError
+from proxy.observe.log import logging_to
 from proxy.parts import Parts
 from proxy.serving import signals
-from proxy.telemetry.log import logging_to
 
 _log = logging.getLogger("turnkeeper")
 

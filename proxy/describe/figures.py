@@ -6,10 +6,8 @@ from typing import Final, get_args
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.telemetry.account import Account, Outcome
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.standing import Standing
-from proxy.telemetry.tries import Tries
+from proxy.observe.metrics import GaugeValues, Metrics
+from proxy.observe.observation import Attempts, Outcome, TurnReport
 
 _OWN: Final = ("turnkeeper", "gen_ai")
 _WHEN: Final = "_created"
@@ -47,7 +45,7 @@ def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
 def _collected() -> list[Metric]:
     """What is there once everything has happened: a label is known by a sample alone."""
     metrics = Metrics()
-    metrics.gauge(lambda: Standing(breakers={("main", "model"): "closed"}, background={"facts": False}))
+    metrics.gauge(lambda: GaugeValues(breakers={("main", "model"): "closed"}, background={"facts": False}))
     metrics.turn(_TURN)
     metrics.memory("read", "ok", 0.0)
     metrics.refused("requests")
@@ -55,7 +53,7 @@ def _collected() -> list[Metric]:
     return [each for each in told if each.name.startswith(_OWN) and not each.name.endswith(_WHEN)]
 
 
-_TURN: Final = Account(
+_TURN: Final = TurnReport(
     id="1",
     request="req_1",
     at=0.0,
@@ -78,6 +76,6 @@ _TURN: Final = Account(
     output_tokens=1,
     degraded=("memory",),
     ignored=("timestamp",),
-    tries=Tries([("main", "timeout")], ["main"]),
+    tries=Attempts([("main", "timeout")], ["main"]),
     fell_back=True,
 )

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, Protocol
 
 from proxy.errors import Superseded, TurnkeeperError
-from proxy.telemetry.watch import Watch
+from proxy.observe.observation import Observation
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
@@ -43,10 +43,10 @@ class Reply:
         self,
         send: Send,
         headers: Sequence[Header] = (),
-        watch: Watch | None = None,
+        watch: Observation | None = None,
         outlet: Outlet | None = None,
     ) -> None:
-        self.watch = watch or Watch("")
+        self.watch = watch or Observation("")
         self.outlet = outlet
         self._send = send
         self._headers = list(headers)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from filters.message import Message
-from proxy.memory.redaction.veil import BARE, Veil, Veiled
+from proxy.memory.redaction.view import UNREDACTED, RedactedView, WindowRedaction
 from proxy.memory.replay.beside import beside
 from proxy.memory.replay.replay import Replay
 from proxy.memory.session.retry import UNTOLD, Asking, Attempt
@@ -22,7 +22,7 @@ class Reading(NamedTuple):
     session: Session
     version: int
     window: Sequence[Message]
-    veiled: Veiled
+    veiled: RedactedView
     said: Speech
     replay: Replay | None
 
@@ -37,7 +37,7 @@ class Sight(NamedTuple):
 
     window: Sequence[Message]
     attempt: Attempt = UNTOLD
-    veil: Veil = BARE
+    veil: WindowRedaction = UNREDACTED
 
     def beside(self, session: Session, version: int = 0) -> Reading:
         """A session with the window laid beside it."""

@@ -9,13 +9,13 @@ from starlette.responses import Response
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.store import UNRENEWED, Key, Put
+from proxy.observe.observation import TurnReport
 from proxy.page import archived
 from proxy.page.archived import key_of
 from proxy.page.hearing import HeardLine, is_as_shown, lines, reworded
 from proxy.page.room import Room, redirect
 from proxy.rest.sessions import delete
-from proxy.telemetry.account import Account
-from proxy.traces.trace import Trace
+from proxy.traces import Trace
 
 _HERE: Final = "conversations"
 _ON_A_PAGE: Final = 50
@@ -42,7 +42,7 @@ async def _listed(room: Room) -> Response:
     )
 
 
-def _latest(room: Room) -> Sequence[Account]:
+def _latest(room: Room) -> Sequence[TurnReport]:
     """The newest turn of each session that spoke last."""
     seen: dict[str, Trace] = {}
     for trace in room.server.traces.newest(room.tenant):

@@ -7,10 +7,10 @@ from typing import Final, Protocol
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.observe.feed import Feed
+from proxy.observe.metrics import GaugeValues
 from proxy.parts import Parts
-from proxy.telemetry.feed import Feed
-from proxy.telemetry.standing import Standing
-from proxy.traces.traces import Traces
+from proxy.traces import Traces
 
 _HOUSE: Final = "proxy.page.house"
 _ROOMS: Final = frozenset(
@@ -46,7 +46,7 @@ class PageServer(Protocol):
         """The newest turns."""
         ...
 
-    def standing(self) -> Standing:
+    def standing(self) -> GaugeValues:
         """What is true of the server now."""
         ...
 

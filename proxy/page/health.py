@@ -8,13 +8,13 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.memory.faults import StoreError
+from proxy.observe.hour import MinuteStats
+from proxy.observe.observation import TurnReport
 from proxy.page.paper import took
 from proxy.page.plot import HEIGHT, WIDTH, Plot, bars, lines
 from proxy.page.room import Room
 from proxy.remembering import Memory
 from proxy.target import Target
-from proxy.telemetry.account import Account
-from proxy.telemetry.hour import Minute
 
 _HERE: Final = "health"
 
@@ -71,7 +71,7 @@ def _phase(room: Room, memory: Remembering | None) -> str:
     return "degraded" if standing == "ready" and memory and not memory.answers else standing
 
 
-def _ways(room: Room, recent: Sequence[Account]) -> Sequence[Way]:
+def _ways(room: Room, recent: Sequence[TurnReport]) -> Sequence[Way]:
     targets = {target.name: target for each in room.parts.pipelines.values() for target in each.targets}
     own = None if room.alone else {model for each in recent for model in (each.wanted, each.model)}
     return [
@@ -111,7 +111,7 @@ async def _memory(memory: Memory | None) -> Remembering | None:
     return Remembering(answers=answers, said=said, failing=memory.degraded)
 
 
-def _plots(minutes: Sequence[Minute]) -> Sequence[Plot]:
+def _plots(minutes: Sequence[MinuteStats]) -> Sequence[Plot]:
     turns = [float(minute.turns) for minute in minutes]
     firsts = [minute.first_token(0.5) for minute in minutes]
     slow = [minute.first_token(0.95) for minute in minutes]

@@ -9,10 +9,10 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.edge.endless import Endless
+from proxy.observe.feed import Event
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room
 from proxy.page.visitor import is_secure
-from proxy.telemetry.feed import Event
 
 _HERE: Final = "live"
 _ROWS: Final = 100

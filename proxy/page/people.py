@@ -11,12 +11,12 @@ from proxy.errors import NotFound
 from proxy.memory.archive.archive import Query
 from proxy.memory.owner import Owner
 from proxy.memory.store import Key
+from proxy.observe.observation import TurnReport
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room, redirect
 from proxy.place import identifier
 from proxy.remembering import Archiving
 from proxy.rest import persons
-from proxy.telemetry.account import Account
 
 _HERE: Final = "people"
 _FOUND: Final = 20
@@ -28,7 +28,7 @@ _A_DAY: Final = 86_400.0
 async def _listed(room: Room) -> Response:
     if wanted := room.query.get("id", "").strip():
         return redirect(_HERE, wanted)
-    seen: dict[str, Account] = {}
+    seen: dict[str, TurnReport] = {}
     for trace in room.server.traces.newest(room.tenant):
         if trace.account.user:
             seen.setdefault(trace.account.user, trace.account)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from proxy.traces.trace import Trace
+from proxy.traces import Trace
 
 WIDTH = 1000.0
 _NARROWEST = 2.0

@@ -18,7 +18,7 @@ from proxy.page.timeline import WIDTH, pictures
 from proxy.place import decoded
 from proxy.question import Question
 from proxy.target import Target
-from proxy.traces.trace import Content, Trace
+from proxy.traces import Trace, TurnContent
 from proxy.trial import disclosure
 from proxy.trial.explain import explain, written
 from proxy.trial.explanation import Whose
@@ -106,7 +106,7 @@ def _inside(trace: Trace, before: Trace | None) -> Inside:
     return _explained(trace, content, shown)
 
 
-def _explained(trace: Trace, content: Content, shown: Inside) -> Inside:
+def _explained(trace: Trace, content: TurnContent, shown: Inside) -> Inside:
     """What the filters did, by running them again: they do no I/O, and the same in gives the same out."""
     context = content.context
     pipeline = msgspec.structs.replace(content.pipeline, targets=(_target(trace, content),))
@@ -122,7 +122,7 @@ def _explained(trace: Trace, content: Content, shown: Inside) -> Inside:
     )
 
 
-def _disclosed(content: Content) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _disclosed(content: TurnContent) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     asked, marked = (
         [disclosure.message(written(message)) for message in call.messages]
         for call in (content.call, content.heard)
@@ -143,7 +143,7 @@ def sent(trace: Trace) -> bytes:
         return b""
 
 
-def _target(trace: Trace, content: Content) -> Target:
+def _target(trace: Trace, content: TurnContent) -> Target:
     targets = content.pipeline.targets
     return next((target for target in targets if target.name == trace.account.upstream), targets[0])
 

@@ -17,7 +17,7 @@ from proxy.memory.faults import Deleted
 from proxy.memory.reconcile import lives
 from proxy.memory.reconcile.lives import Agent
 from proxy.memory.reconcile.utterance import plausible
-from proxy.memory.redaction.veil import Veil, Veiled
+from proxy.memory.redaction.view import RedactedView, WindowRedaction
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
 from proxy.parts import Parts
@@ -133,7 +133,7 @@ def _once(notice: Notice, agent: Agent, change: Change) -> Callable[[Session], S
     return changed
 
 
-def _change(notice: Notice, now: float, veil: Veil) -> Change | None:
+def _change(notice: Notice, now: float, veil: WindowRedaction) -> Change | None:
     """What a notice does to its session; nothing for one that is not known."""
     agent = notice.agent
     if notice.eventType == _JOINED:
@@ -149,5 +149,5 @@ def _change(notice: Notice, now: float, veil: Veil) -> Change | None:
     return None
 
 
-def _told(session: Session, veiled: Veiled, agent: Agent, now: float) -> tuple[Session, int | None]:
+def _told(session: Session, veiled: RedactedView, agent: Agent, now: float) -> tuple[Session, int | None]:
     return lives.told(session, agent, veiled.window, now=now)

@@ -10,7 +10,7 @@ from filters.message import Message
 from proxy import rest, wire
 from proxy.errors import RequestError
 from proxy.memory.contents import Summary, imported, with_summaries
-from proxy.memory.redaction.veil import Veil
+from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.remainder import Remainder, restored
 from proxy.memory.session.session import Session, decode, encode
 from proxy.place import decoded, identifier
@@ -37,7 +37,7 @@ def known(fields: Fields) -> Fields:
     return fields
 
 
-def carried(fields: Fields, veil: Veil) -> Session:
+def carried(fields: Fields, veil: WindowRedaction) -> Session:
     """The session that a body tells of, as it may be held; raises RequestError, which names the key."""
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")

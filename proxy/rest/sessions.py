@@ -22,7 +22,7 @@ from proxy.memory.store import Key, Put
 from proxy.memory.summaries.compaction import fitted
 from proxy.remembering import Memory
 from proxy.rest.carried import OWN, carried, given, identified, known, named
-from proxy.traces.traces import Traces
+from proxy.traces import Traces
 
 ROOT: Final = "/v1/memory/"
 PATH: Final = f"{ROOT}sessions"

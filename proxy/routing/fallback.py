@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 
 from proxy.errors import UpstreamError, UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
+from proxy.observe.observation import Attempts
 from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.attempt import Begun, Due, attempt
 from proxy.routing.candidates import Candidate, Candidates
 from proxy.routing.course import Course
 from proxy.target import Target
-from proxy.telemetry.tries import Tries
 from proxy.tools import Dialogue
 
 # With less than this left, in seconds, an upstream could not answer anyway.
@@ -26,7 +26,7 @@ class Fallback:
     to come in parts. RequestError where nobody named a model.
     """
 
-    def __init__(self, question: Question, pipeline: Pipeline, tries: Tries) -> None:
+    def __init__(self, question: Question, pipeline: Pipeline, tries: Attempts) -> None:
         self._course = Course(question, pipeline.targets)
         self._candidates = Candidates(self._course)
         self.model = self._candidates.model

@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
+from proxy.observe.log import end_within_a_second
 from proxy.serving.signals import SIGNALS
-from proxy.telemetry.log import end_within_a_second
 
 _YOUNG: Final = 5.0
 _LONGEST_PAUSE: Final = 10.0

@@ -15,14 +15,14 @@ from proxy import assembly
 from proxy.configuration.load import load
 from proxy.configuration.settings import Limits, Settings
 from proxy.errors import ConfigError
+from proxy.observe import metrics
+from proxy.observe.log import line_by_line
+from proxy.observe.metrics import Metrics
 from proxy.serving import server
 from proxy.serving.crew import Crew
 from proxy.serving.membership import Membership
 from proxy.serving.neighbours import Neighbours, inboxes
 from proxy.serving.reload import Reload
-from proxy.telemetry import tally
-from proxy.telemetry.log import line_by_line
-from proxy.telemetry.metrics import Metrics
 
 _DRAINED_WITHIN: Final = 12.0
 
@@ -61,14 +61,14 @@ class Fleet:
         # All processes have one secret for the page's forms; and what is imported here is theirs together.
         import_module("proxy.page.house")
         with tempfile.TemporaryDirectory(prefix="turnkeeper-") as folder:
-            tally.share(folder)
+            metrics.share_between_processes(folder)
             gc.collect()
             gc.freeze()
             crew = Crew(
                 len(self._among),
                 lambda place: self._work(place, crew, sockets, watch=watch and place == 0),
                 again=self._again,
-                ended=tally.forget,
+                ended=metrics.forget_process,
                 lost=self._lost,
                 stopping=lambda: _close(sockets),
                 within=self._settings.listen.grace + _DRAINED_WITHIN,

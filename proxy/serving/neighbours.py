@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from proxy.memory.store import Key
-from proxy.telemetry.account import Account
+from proxy.observe.observation import TurnReport
 
 LARGEST: Final = 200_000
 """So many bytes has a note at most."""
@@ -22,7 +22,7 @@ _log = logging.getLogger("turnkeeper")
 class Turned(msgspec.Struct, frozen=True, tag="turned"):
     """A turn began to answer, or has ended."""
 
-    account: Account
+    account: TurnReport
 
 
 class Looking(msgspec.Struct, frozen=True, tag="looking"):

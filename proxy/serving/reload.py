@@ -15,8 +15,8 @@ from proxy.app import App
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
 from proxy.errors import ConfigError
+from proxy.observe.metrics import Metrics
 from proxy.parts import Parts
-from proxy.telemetry.metrics import Metrics
 
 _log = logging.getLogger("turnkeeper")
 

@@ -11,10 +11,10 @@ import uvicorn
 
 from proxy.app import App
 from proxy.configuration.settings import Settings
+from proxy.observe.log import logging_to
 from proxy.serving import files, runtime, signals
 from proxy.serving.protocol import Protocol
 from proxy.serving.reload import Reload
-from proxy.telemetry.log import logging_to
 
 _FAREWELL = 5.0
 

@@ -516,7 +516,7 @@ def told_of(proxy: ProxyServer) -> list[str | None]:
 def test_what_a_terminal_forgets_leaves_the_turns_that_a_server_keeps(
     serve: Serve, url: str, turnkeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("proxy.traces.graves._EVERY", 0.1)
+    monkeypatch.setattr("proxy.traces._EVERY", 0.1)
     archiving = serve(CONFIG, MEMORY_URL=url)
     for session in ("s1", "s2", "s3"):
         say(archiving, WORDS, session=session)

@@ -18,7 +18,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from proxy.telemetry.log import LogEntry, logging_to
+from proxy.observe.log import LogEntry, logging_to
 from tests.peers.fake_upstream import CLOSE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.peers.redis_server import free_port
 from tests.proxy_server import CONFIG, Serve
@@ -232,7 +232,7 @@ def test_a_value_stays_on_its_line(value: object, shown: str) -> None:
 
 
 def test_a_reader_who_stalls_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.telemetry.log._MOST_WAITING", 10)
+    monkeypatch.setattr("proxy.observe.log._MOST_WAITING", 10)
     log = logging.getLogger("turnkeeper.stalled")
     reads, writes = os.pipe()
     with os.fdopen(reads, "rb", 0), os.fdopen(writes, "w") as stalled, logging_to(stalled):

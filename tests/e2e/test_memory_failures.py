@@ -25,16 +25,7 @@ import pytest
 from proxy.memory.faults import StoreError
 from proxy.memory.session.entry import Entry
 from proxy.memory.sql import migrations
-from tests.peers.fake_upstream import (
-    DONE,
-    HEAD,
-    ROLE,
-    FakeUpstream,
-    answer,
-    chunk,
-    completion,
-    delta,
-)
+from tests.peers.fake_upstream import DONE, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, replicated, stopped
 from tests.peers.relay import Relay

@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_speakers import (
-    ANSWERS,
-    BOBS,
-    EVES,
-    QUESTION,
-    contents,
-    exported,
-    found,
-    settle,
-)
+from tests.e2e.test_speakers import ANSWERS, BOBS, EVES, QUESTION, contents, exported, found, settle
 from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
 from tests.peers.scripted_model import fact, model
 from tests.proxy_server import ProxyServer, Serve

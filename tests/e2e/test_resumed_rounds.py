@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from proxy.answer.transcript import transcript
-from proxy.telemetry.usage import usage_of
+from proxy.observe.observation import usage_of
 from tests.peers.fake_upstream import (
     DONE,
     HANG,

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from proxy.commands.tap import key_of, written
-from proxy.telemetry.feed import Event
+from proxy.observe.feed import Event
 from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 

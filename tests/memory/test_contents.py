@@ -14,7 +14,7 @@ from proxy.memory.remainder import remainder, restored
 from proxy.memory.retold import retold
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.session import Session
-from proxy.memory.summaries.cap import cap
+from proxy.memory.summaries.compaction import cap
 from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
 
 texts = st.sampled_from(["", "Hi", "Hi there", "Hi there. Yes.", "<continue>", "Hm {very calm} {very sad}"])

@@ -10,7 +10,7 @@ from filters.message import Message
 from proxy.memory.recent import Recent
 from proxy.memory.session.session import decode
 from proxy.memory.store import Key, Store
-from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.compaction import Window
 from proxy.record import Recorder
 from proxy.said import Said
 from proxy.writer import Writer

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from proxy.observe.observation import Attempts
 from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.attempt import Begun
 from proxy.routing.fallback import Fallback
-from proxy.telemetry.tries import Tries
 from tests.peers.fake_upstream import ROLE, delta
 from tests.ready import pipeline_of
 
@@ -59,7 +59,7 @@ async def race(pipeline: Pipeline) -> tuple[list[Answering], Begun, int]:
     )
     question = Question(model=pipeline.model, headers={}, fields={}, messages=(), streaming=True)
     running = asyncio.create_task(
-        Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Tries()).begin()
+        Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Attempts()).begin()
     )
     for each in upstreams:
         await each.asked.wait()

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from proxy.background.embedder import HttpEmbedder
-from proxy.background.reranker import HttpReranker
+from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.health import Health
 from proxy.kinds import KINDS

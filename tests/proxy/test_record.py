@@ -16,7 +16,7 @@ from proxy.memory.recent import Recent
 from proxy.memory.session.session import Session, decode
 from proxy.memory.sight import Sight
 from proxy.memory.store import Key, Put, Store
-from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.compaction import Window
 from proxy.record import Recorder
 from proxy.said import Said
 from proxy.writer import Writer

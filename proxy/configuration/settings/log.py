@@ -1,5 +1,5 @@
 from proxy.configuration.part import Part
-from proxy.telemetry.log import Format, Level
+from proxy.observe.log import Format, Level
 
 
 class Log(Part):

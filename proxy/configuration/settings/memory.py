@@ -12,13 +12,7 @@ from proxy.configuration.settings.facts import Facts
 from proxy.configuration.settings.recall import RecallAids
 from proxy.configuration.settings.redaction import Redaction
 from proxy.configuration.settings.summaries import Summaries
-from proxy.configuration.value import (
-    Duration,
-    Retention,
-    archive_address,
-    encryption_keys,
-    store_address,
-)
+from proxy.configuration.value import Duration, Retention, archive_address, encryption_keys, store_address
 from proxy.memory.archive.open import is_archive
 
 

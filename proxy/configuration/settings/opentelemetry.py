@@ -4,7 +4,7 @@ from pydantic import AfterValidator
 
 from proxy.configuration.advice import advising
 from proxy.configuration.part import Part
-from proxy.telemetry.tracing import address
+from proxy.observe.tracing import address
 
 
 class OpenTelemetry(Part):

@@ -7,13 +7,7 @@ from proxy.configuration.advice import advising
 from proxy.configuration.case import Case
 from proxy.configuration.part import Part
 from proxy.configuration.settings.identity import Identity
-from proxy.configuration.value import (
-    AnswerStep,
-    Duration,
-    RequestStep,
-    UpstreamName,
-    at_least_one,
-)
+from proxy.configuration.value import AnswerStep, Duration, RequestStep, UpstreamName, at_least_one
 
 Tool = Literal["memory_store", "memory_recall", "memory_forget"]
 

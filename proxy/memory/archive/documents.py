@@ -4,13 +4,7 @@ from collections.abc import Sequence
 
 from proxy.memory.archive.archive import Chunk
 from proxy.memory.archive.shelf import Line, Shelf
-from proxy.memory.archive.statements import (
-    DOCUMENT,
-    DOCUMENTS,
-    NO_DOCUMENT,
-    NO_DOCUMENT_PASSAGES,
-    PUT_CHUNK,
-)
+from proxy.memory.archive.statements import DOCUMENT, DOCUMENTS, NO_DOCUMENT, NO_DOCUMENT_PASSAGES, PUT_CHUNK
 from proxy.memory.archive.steps import Steps, asked, first, owner_for
 from proxy.memory.owner import Owner
 from proxy.memory.sql.statement import shown, stored

@@ -16,17 +16,17 @@ from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Session
 from proxy.memory.speech.media import light
 
-if TYPE_CHECKING:
-    from filters.redact import Redact
-
 S = TypeVar("S", bound=Sequence[Any])
-
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NAMES: Final = frozenset({"id", "type", "index", "name"})
 _MOST_CLEAN: Final = 4_000
 _DEEPEST: Final = 64
 _FORM: Final = 2
 """So deep is the form of a call; below, all is what a tool is given."""
+
+
+if TYPE_CHECKING:
+    from filters.redact import Redact
 
 
 class Redaction:

@@ -15,17 +15,7 @@ from proxy.memory.sql import change
 from proxy.memory.sql.elsewhere import Elsewhere
 from proxy.memory.sql.file import File
 from proxy.memory.sql.reader import Reader
-from proxy.memory.sql.statement import (
-    COLD,
-    LIST,
-    READ,
-    STATE,
-    Arguments,
-    Statement,
-    shown,
-    stored,
-    whose,
-)
+from proxy.memory.sql.statement import COLD, LIST, READ, STATE, Arguments, Statement, shown, stored, whose
 from proxy.memory.sql.writer import PATIENCE, Work, Writer
 from proxy.memory.sql.written import NOWHERE, OwnWrites, Pending, State
 from proxy.memory.store import APART, LEISURE, UNRENEWED, Held, Key, Listed, Put, Store

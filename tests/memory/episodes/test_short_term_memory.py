@@ -12,15 +12,7 @@ import pytest
 from proxy.memory import EpisodicMemory, ShortTermMemoryManager, get_short_term_memory
 from proxy.memory.episodes.source import agent_of
 from proxy.memory.episodes.span import beginning
-from tests.peers.redis_server import (
-    LOOPBACK,
-    RedisServer,
-    free_port,
-    replicated,
-    single,
-    stopped,
-    wait_until,
-)
+from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, replicated, single, stopped, wait_until
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,7 @@ from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.session.told import Told, placed
 from proxy.memory.sight import Sight
 from proxy.memory.store import Key
-from proxy.memory.summaries.compaction import put, segment, settled
-from proxy.memory.summaries.plan import Window, forced
+from proxy.memory.summaries.compaction import Window, forced, put, segment, settled
 from proxy.said import Said
 from tests.peers.fake_upstream import stream_of
 

@@ -11,7 +11,7 @@ from proxy.memory.replay.beside import beside
 from proxy.memory.replay.line import NEW, Line
 from proxy.memory.session.session import Session
 from proxy.memory.speech.speech import spoken as spoken_in
-from proxy.memory.summaries.cap import cap, moved_out
+from proxy.memory.summaries.compaction import cap, moved_out
 from tests.memory.call import (
     Call,
     asked,

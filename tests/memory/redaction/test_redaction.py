@@ -14,7 +14,7 @@ from filters.redact import Redact
 from proxy.configuration.load import load
 from proxy.errors import ConfigError
 from proxy.memory.codec import Plain
-from proxy.memory.redaction.redacting import Redacting
+from proxy.memory.redaction.codec import RedactingCodec
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import Segment
@@ -102,7 +102,7 @@ def test_a_picture_is_not_looked_through() -> None:
 
 @pytest.mark.parametrize("value", [session(), session().entries[0]])
 def test_the_stores_edge_lets_nothing_through(value: Any) -> None:
-    blob = Redacting(Plain(), REDACTION).encode(KEY, msgspec.msgpack.encode(value))
+    blob = RedactingCodec(Plain(), REDACTION).encode(KEY, msgspec.msgpack.encode(value))
     assert CARD.encode() not in blob
     kind = type(value)
     assert msgspec.msgpack.decode(blob, type=kind) == msgspec.msgpack.decode(
@@ -113,11 +113,11 @@ def test_the_stores_edge_lets_nothing_through(value: Any) -> None:
 
 @pytest.mark.parametrize("blob", [b"machine\n17\nabcdef", b"", b"\xc1TK1", encode(Session(state={"n": 1}))])
 def test_what_holds_no_words_passes_the_edge_as_it_is(blob: bytes) -> None:
-    assert Redacting(Plain(), REDACTION).encode(KEY, blob) == Plain().encode(KEY, blob)
+    assert RedactingCodec(Plain(), REDACTION).encode(KEY, blob) == Plain().encode(KEY, blob)
 
 
 def test_what_was_written_is_read_again() -> None:
-    edge = Redacting(Plain(), REDACTION)
+    edge = RedactingCodec(Plain(), REDACTION)
     assert decode(edge.decode(KEY, edge.encode(KEY, encode(session())))) == REDACTION.session(session())
 
 

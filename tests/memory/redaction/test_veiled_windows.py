@@ -14,7 +14,7 @@ from filters.redact import Redact
 from proxy.aftermath import after
 from proxy.memory.known import Known, Wanted, known
 from proxy.memory.redaction.redaction import Redaction
-from proxy.memory.redaction.veil import BARE, Veil
+from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.sight import Sight
 from proxy.memory.store import Key
@@ -24,7 +24,7 @@ from tests.memory.conversation_faults import talks
 from tests.memory.reconcile.test_replayed_conversations import states
 from tests.peers.fake_upstream import ROLE, delta, stream_of
 
-VEIL = Veil(Redaction(Redact(patterns={"order": "ORD-[0-9]+"})))
+VEIL = WindowRedaction(Redaction(Redact(patterns={"order": "ORD-[0-9]+"})))
 SECRETS = ("4111 1111 1111 1111", "ann@example.org", "+49 170 1234567", "DE89 3704 0044 0532 0130 00")
 WORDS = (
     "My number is {}.",
@@ -80,7 +80,7 @@ def marked(turn: Turn) -> str:
 class Talk:
     """A session while an engine replays its window."""
 
-    def __init__(self, veil: Veil, *, numbered: bool, size: int, reading: bool) -> None:
+    def __init__(self, veil: WindowRedaction, *, numbered: bool, size: int, reading: bool) -> None:
         self.veil, self.numbered, self.size, self.reading = veil, numbered, size, reading
         self.session = Session()
         self.lines: list[Message] = []
@@ -111,7 +111,7 @@ def test_memory_is_as_if_the_client_had_sent_marks(
     said: list[Turn], numbered: bool, size: int, reading: bool
 ) -> None:
     clear = Talk(VEIL, numbered=numbered, size=size, reading=reading)
-    sent = Talk(BARE, numbered=numbered, size=size, reading=reading)
+    sent = Talk(UNREDACTED, numbered=numbered, size=size, reading=reading)
     text = VEIL.redaction.text
     for turn in said:
         clear.turn(turn.asked, turn.answer, heard_of(turn))
@@ -132,7 +132,7 @@ def test_memory_is_as_if_the_client_had_sent_marks(
 @given(talks())
 def test_words_with_nothing_to_hide_are_taken_as_they_are(requests: list[Any]) -> None:
     for before, request, _ in states(requests):
-        veiled, plain = (Sight(request.window, veil=veil).beside(before) for veil in (VEIL, BARE))
+        veiled, plain = (Sight(request.window, veil=veil).beside(before) for veil in (VEIL, UNREDACTED))
         assert veiled == plain and not veiled.veiled.own
         ours, theirs = known(veiled, WANTED), known(plain, WANTED)
         assert ours == theirs

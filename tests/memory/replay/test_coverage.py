@@ -18,8 +18,7 @@ from proxy.memory.known import known
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.sight import Sight
-from proxy.memory.summaries.compaction import fitted, put, segment, settled
-from proxy.memory.summaries.plan import Window, due
+from proxy.memory.summaries.compaction import Window, due, fitted, put, segment, settled
 from tests.memory.call import asked, reconcile
 
 CHAIN = load(Path(__file__).parents[3] / "config" / "agora.yaml", {}).pipelines["default"].request

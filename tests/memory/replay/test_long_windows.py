@@ -15,8 +15,7 @@ from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Session
 from proxy.memory.sight import Sight
 from proxy.memory.speech.speech import spoken
-from proxy.memory.summaries.compaction import fitted
-from proxy.memory.summaries.plan import Window
+from proxy.memory.summaries.compaction import Window, fitted
 from tests.memory.call import NOW, calling, message, result
 from tests.memory.work import work
 

@@ -9,8 +9,7 @@ from proxy.memory.remainder import Remainder, restored
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import START, Reach, Segment
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.summaries.compaction import digested, fitted, put
-from proxy.memory.summaries.plan import Window, beyond, due, forced
+from proxy.memory.summaries.compaction import Window, beyond, digested, due, fitted, forced, put
 from tests.memory.call import NOW, message, reconcile
 
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from filters.group import groups
 from proxy.memory.session.entry import Entry, message_of
 from proxy.memory.session.session import Session
-from proxy.memory.summaries.cap import cap
+from proxy.memory.summaries.compaction import cap
 from tests.memory.call import Call, calling, message, result
 from tests.memory.conversation_faults import talks
 from tests.memory.reconcile.test_replayed_conversations import states

@@ -8,8 +8,19 @@ from hypothesis import strategies as st
 from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import Reach
 from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.summaries.compaction import corrected, digested, fitted, put, segment, settled
-from proxy.memory.summaries.plan import Plan, Window, due, forced, uncovered
+from proxy.memory.summaries.compaction import (
+    Plan,
+    Window,
+    corrected,
+    digested,
+    due,
+    fitted,
+    forced,
+    put,
+    segment,
+    settled,
+    uncovered,
+)
 
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
 

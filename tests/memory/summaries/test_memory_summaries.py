@@ -18,9 +18,8 @@ from proxy.memory.session.segment import Segment
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.sight import Sight
 from proxy.memory.store import Key, Put, Store
-from proxy.memory.summaries.author import WrittenNotes
-from proxy.memory.summaries.plan import Window
-from proxy.memory.summaries.summaries import Summaries
+from proxy.memory.summaries.compaction import Window
+from proxy.memory.summaries.summaries import Summaries, WrittenNotes
 
 KEY = Key("default", "s1")
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)

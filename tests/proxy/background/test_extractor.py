@@ -11,7 +11,7 @@ import pytest
 
 from filters.message import Message
 from proxy.background.extractor import FORM, Extractor
-from proxy.background.verdict import SaidNothing
+from proxy.background.models import EmptyAnswer
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.learning import Utterance
@@ -169,7 +169,7 @@ def test_the_sessions_model_is_asked_where_none_is_named_and_another_where_it_fa
     [
         ("No facts.", UpstreamBroken("away")),
         (UpstreamBroken("away"), "No facts."),
-        (UpstreamBroken("away"), SaidNothing("The model said nothing.")),
+        (UpstreamBroken("away"), EmptyAnswer("The model said nothing.")),
     ],
 )
 def test_a_model_that_answered_in_vain_is_not_hidden_by_one_that_is_away(answers: Any) -> None:

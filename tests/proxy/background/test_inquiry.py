@@ -8,8 +8,14 @@ import msgspec
 import pytest
 
 from filters.message import Message
-from proxy.background.inquiry import Inquiry
-from proxy.background.verdict import CutShort, Declined, Overlong, SaidNothing, words
+from proxy.background.models import (
+    ChatModel,
+    EmptyAnswer,
+    PromptTooLong,
+    RefusedAnswer,
+    TruncatedAnswer,
+    answer_text,
+)
 from proxy.errors import UpstreamBroken, UpstreamRefused
 from proxy.health import Health
 from proxy.kinds import KINDS
@@ -27,7 +33,7 @@ def ask(upstream: FakeUpstream, times: int = 1, kind: str = "openai") -> list[st
         target = Target(
             name="main", health=Health(), upstream=http, kind=KINDS[kind], headers=(), first_token=1, total=1
         )
-        inquiry = Inquiry(target, timeout=2)
+        inquiry = ChatModel(target, timeout=2)
         try:
             return [await inquiry.ask(ASKED, model="small", form=FORM) for _ in range(times)]
         finally:
@@ -84,7 +90,7 @@ def test_what_a_model_thinks_before_is_no_answer(upstream: FakeUpstream, thought
 @pytest.mark.parametrize("silence", ["", "\n", "<think>Hm.</think>\n"])
 def test_a_model_that_says_nothing_has_failed(upstream: FakeUpstream, silence: str) -> None:
     upstream.says(*answer(completion(silence)))
-    with pytest.raises(SaidNothing):
+    with pytest.raises(EmptyAnswer):
         ask(upstream)
 
 
@@ -93,7 +99,7 @@ def test_what_is_no_answer_of_a_model_is_no_silence(upstream: FakeUpstream, othe
     upstream.says(*answer(other))
     with pytest.raises(UpstreamBroken) as failure:
         ask(upstream)
-    assert not isinstance(failure.value, SaidNothing)
+    assert not isinstance(failure.value, EmptyAnswer)
 
 
 def test_marks_of_a_template_behind_an_answer_are_none_of_it(upstream: FakeUpstream) -> None:
@@ -114,7 +120,7 @@ def test_an_answer_that_was_cut_is_none(upstream: FakeUpstream, reason: str) -> 
     whole = completion("Ann is")
     whole["choices"][0]["finish_reason"] = reason
     upstream.says(*answer(whole))
-    with pytest.raises(CutShort):
+    with pytest.raises(TruncatedAnswer):
         ask(upstream)
 
 
@@ -131,17 +137,17 @@ def test_who_streams_unasked_has_answered(upstream: FakeUpstream, stream: bytes)
     upstream.says(*sse(stream))
     assert ask(upstream) == ["Yes."]
     upstream.says(*sse(delta(content="Ye") + delta(finish="length") + DONE))
-    with pytest.raises(CutShort):
+    with pytest.raises(TruncatedAnswer):
         ask(upstream)
     upstream.says(*sse(delta(refusal="No.") + delta(finish="stop") + DONE))
-    with pytest.raises(Declined):
+    with pytest.raises(RefusedAnswer):
         ask(upstream)
 
 
 def test_what_is_too_long_is_not_sent_again_without_its_form(upstream: FakeUpstream) -> None:
     error = {"message": "This model's maximum context length is 4096 tokens.", "code": None}
     upstream.says(*answer({"error": error}, 400))
-    with pytest.raises(Overlong):
+    with pytest.raises(PromptTooLong):
         ask(upstream)
     assert len(upstream.requests) == 1
 
@@ -150,4 +156,4 @@ def test_what_is_too_long_is_not_sent_again_without_its_form(upstream: FakeUpstr
 def test_a_long_answer_of_one_thing_is_read_to_its_end(unit: str) -> None:
     """Where reading takes the square of an answer, the suite's own time-out ends it."""
     with contextlib.suppress(UpstreamBroken):
-        words(msgspec.json.encode(completion(unit * (900_000 // len(unit)))))
+        answer_text(msgspec.json.encode(completion(unit * (900_000 // len(unit)))))

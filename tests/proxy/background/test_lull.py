@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from proxy.background.lull import Lull
+from proxy.background.backoff import Lull
 from tests.hurried_loop import run
 
 HOUR = 3600.0

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from proxy.background.pause import Pause
+from proxy.background.worker import IdleTimer
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
 
@@ -22,7 +22,7 @@ def test_a_session_is_told_of_once_after_the_pause() -> None:
     async def run() -> list[float]:
         """When each was written last before it was told of."""
         now = asyncio.get_running_loop().time
-        pause = Pause(lambda key: told.append((key, now())), after=AFTER)
+        pause = IdleTimer(lambda key: told.append((key, now())), after=AFTER)
         pause.told(ONE, Session())
         two = now()
         pause.told(TWO, Session(turns=7))

@@ -9,8 +9,8 @@ import pytest
 
 from filters.message import Message
 from filters.tokens import in_text
+from proxy.background.models import EmptyAnswer, RefusedAnswer
 from proxy.background.summariser import Summariser
-from proxy.background.verdict import Declined, SaidNothing
 from proxy.errors import UpstreamBroken
 from proxy.memory.faults import Unmade, Useless
 from proxy.memory.session.entry import Entry
@@ -116,10 +116,10 @@ def test_a_bad_answer_is_none_and_another_model_is_asked(bad: Any) -> None:
 
 
 AWAY = UpstreamBroken("The upstream answered 503.")
-CUT = Declined("The model declined to answer.")
+CUT = RefusedAnswer("The model declined to answer.")
 
 
-@pytest.mark.parametrize("useless", [LONG * 20, CUT, SaidNothing("The model said nothing.")])
+@pytest.mark.parametrize("useless", [LONG * 20, CUT, EmptyAnswer("The model said nothing.")])
 @pytest.mark.parametrize("other", ["the same", AWAY])
 def test_a_model_that_answers_in_vain_is_not_away(useless: Any, other: Any) -> None:
     answers = [useless, useless if other == "the same" else other]

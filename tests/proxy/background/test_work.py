@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.background import setbacks, worker
+from proxy.background import backoff, worker
 from proxy.background.worker import Worker
 from proxy.errors import UpstreamBroken
 from proxy.memory import codec, lease
@@ -80,7 +80,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setbacks, "_SHORTEST", 0.01)
+    monkeypatch.setattr(backoff, "_SHORTEST", 0.01)
     monkeypatch.setattr(lease, "TTL", 0.1)
 
 
@@ -261,7 +261,7 @@ class Seen(Counting):
 def test_nothing_of_a_failure_is_held_while_it_waits_to_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(setbacks, "_SHORTEST", 60.0)
+    monkeypatch.setattr(backoff, "_SHORTEST", 60.0)
 
     async def run() -> bool:
         store = memory()

@@ -7,16 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from proxy.kinds import KINDS, compose
-from tests.bodies import (
-    SECRET,
-    TAKEN,
-    bodies,
-    conversations,
-    encoded,
-    fields_of,
-    json_values,
-    messages_of,
-)
+from tests.bodies import SECRET, TAKEN, bodies, conversations, encoded, fields_of, json_values, messages_of
 from tests.composed import every_kind, sent
 from tests.peers.strict_openai import SDK_MESSAGES
 from tests.peers.strict_upstream import judge

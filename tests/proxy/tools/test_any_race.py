@@ -10,10 +10,10 @@ import pytest
 
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
+from proxy.observe.observation import Attempts
 from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.fallback import Fallback
-from proxy.telemetry.tries import Tries
 from proxy.tools import Offer, Tools
 from tests.peers.fake_upstream import ROLE, delta, stream_of
 from tests.ready import pipeline_of
@@ -106,7 +106,7 @@ async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, F
     kit = Noting(chance)
     tools = Tools(Offer({}, OWN, {}), kit, MOST)
     question = Question(model=pipeline.model, headers={}, fields={}, messages=(), streaming=True, tools=tools)
-    fallback = Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Tries())
+    fallback = Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Attempts())
     seen = b""
     try:
         with await fallback.begin() as begun:

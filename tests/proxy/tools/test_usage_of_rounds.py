@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proxy.answer.transcript import transcript
-from proxy.telemetry.usage import usage_of
+from proxy.observe.observation import usage_of
 from tests.peers.fake_upstream import DONE, delta, event
 from tests.rounds import JSON, chunks, shown
 

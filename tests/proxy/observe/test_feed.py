@@ -1,0 +1,140 @@
+"""Turns shown to onlookers: in order, under their tenant, and never in anybody's way."""
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.observe.feed import Event, Feed
+from proxy.observe.observation import Observation
+
+
+def account(tenant: str = "acme", session: str = "s", **known: Any):
+    watch = Observation("req_1")
+    watch.turn_of(tenant, "default")
+    watch.session, watch.outcome = session, "done"
+    for name, value in known.items():
+        setattr(watch, name, value)
+    return watch.account()
+
+
+async def collect(feed: Feed, tenant: str, seen: list[Event]) -> None:
+    async for event in feed.turns(tenant):
+        seen.append(event)  # noqa: PERF401 - what was seen counts, however early it ends
+
+
+async def ticks() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_an_onlooker_sees_what_was_and_what_comes() -> None:
+    feed, seen = Feed(), []
+    feed.publish(account(session="before"))
+    looking = asyncio.create_task(collect(feed, "acme", seen))
+    await ticks()
+    assert feed.watched
+    feed.publish(account(session="after"))
+    await ticks()
+    assert [event.session for event in seen] == ["before", "after"]
+    feed.close()
+    await looking
+    assert not feed.watched
+
+
+@pytest.mark.anyio
+async def test_nobody_sees_another_tenant_s_turns() -> None:
+    feed, seen = Feed(), []
+    feed.publish(account("other"))
+    looking = asyncio.create_task(collect(feed, "acme", seen))
+    await ticks()
+    feed.publish(account("other"))
+    feed.publish(account("acme"))
+    feed.close()
+    await looking
+    assert len(seen) == 1
+
+
+@pytest.mark.anyio
+async def test_who_falls_behind_misses_the_oldest_and_the_end_comes_all_the_same() -> None:
+    feed, seen = Feed(), []
+    turns = feed.turns("acme")
+    feed.publish(account(session="first"))
+    seen.append(await anext(turns))
+    for number in range(2000):
+        feed.publish(account(session=str(number)))
+    feed.close()
+    seen.extend([event async for event in turns])
+    assert len(seen) <= 501
+    assert seen[-1].session == "1999"
+
+
+@pytest.mark.anyio
+async def test_what_is_kept_is_bounded() -> None:
+    feed = Feed()
+    for number in range(1000):
+        feed.publish(account(session=str(number)))
+    turns = feed.turns("acme")
+    kept = [await anext(turns) for _ in range(200)]
+    await turns.aclose()
+    assert kept[0].session == "800"
+    assert kept[-1].session == "999"
+
+
+@pytest.mark.anyio
+async def test_what_is_let_go_of_is_shown_to_nobody_any_more() -> None:
+    feed, seen = Feed(), []
+    feed.publish(account(user="ann"))
+    feed.publish(account("other", user="ann"))
+    slow = feed.turns("acme")
+    assert (await anext(slow)).user == "ann"
+    for name in ("ann", "bob"):
+        feed.publish(account(user=name))
+    feed.let_go("acme", lambda one, _: one.user == "ann")
+    feed.close()
+    seen.extend([event async for event in slow])
+    assert [event.user for event in seen] == ["bob"]
+    assert [each.user for each in feed.newest("acme")] == ["bob"]
+    assert [each.user for each in feed.newest("other")] == ["ann"]
+
+
+@pytest.mark.parametrize("step", [-1800.0, 0.0, 1800.0])
+def test_a_turn_arrived_before_now_whatever_the_clock_does(
+    monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    feed, real = Feed(), time.time
+    feed.publish(account())
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    (oldest,) = feed.oldest().values()
+    assert oldest <= time.time()
+
+
+@pytest.mark.parametrize(
+    ("known", "state"),
+    [
+        ({"outcome": None}, "streaming"),
+        ({"outcome": "done"}, "done"),
+        ({"outcome": "done", "degraded": ["memory"]}, "degraded"),
+        ({"outcome": "failed"}, "failed"),
+        ({"outcome": "failed", "first_token": 0.1}, "failed"),
+        ({"outcome": "hangup"}, "cancelled"),
+        ({"outcome": "superseded"}, "cancelled"),
+        ({"outcome": "hangup", "first_token": 0.1}, "interrupted"),
+        ({"outcome": "superseded", "first_token": 0.1}, "interrupted"),
+    ],
+)
+def test_a_state_says_where_a_turn_stands(known: dict[str, Any], state: str) -> None:
+    assert Event.of(account(**known)).state == state
+
+
+def test_an_event_holds_no_words() -> None:
+    sent = [b'data: {"choices":[{"delta":{"content":"a secret"}}]}\n\n']
+    assert b"secret" not in msgspec.json.encode(Event.of(account(sent=sent)))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
