@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from filters.base import Context
-from proxy import assembly, chain, identity, kinds, wire
+from proxy import assembly, kinds
 from proxy.configuration.load import load
+from proxy.turn import chain, identity, request
 
 ROUNDS, REPEAT = 200, 15
 
@@ -80,19 +81,19 @@ def main() -> None:
     pipeline = parts.pipelines["default"]
     target = pipeline.targets[0]
     raw = body()
-    call = wire.read(raw, {}, {})
+    call = request.read(raw, {}, {})
     context = Context(now=time.time())
     messages = chain.run(pipeline.filters, call.messages, context)
 
     def whole() -> bytes:
-        read = wire.read(raw, {}, {})
+        read = request.read(raw, {}, {})
         identity.of(read, pipeline.places, "default")
         seen = chain.run(pipeline.filters, read.messages, context)
         fields = chain.set_fields(pipeline.filters, read.fields, context)
         return kinds.compose(target.kind, fields, seen)
 
     print(f"{len(call.messages)} messages, {len(raw)} bytes; microseconds")
-    print(f"  read     {measured(lambda: wire.read(raw, {}, {})):7.1f}")
+    print(f"  read     {measured(lambda: request.read(raw, {}, {})):7.1f}")
     print(f"  identity {measured(lambda: identity.of(call, pipeline.places, 'default')):7.1f}")
     for step in pipeline.filters:
         cost = measured(lambda step=step: step.apply(messages, context))

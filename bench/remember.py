@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from bench.chain import microseconds
-from proxy import wire
 from proxy.aftermath import after
 from proxy.memory.known import known
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.sight import Sight
 from proxy.memory.store import Key
 from proxy.said import Said
+from proxy.turn import request
 
 KEY = Key("default", "room")
 ANSWER = "The weather in Lisbon is mild today, with some clouds over the river in the afternoon. " * 2
@@ -42,7 +42,7 @@ def window(turns: range, *, numbered: bool) -> Said:
     """A request in the middle of a conversation, and its answer."""
     messages = [line for turn in turns for line in said(turn, numbered=numbered)][:-1]
     body = json.dumps({"model": "m", "messages": [{"role": "system", "content": "Be kind."}, *messages]})
-    call = wire.read(body.encode(), {}, {})
+    call = request.read(body.encode(), {}, {})
     choice = {"index": 0, "delta": {"content": f"{turns[-1]}. {ANSWER}"}, "finish_reason": "stop"}
     chunk = {"choices": [choice]}
     answer = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()

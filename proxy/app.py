@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from proxy import turn
 from proxy.admission.quota import Quota
 from proxy.audience import Audience
 from proxy.edge import body
@@ -22,7 +21,6 @@ from proxy.edge.query import query_of
 from proxy.edge.reply import OUTLET, Reply
 from proxy.era import Era
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
-from proxy.flight import InFlight
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.observe.observation import Observation
@@ -30,11 +28,13 @@ from proxy.observe.tracing import HEADER as TRACEPARENT
 from proxy.observe.tracing import TraceContext
 from proxy.page.door import Door
 from proxy.parts import Parts
-from proxy.pipeline import Pipeline
 from proxy.remembering import Memory
 from proxy.site import TURNS, Site
 from proxy.traces import Traces
 from proxy.trial import explain
+from proxy.turn import turn
+from proxy.turn.active import InFlight
+from proxy.turn.pipeline import Pipeline
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN = "/v1/explain"

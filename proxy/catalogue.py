@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from proxy.errors import UpstreamError
-from proxy.pipeline import Pipeline
 from proxy.target import Target
+from proxy.turn.pipeline import Pipeline
 from proxy.upstream import read_all
 
 _LONGEST_LIST = 4_000_000

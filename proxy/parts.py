@@ -14,9 +14,9 @@ from proxy.errors import NotFound
 from proxy.exact import Exact
 from proxy.health import Health
 from proxy.memory.people import People
-from proxy.pipeline import Pipeline
 from proxy.remembering import Memory
 from proxy.traces import Retention, TombstoneWatch
+from proxy.turn.pipeline import Pipeline
 from proxy.upstream import Upstream
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import msgspec
 from filters.base import Fields, Messages
 from proxy import kinds
 from proxy.errors import RequestError
-from proxy.place import decoded
 from proxy.target import Target
-from proxy.tools import Tools
+from proxy.tools.dialogue import Tools
+from proxy.turn.identity import decoded
 from proxy.upstream import Headers
 
 

@@ -16,9 +16,9 @@ from proxy.errors import MethodNotAllowed, NotFound
 from proxy.observe.feed import Event, Feed
 from proxy.observe.metrics import CONTENT_TYPE, Metrics
 from proxy.parts import Parts
-from proxy.pipeline import Pipeline
 from proxy.rest import agents, agora, facts, persons, sessions, state, summaries, system_messages, turns
 from proxy.traces import Traces
+from proxy.turn.pipeline import Pipeline
 
 TURNS: Final = "/v1/turns"
 """Where turns are shown as they happen: an answer without an end."""

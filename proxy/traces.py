@@ -17,7 +17,6 @@ import msgspec
 
 from filters.base import Context, Fields, Messages
 from proxy.answer.transcript import transcript
-from proxy.identity import Identity
 from proxy.memory.archive.archive import Archive, Buried
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
@@ -28,8 +27,9 @@ from proxy.memory.store import APART, Key
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
-from proxy.pipeline import Pipeline
-from proxy.wire import Call
+from proxy.turn.identity import Identity
+from proxy.turn.pipeline import Pipeline
+from proxy.turn.request import Call
 
 _PRIVATE = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 _MOST_STAMPS = 200

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from proxy.wire import Call
+from proxy.turn.request import Call
 from tests.bodies import messages_of
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from proxy import assembly
 from proxy.configuration.load import load
 from proxy.configuration.shelf import Shelf
-from proxy.pipeline import Pipeline
 from proxy.trial import cases
 from proxy.trial.cases import Result
+from proxy.turn.pipeline import Pipeline
 
 SHIPPED = Shelf()
 UPSTREAM = "upstreams: {main: {base_url: 'practice:'}}\n"

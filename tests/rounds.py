@@ -2,7 +2,9 @@
 
 import json
 
-from proxy.tools import TOOLS, Dialogue, Offer, Rounds, Tools
+from proxy.tools import TOOLS, Offer
+from proxy.tools.dialogue import Dialogue, Tools
+from proxy.tools.rounds import Rounds
 from tests.peers.fake_upstream import DONE, ROLE, delta, event
 
 OWN = frozenset(TOOLS)

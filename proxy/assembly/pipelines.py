@@ -17,14 +17,11 @@ from proxy.assembly.zone import zone_of
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.exact import Exact
-from proxy.identity import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Places
-from proxy.lately import Lately
 from proxy.memory.known import Wanted
-from proxy.pipeline import Pipeline
-from proxy.place import Place, identifier
-from proxy.proof import Proof
 from proxy.remembering import Memory
 from proxy.target import Target
+from proxy.turn.identity import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Place, Places, Proof, identifier
+from proxy.turn.pipeline import Lately, Pipeline
 
 
 def pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:

@@ -12,8 +12,7 @@ from filters.base import Context
 from filters.message import Message
 from filters.redact import Redact
 from proxy import kinds
-from proxy.answer.framing import data_of, events
-from proxy.answer.payload import Garbled, payload
+from proxy.answer.sse import Garbled, data_of, events, payload
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory.faults import Unusable

@@ -12,9 +12,9 @@ from proxy.commands.terminal import Config, Json, miswritten, show, told, write_
 from proxy.configuration.load import load
 from proxy.configuration.settings import Settings
 from proxy.errors import RequestError
-from proxy.pipeline import Pipeline
 from proxy.trial import narration, sample
 from proxy.trial.explain import of
+from proxy.turn.pipeline import Pipeline
 
 
 def explain(

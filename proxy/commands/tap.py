@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from proxy.answer.framing import data_of
+from proxy.answer.sse import data_of
 from proxy.commands.terminal import Json, show, told
 from proxy.errors import ConfigError
 from proxy.observe.feed import Event

@@ -11,7 +11,7 @@ from proxy.memory.archive.archive import Archive
 from proxy.memory.store import Key
 from proxy.page.hearing import HeardLine, lines
 from proxy.page.room import Room, redirect
-from proxy.place import identifier
+from proxy.turn.identity import identifier
 
 _HERE: Final = "conversations"
 _ON_A_PAGE: Final = 50

@@ -14,9 +14,9 @@ from proxy.memory.store import Key
 from proxy.observe.observation import TurnReport
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room, redirect
-from proxy.place import identifier
 from proxy.remembering import Archiving
 from proxy.rest import persons
+from proxy.turn.identity import identifier
 
 _HERE: Final = "people"
 _FOUND: Final = 20

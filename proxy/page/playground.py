@@ -19,10 +19,10 @@ from proxy.failing import name_of
 from proxy.page.difference import Filtered, Row, filtered, plain
 from proxy.page.examples import TITLES, example
 from proxy.page.room import Room
-from proxy.pipeline import Pipeline
 from proxy.trial import sample
 from proxy.trial.explain import of
 from proxy.trial.explanation import Explanation
+from proxy.turn.pipeline import Pipeline
 
 _HERE: Final = "playground"
 _MOST_REQUEST: Final = 256_000

@@ -8,7 +8,7 @@ import msgspec
 
 from filters.message import Message
 from filters.tokens import in_message
-from proxy.answer.framing import data_of, events
+from proxy.answer.sse import data_of, events
 
 _KNOWN = ("role", "content", "tool_calls")
 

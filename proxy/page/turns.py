@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from proxy import wire
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
 from proxy.kinds import Kind
@@ -15,7 +14,6 @@ from proxy.page.difference import Filtered, Row, differences, filtered, plain
 from proxy.page.room import Room, redirect
 from proxy.page.spending import Spending, spending
 from proxy.page.timeline import WIDTH, pictures
-from proxy.place import decoded
 from proxy.question import Question
 from proxy.target import Target
 from proxy.traces import Trace, TurnContent
@@ -23,6 +21,8 @@ from proxy.trial import disclosure
 from proxy.trial.explain import explain, written
 from proxy.trial.explanation import Whose
 from proxy.trial.stripping import Stripped
+from proxy.turn import request
+from proxy.turn.identity import decoded
 
 _KEPT: Final = "the newest are, as many as 'traces:' says"
 _ASKED: Final = "asked"
@@ -151,7 +151,7 @@ def _target(trace: Trace, content: TurnContent) -> Target:
 def _disclosed_body(body: bytes, kind: Kind) -> str:
     if not body:
         return ""
-    fields = wire.top_level(body)
+    fields = request.top_level(body)
     messages = decoded(fields["messages"])
     shown = disclosure.body(fields, messages if isinstance(messages, list) else [], kind)
     return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()

@@ -24,10 +24,10 @@ from proxy.memory.people import People
 from proxy.memory.session.session import UNREADABLE
 from proxy.memory.store import Key
 from proxy.parts import Parts
-from proxy.place import identifier
 from proxy.remembering import Archiving, Memory
 from proxy.rest.advice import refusal
 from proxy.rest.methods import Endpoint, Methods
+from proxy.turn.identity import identifier
 
 Model = TypeVar("Model", bound=BaseModel)
 

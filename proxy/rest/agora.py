@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy import rest, wire
+from proxy import rest
 from proxy.admission.webhook import Webhook
 from proxy.edge import body
 from proxy.errors import RequestError, Unauthorized
@@ -21,8 +21,9 @@ from proxy.memory.redaction.view import RedactedView, WindowRedaction
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
 from proxy.parts import Parts
-from proxy.place import identifier
 from proxy.remembering import Memory
+from proxy.turn import request
+from proxy.turn.identity import identifier
 
 _JOINED, _LEFT, _HISTORY = 101, 102, 103
 
@@ -101,7 +102,7 @@ def _read(content: bytes) -> Notice:
 
 def _mended(content: bytes) -> Notice:
     """A notice whose only fault is half a character, as a transcript cut inside an emoji has."""
-    fields = wire.top_level(content, _EXAMPLE)
+    fields = request.top_level(content, _EXAMPLE)
     try:
         return _decoder.decode(msgspec.json.encode(fields))
     except (msgspec.DecodeError, RecursionError):

@@ -7,14 +7,15 @@ from typing import Any, Final
 import msgspec
 
 from filters.message import Message
-from proxy import rest, wire
+from proxy import rest
 from proxy.errors import RequestError
 from proxy.memory.contents import Summary, imported, with_summaries
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.remainder import Remainder, restored
 from proxy.memory.session.session import Session, decode, encode
-from proxy.place import decoded, identifier
 from proxy.rest.state import stated
+from proxy.turn import request
+from proxy.turn.identity import decoded, identifier
 
 OWN: Final = "turnkeeper"
 """What an export holds beside Agora's own shape, so that an import leaves the very same session."""
@@ -41,7 +42,7 @@ def carried(fields: Fields, veil: WindowRedaction) -> Session:
     """The session that a body tells of, as it may be held; raises RequestError, which names the key."""
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
-    messages, _ = wire.read_messages(fields["contents"], "contents")
+    messages, _ = request.read_messages(fields["contents"], "contents")
     session = _session(veil.over(messages), fields.get(OWN))
     if OWN not in fields:
         session = _with_summaries(session, fields.get("summaries"))

@@ -16,7 +16,7 @@ from proxy.memory.archive.archive import Found, Query
 from proxy.memory.faults import Unread
 from proxy.memory.owner import Owner
 from proxy.memory.people import People
-from proxy.place import identifier
+from proxy.turn.identity import identifier
 
 _LONGEST = 2000
 _MOST_FOUND = 100

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy import rest, wire
+from proxy import rest
 from proxy.errors import Conflict, RequestError
 from proxy.memory.contents import contents, summaries
 from proxy.memory.remainder import remainder
@@ -23,6 +23,7 @@ from proxy.memory.summaries.compaction import fitted
 from proxy.remembering import Memory
 from proxy.rest.carried import OWN, carried, given, identified, known, named
 from proxy.traces import Traces
+from proxy.turn.request import top_level
 
 ROOT: Final = "/v1/memory/"
 PATH: Final = f"{ROOT}sessions"
@@ -64,7 +65,7 @@ async def _archived(request: Request, after: str, limit: int) -> list[tuple[str,
 
 async def _made(request: Request) -> Response:
     memory = rest.memory_of(request)
-    fields = wire.top_level(await rest.content(request) or b"{}", '{"id": "...", "user": "..."}')
+    fields = top_level(await rest.content(request) or b"{}", '{"id": "...", "user": "..."}')
     name = named(fields, "id") or f"session_{secrets.token_hex(12)}"
     whole = {"contents": msgspec.Raw(b"[]"), **given(known(fields))}
     session = await asyncio.to_thread(carried, whole, memory.veil)
@@ -87,7 +88,7 @@ async def _exported(request: Request) -> Response:
 async def _imported(request: Request) -> Response:
     memory, key = rest.memory_of(request), rest.key_of(request)
     content = await rest.content(request)
-    session = await asyncio.to_thread(lambda: carried(given(wire.top_level(content, _EXAMPLE)), memory.veil))
+    session = await asyncio.to_thread(lambda: carried(given(top_level(content, _EXAMPLE)), memory.veil))
     await _replace(memory, key, session)
     return await asyncio.to_thread(lambda: rest.answer(_told(session)))
 

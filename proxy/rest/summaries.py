@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy import rest, wire
+from proxy import rest
 from proxy.errors import Conflict, NotFound, UpstreamBroken
 from proxy.memory.contents import summaries
 from proxy.memory.faults import Contended, Unmade
@@ -14,6 +14,7 @@ from proxy.memory.session.cold import all_of
 from proxy.memory.session.session import Session, decode
 from proxy.memory.store import Key
 from proxy.remembering import Memory
+from proxy.turn.request import read_messages
 
 
 class SummaryAsked(BaseModel):
@@ -49,7 +50,7 @@ async def _made(request: Request) -> Response:
     if asked.messages is None:
         await _held(memory, key)
     else:
-        messages, _ = wire.read_messages(msgspec.Raw(msgspec.json.encode(asked.messages)))
+        messages, _ = read_messages(msgspec.Raw(msgspec.json.encode(asked.messages)))
     try:
         await memory.summaries.summarize(key, messages, asked.fallback_model)
     except Unmade as error:

@@ -7,7 +7,7 @@ from typing import Final, NoReturn, Self
 
 import msgspec
 
-from proxy.answer.framing import Framing
+from proxy.answer.sse import Framing
 from proxy.breaker import Breaker
 from proxy.errors import UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
 from proxy.question import Request

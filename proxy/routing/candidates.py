@@ -9,7 +9,7 @@ from proxy.routing.attempt import opened
 from proxy.routing.course import Course
 from proxy.routing.remedy import Remedy, remedy
 from proxy.target import Target
-from proxy.tools import Rounds
+from proxy.tools.rounds import Rounds
 from proxy.upstream import Response
 
 # An upstream that stands further in front is worth so much of a caller's patience, in seconds.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from proxy.question import Question, Request
 from proxy.target import Target
-from proxy.tools import Dialogue
+from proxy.tools.dialogue import Dialogue
 from proxy.upstream import Response
 
 

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Sequence
 
 from proxy.errors import UpstreamError, UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
 from proxy.observe.observation import Attempts
-from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.attempt import Begun, Due, attempt
 from proxy.routing.candidates import Candidate, Candidates
 from proxy.routing.course import Course
 from proxy.target import Target
-from proxy.tools import Dialogue
+from proxy.tools.dialogue import Dialogue
+from proxy.turn.pipeline import Pipeline
 
 # With less than this left, in seconds, an upstream could not answer anyway.
 _LEAST = 0.02

@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.answer.framing import Framing, data_of, events
-from proxy.answer.payload import Garbled, payload
+from proxy.answer.sse import Framing, Garbled, data_of, events, payload
 from proxy.errors import UpstreamBroken, UpstreamRefused
 
 _MOST_HELD = 16_000_000

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from proxy.answer.payload import Garbled, payload
+from proxy.answer.sse import Garbled, payload
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.routing.opening import refusal
 from proxy.upstream import Headers

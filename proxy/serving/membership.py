@@ -10,9 +10,8 @@ from typing import Final
 import msgspec
 
 from proxy.app import App
-from proxy.flight import Seat
 from proxy.serving.neighbours import LARGEST, Entered, ForgottenNote, Looking, Neighbours, Note, Turned
-from proxy.supersession import Asked
+from proxy.turn.active import Asked, Seat
 
 _EVERY: Final = 1.0
 _LOOKING_FOR: Final = 3.0

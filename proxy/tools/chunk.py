@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.answer.calls import index_of, is_another
+from proxy.answer.transcript import index_of, is_another
 
 Chunk = dict[str, Any]
 _CUT_SHORT = ("length", "content_filter")

@@ -1,17 +1,51 @@
-"""What a model and our tools have told each other in one turn."""
+"""The rounds of one turn that are done: the model's calls of memory tools, and their results."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from filters.message import Message
 from proxy.answer.transcript import transcript
 from proxy.tools.chunk import decoded
-from proxy.tools.kit import Tools
+from proxy.tools.offer import Offer
 
 Call = dict[str, Any]
 _WITHIN = 2.0
 """For how many seconds a caller may wait for the calls of one round."""
+
+
+class Carrying(Protocol):
+    """Carries out the calls of one turn."""
+
+    async def carry_out(self, name: str, arguments: str, until: float) -> str:
+        """What the model is told, as JSON, and when the loop's time is ``until`` at the latest.
+
+        A fault is told as well, and raised never. What is told to be changed is owed until it is kept.
+        """
+        ...
+
+    @property
+    def owing(self) -> bool:
+        """Whether anything is owed."""
+        ...
+
+    def keep(self) -> None:
+        """Begins to change what is owed; it never waits."""
+        ...
+
+    async def kept(self) -> None:
+        """Changes what is owed; returns once that is done, or would take too long."""
+        ...
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """What one turn may call, who carries it out, and how often the model may be asked again."""
+
+    offer: Offer
+    kit: Carrying
+    most: int
 
 
 class HeardRound(Protocol):

@@ -1,4 +1,4 @@
-"""The memory tools beside the client's own: in every request of a session, or in none."""
+"""The definitions of the memory tools, and the request that offers them beside the client's own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

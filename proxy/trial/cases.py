@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from filters.base import AnswerFilter, Context
-from proxy import identity, wire
-from proxy.answer import stages
+from proxy.answer import stream_filters
 from proxy.configuration.case import Case, Expected, Heard
 from proxy.errors import TurnkeeperError
-from proxy.identity import Identity
-from proxy.pipeline import Pipeline
 from proxy.trial import explain
+from proxy.turn import identity, request
+from proxy.turn.identity import Identity
+from proxy.turn.pipeline import Pipeline
 
 _TENANT, _MODEL = "default", "a-model"
 
@@ -47,7 +47,7 @@ def tried(case: Case, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Res
 
 def _failures(case: Case, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Iterator[Failure]:
     headers = {name.lower(): value for name, value in case.headers.items()}
-    call = wire.read(_body(case), headers, case.query)
+    call = request.read(_body(case), headers, case.query)
     who = identity.of(call, pipeline.places, _TENANT)
     now = case.time.timestamp()
     sent = json.loads(explain.run(call, who, pipeline, now).sent)
@@ -56,7 +56,7 @@ def _failures(case: Case, pipeline: Pipeline, answer: Sequence[AnswerFilter]) ->
     yield from _of_identity(case, who)
     context = Context(now=now, tenant=_TENANT, session=who.session, user=who.user)
     if case.expect_answer is not None:
-        yield from _of_answer(case.expect_answer, stages.said(answer, context, case.answer))
+        yield from _of_answer(case.expect_answer, stream_filters.said(answer, context, case.answer))
 
 
 def _body(case: Case) -> bytes:

@@ -8,8 +8,8 @@ from msgspec import Raw
 from filters.base import Fields
 from proxy.kinds import Kind
 from proxy.kinds.kind import Names
-from proxy.place import decoded
 from proxy.shown import IN_MESSAGES, TOP_LEVEL
+from proxy.turn.identity import decoded
 
 _SIZED: Final = {str: ("text", "characters"), list: ("list", "items"), dict: ("object", "keys")}
 _UNSIZED: Final = {bool: "truth value", int: "number", float: "number", type(None): "null"}

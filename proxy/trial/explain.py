@@ -9,18 +9,17 @@ from msgspec import UNSET
 
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
-from proxy import chain, identity, toolbox, wire
 from proxy.failing import name_of
-from proxy.identity import Identity
-from proxy.pipeline import Pipeline
-from proxy.place import decoded
 from proxy.question import Question
-from proxy.recollection import recollect
 from proxy.trial import disclosure
 from proxy.trial.explanation import Change, Destination, Explanation, Read, Step, Whose
 from proxy.trial.stripping import stripped
-from proxy.turn import Posted, context_of
-from proxy.wire import Call
+from proxy.turn import chain, identity
+from proxy.turn.context import offer_memory_tools, recollect
+from proxy.turn.identity import Identity, decoded
+from proxy.turn.pipeline import Pipeline
+from proxy.turn.request import Call, read
+from proxy.turn.turn import Posted, context_of
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NOTHING = Snapshot()
@@ -66,7 +65,7 @@ def of(request: Posted, pipeline: Pipeline, now: float, *, remembers: bool = Fal
 
 
 def _read(request: Posted, pipeline: Pipeline) -> tuple[Call, Identity]:
-    call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
+    call = read(request.body, request.headers, request.query, pipeline.most_messages)
     who = identity.of(call, pipeline.places, request.tenant)
     identity.prove(who, pipeline.places, request.headers)
     return call, who
@@ -125,7 +124,7 @@ def run(call: Call, who: Identity, pipeline: Pipeline, now: float, memory: Snaps
             degraded.append(each.leaves_out)
         steps.append(step)
         messages = shown
-    offer = tools.offer if (tools := toolbox.tools(fields, pipeline, who)) else None
+    offer = tools.offer if (tools := offer_memory_tools(fields, pipeline, who)) else None
     fields = offer.fields if offer else fields
     question = Question(
         model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from proxy.errors import RequestError
-from proxy.turn import Posted
+from proxy.turn.turn import Posted
 
 _FORM = 'write a request\'s body, or {"headers": {…}, "path": "…", "body": {…}}'
 

@@ -9,8 +9,8 @@ import msgspec
 from filters.base import Fields
 from filters.role import SYSTEM
 from proxy.kinds import Kind
-from proxy.place import decoded
 from proxy.trial.disclosure import form
+from proxy.turn.identity import decoded
 
 _LIMITS = frozenset({"max_tokens", "max_completion_tokens", "maxTokens"})
 _FUNCTIONS = frozenset({"functions", "function_call"})

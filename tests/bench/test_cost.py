@@ -13,8 +13,9 @@ from bench.chain import body
 from bench.remember import works
 from filters.base import Context
 from filters.speakable import Speakable
-from proxy import assembly, chain, identity, kinds, wire
+from proxy import assembly, kinds
 from proxy.configuration.load import load
+from proxy.turn import chain, identity, request
 
 BUDGETS = {"turn": 650, "known": 435, "after": 680, "delta": 19}
 """A tenth more calls than when they were counted last. Whoever needs more says why.
@@ -41,7 +42,7 @@ def turn(messages: int) -> Callable[[], object]:
     context = Context(now=time.time())
 
     def work() -> bytes:
-        call = wire.read(raw, {}, {})
+        call = request.read(raw, {}, {})
         identity.of(call, pipeline.places, "default")
         shown = chain.run(pipeline.filters, call.messages, context)
         return kinds.compose(target.kind, call.fields, shown)

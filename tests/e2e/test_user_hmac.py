@@ -7,7 +7,7 @@ import pytest
 
 from proxy.configuration.load import load
 from proxy.errors import ConfigError
-from proxy.proof import Proof
+from proxy.turn.identity import Proof
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 

@@ -14,7 +14,7 @@ from tests.waiting import until
 WINDOW = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i in range(601)]
 
 
-@pytest.mark.parametrize("step", ["proxy.memory.known.known", "proxy.chain.run", "proxy.writer.after"])
+@pytest.mark.parametrize("step", ["proxy.memory.known.known", "proxy.turn.chain.run", "proxy.writer.after"])
 def test_a_long_window_holds_up_nobody_elses_call(
     agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -74,6 +74,6 @@ def test_whatever_fails_in_telling_that_a_turn_is_too_long_the_caller_gets_an_an
         raise ZeroDivisionError
 
     monkeypatch.setattr(aftermath, "_MOST", 100)
-    monkeypatch.setattr("proxy.recollection.overgrows", failing)
+    monkeypatch.setattr("proxy.aftermath.overgrows", failing)
     got = agora.chat(WINDOW, headers={"X-Session-Id": "long"})
     assert (got.status_code, got.headers["x-turnkeeper-degraded"]) == (200, "memory")

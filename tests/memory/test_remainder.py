@@ -17,7 +17,7 @@ from proxy.memory.session.entry import Entry
 from proxy.memory.session.segment import START, Reach
 from proxy.memory.session.session import Session
 from proxy.memory.speech.functions import held as functions_held
-from proxy.wire import read_messages
+from proxy.turn.request import read_messages
 from tests.memory.call import NOW, asked, message, reconcile
 from tests.memory.test_contents import windows
 

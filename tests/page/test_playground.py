@@ -14,7 +14,7 @@ from proxy.configuration.draft import Draft, read
 from proxy.configuration.fault import Fault
 from proxy.configuration.load import load
 from proxy.page.playground import shelf_of, written
-from proxy.pipeline import Pipeline
+from proxy.turn.pipeline import Pipeline
 from tests.discovery import shown_settings, spoken_settings
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from proxy.observe.observation import Attempts
-from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.attempt import Begun
 from proxy.routing.fallback import Fallback
+from proxy.turn.pipeline import Pipeline
 from tests.peers.fake_upstream import ROLE, delta
 from tests.ready import pipeline_of
 

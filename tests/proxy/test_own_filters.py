@@ -12,7 +12,7 @@ from proxy import assembly
 from proxy.configuration.load import faults, load
 from proxy.errors import ConfigError, TurnkeeperError
 from proxy.trial import explain
-from proxy.turn import Posted
+from proxy.turn.turn import Posted
 from tests.conversations import messages_of
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import Context
-from proxy import wire
-from proxy.identity import Identity
 from proxy.memory.archive.archive import Buried
 from proxy.memory.session.session import Session
 from proxy.memory.store import Key
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
 from proxy.traces import Retention, Traces, TurnContent
+from proxy.turn import request
+from proxy.turn.identity import Identity
 
 ALL = Retention(turns=10, content=True)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -48,7 +48,7 @@ def end(
 
 
 def content(headers: Mapping[str, str]) -> TurnContent:
-    call = wire.read(BODY, headers, {})
+    call = request.read(BODY, headers, {})
     who = Identity("t", None, None, background=False)
     context = Context(now=0.0)
     made = {"fields": call.fields, "messages": call.messages}

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from filters.base import Context
 from filters.message import Message
-from proxy import chain
 from proxy.aftermath import after
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
@@ -22,6 +21,7 @@ from proxy.memory.sight import Sight
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import Window, forced, put, segment, settled
 from proxy.said import Said
+from proxy.turn import chain
 from tests.peers.fake_upstream import stream_of
 
 CHAIN = load(Path(__file__).parents[3] / "config" / "agora.yaml", {}).pipelines["default"].request

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from filters.base import Context
 from filters.group import groups
 from filters.message import Message
-from proxy import chain
 from proxy.configuration.load import load
 from proxy.memory.known import known
 from proxy.memory.reconcile.answer import Answer, answered
 from proxy.memory.session.session import Session, decode, encode
 from proxy.memory.sight import Sight
 from proxy.memory.summaries.compaction import Window, due, fitted, put, segment, settled
+from proxy.turn import chain
 from tests.memory.call import asked, reconcile
 
 CHAIN = load(Path(__file__).parents[3] / "config" / "agora.yaml", {}).pipelines["default"].request

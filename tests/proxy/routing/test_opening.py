@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.framing import Framing
+from proxy.answer.sse import Framing
 from proxy.errors import UpstreamBroken
 from proxy.routing.opening import Opening
 from tests.peers.fake_upstream import ROLE, USAGE, delta

@@ -11,10 +11,11 @@ import pytest
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.observe.observation import Attempts
-from proxy.pipeline import Pipeline
 from proxy.question import Question
 from proxy.routing.fallback import Fallback
-from proxy.tools import Offer, Tools
+from proxy.tools import Offer
+from proxy.tools.dialogue import Tools
+from proxy.turn.pipeline import Pipeline
 from tests.peers.fake_upstream import ROLE, delta, stream_of
 from tests.ready import pipeline_of
 from tests.rounds import OWN, SSE, Kit, calling

@@ -10,7 +10,9 @@ from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.facts.promises import Promises
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.tools import TOOLS, Dialogue, Notebook, Offer, Tools
+from proxy.tools import TOOLS, Offer
+from proxy.tools.dialogue import Dialogue, Tools
+from proxy.tools.memory_tools import Notebook
 from tests.hurried_loop import run
 from tests.peers.fake_upstream import delta
 

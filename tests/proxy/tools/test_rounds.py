@@ -7,7 +7,9 @@ from msgspec import Raw
 
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamRefused
-from proxy.tools import TOOLS, Dialogue, Offer, Rounds, Tools, offered
+from proxy.tools import TOOLS, Offer, offered
+from proxy.tools.dialogue import Dialogue, Tools
+from proxy.tools.rounds import Rounds
 from tests.peers.fake_upstream import DONE, ROLE, delta, stream_of
 from tests.rounds import DUE, JSON, OWN, SSE, Answer, Kit, calling, chunks, shown, usage
 

@@ -6,7 +6,9 @@ import pytest
 
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamTimeout
-from proxy.tools import Dialogue, Offer, Rounds, Tools
+from proxy.tools import Offer
+from proxy.tools.dialogue import Dialogue, Tools
+from proxy.tools.rounds import Rounds
 from tests.peers.fake_upstream import stream_of
 from tests.rounds import DUE, OWN, Answer, Kit, calling
 

@@ -11,7 +11,7 @@ from proxy import assembly
 from proxy.configuration.load import load
 from proxy.errors import RequestError, TurnkeeperError
 from proxy.trial import explain
-from proxy.turn import Posted
+from proxy.turn.turn import Posted
 from tests.bodies import SECRET, bodies, conversations
 from tests.ready import UPSTREAM, pipeline_of
 

@@ -1,4 +1,4 @@
-"""What a turn goes through: filters, then an upstream, each made ready when the settings were read."""
+"""A pipeline: the filters, upstreams and limits of a turn, made ready when the settings were read."""
 
 import sys
 from collections.abc import Sequence
@@ -8,11 +8,19 @@ import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
 from proxy.exact import Exact
-from proxy.identity import Places
-from proxy.lately import Lately
 from proxy.memory.known import Wanted
 from proxy.remembering import Memory
 from proxy.target import Target
+from proxy.turn.identity import Place, Places
+
+
+class Lately(msgspec.Struct, frozen=True):
+    """Whose episodes are told, how far back and how many; without ``agent``, ``place`` says whose."""
+
+    agent: str | None
+    place: Place
+    hours: float
+    limit: int
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):

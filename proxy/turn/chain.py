@@ -1,4 +1,4 @@
-"""The chain: request filters run one after the other, and nothing else."""
+"""Runs the request filters of a pipeline, one after the other."""
 
 import time
 from collections.abc import Iterable, Sequence

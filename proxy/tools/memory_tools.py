@@ -1,4 +1,4 @@
-"""The memory tools of one turn, carried out on what is known of its person."""
+"""The memory tools, carried out on what is known of the turn's user."""
 
 import asyncio
 import secrets
@@ -26,7 +26,6 @@ _MOST_CALLS: Final = 20
 """How many calls of one turn are carried out: a server that ends has time for as many changes."""
 _PATIENCE: Final = 0.5
 """For how many seconds an answer's end may wait for what is owed."""
-
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 
 

@@ -1,4 +1,4 @@
-"""What memory tells of a turn: asked all at once, under the stores' own deadline."""
+"""What memory adds to a turn: the session, facts, recalled passages, recent episodes and the memory tools."""
 
 import asyncio
 import logging
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from filters.base import Snapshot
+from filters.base import Fields, Snapshot
+from filters.episode import Episode
+from filters.redact import Redact
 from filters.remembered import Remembered
 from filters.role import newest_words
-from proxy import retries
 from proxy.aftermath import is_weighty, overgrows
-from proxy.identity import Identity
-from proxy.lately import lately
 from proxy.memory.apart import apart
 from proxy.memory.archive.archive import Fact
+from proxy.memory.episodes.source import Episodes
 from proxy.memory.facts.telling import telling
 from proxy.memory.faults import StoreError
 from proxy.memory.known import read_session
@@ -27,14 +27,18 @@ from proxy.memory.session.session import Session
 from proxy.memory.session.told import Told
 from proxy.memory.sight import Reading, Sight
 from proxy.memory.store import Key
-from proxy.pipeline import Pipeline
 from proxy.remembering import Memory
-from proxy.wire import Call
+from proxy.tools import offered
+from proxy.tools.dialogue import Tools
+from proxy.tools.memory_tools import Notebook
+from proxy.turn import identity
+from proxy.turn.identity import Identity
+from proxy.turn.pipeline import Lately, Pipeline
+from proxy.turn.request import Call
 
 T = TypeVar("T")
 Lacking = Callable[[str], None]
 """Told by name of what could not be remembered."""
-
 _log = logging.getLogger("turnkeeper")
 _FACTS = "facts"
 _RECALLED = "recalled"
@@ -120,7 +124,9 @@ def _with_facts(
 
 def _of_agent(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> Iterator[Aside]:
     if pipeline.lately:
-        ask = partial(lately, pipeline.lately, memory.episodes, call, tenant=who.tenant, now=time.time())
+        ask = partial(
+            recent_episodes, pipeline.lately, memory.episodes, call, tenant=who.tenant, now=time.time()
+        )
         yield Aside("episodes", "episodes", ask)
 
 
@@ -166,12 +172,12 @@ async def _of_session(
 
 async def _overgrows(read: Reading, memory: Memory, call: Call) -> bool:
     """Whether memory will not take this turn: it is too long."""
-    work = partial(overgrows, read, memory.writer.window, retries.of(call), now=time.time())
+    work = partial(overgrows, read, memory.writer.window, identity.attempt_of(call), now=time.time())
     return await apart(work, len(read.session.entries) + len(read.said.lines))
 
 
 async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:
-    sight = Sight(call.messages, retries.of(call), memory.veil)
+    sight = Sight(call.messages, identity.attempt_of(call), memory.veil)
     read, known = await read_session(memory.store, key, sight, pipeline.wanted)
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
@@ -186,3 +192,48 @@ async def _or_none(name: str, ask: Callable[[], Awaitable[T]], lacking: Lacking)
             _log.error("Memory cannot be read (%s): %s", name, type(error).__name__)
         lacking(name)
         return None
+
+
+async def recent_episodes(
+    asked: Lately, episodes: Episodes, call: Call, *, tenant: str, now: float
+) -> tuple[Episode, ...]:
+    """The newest first; none for a call that names no agent. Raises StoreError."""
+    agent = asked.agent or identity.found(call, (asked.place,))
+    if agent is None:
+        return ()
+    since = now - 3600 * asked.hours
+    recent = await episodes.recent(Key(tenant, agent), since=since, limit=asked.limit)
+    return tuple(one.episode for one in recent)
+
+
+def offer_memory_tools(
+    fields: Fields, pipeline: Pipeline, who: Identity, unsaid: Unsaid | None = None
+) -> Tools | None:
+    """The pipeline's memory tools: in every request of a session, and in none without one.
+
+    What is ``unsaid`` they do not find.
+    """
+    archiving = pipeline.memory.archiving if pipeline.memory else None
+    if not pipeline.tools or archiving is None or who.key is None:
+        return None
+    offer = offered(fields, pipeline.tools)
+    if offer is None:
+        return None
+    person = Owner(who.tenant, who.user or "")
+    known, found = archiving.knowledge, archiving.finder
+    notebook = Notebook(
+        person, known, found, pipeline.zone, archiving.promises, unsaid=unsaid, shown=_shown(pipeline)
+    )
+    return Tools(offer, notebook, pipeline.tool_rounds)
+
+
+def _shown(pipeline: Pipeline) -> Callable[[str], str]:
+    """A text that a tool found, as the pipeline's model may see it."""
+    steps = [each for each in pipeline.filters if isinstance(each, Redact) and "tool" in each.roles]
+
+    def shown(text: str) -> str:
+        for step in steps:
+            text = step.text(text)
+        return text
+
+    return shown

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.framing import Framing, data_of, events
+from proxy.answer.sse import Framing, data_of, events
 from proxy.errors import UpstreamBroken
 
 ENDS = [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\n\n", b"\n\r"]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from proxy import wire
 from proxy.errors import RequestError
+from proxy.turn import request
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -18,8 +18,8 @@ ANYTHING = st.recursive(
 )
 
 
-def read(messages: Any, **fields: Any) -> wire.Call:
-    return wire.read(json.dumps({"messages": messages, **fields}).encode(), {}, {})
+def read(messages: Any, **fields: Any) -> request.Call:
+    return request.read(json.dumps({"messages": messages, **fields}).encode(), {}, {})
 
 
 def test_what_is_null_is_not_what_is_missing() -> None:
@@ -119,6 +119,6 @@ def test_any_json_is_read_or_refused(messages: list[dict[str, Any]]) -> None:
 @given(body=st.binary(max_size=50) | ANYTHING.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     try:
-        wire.read(body, {}, {})
+        request.read(body, {}, {})
     except RequestError as error:
         assert error.message

@@ -1,17 +1,67 @@
-"""A request as bytes, read once: fields stay raw JSON, messages become values."""
+"""A chat completion request, read once from its bytes: fields stay raw JSON, messages become values."""
 
 import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from filters.message import LARGEST, Message
-from proxy import extension
 from proxy.errors import RequestError, TooLarge
+
+Types = frozenset[object]
+_TEXT: Final = frozenset({str, NoneType})
+_FLAG: Final = frozenset({bool, NoneType})
+_WHOLE: Final = frozenset({int, NoneType})
+_NUMBER: Final = frozenset({int, float, NoneType})
+_NULL = Raw(b"null")
+_CHOICES = frozenset({b"true", b"false", b"null"})
+_top_level = msgspec.json.Decoder(dict[str, Raw])
+_items = msgspec.json.Decoder(list[Raw])
+_SHORTEST: Final = len('{"role":""},')
+_strict = msgspec.json.Decoder(list[Message])
+_EXTENSIONS = frozenset({"turn_id", "timestamp", "metadata"})
+
+
+TOP_LEVEL: Final[Mapping[str, Types]] = {"turn_id": _WHOLE, "timestamp": _NUMBER, "interruptable": _FLAG}
+"""Beside the messages."""
+
+
+_MARKS: Final[Mapping[str, Types]] = {
+    "source": _TEXT,
+    "user": _TEXT | {int},  # a whole number names a caller as well as a text does
+    "interrupted": _FLAG,
+    "interrupt_timestamp": _NUMBER,
+    "original": _TEXT,
+}
+
+
+_ALL: Final = _MARKS.keys()
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a field of the top level is of use; whatever is no extension is."""
+    types = TOP_LEVEL.get(name)
+    return types is None or (type(value) in types and not _is_beyond(value))
+
+
+def _misfits(messages: Sequence[Message]) -> list[str]:
+    """The paths of what cannot be used in the messages' metadata."""
+    return [
+        f"messages[{i}].metadata.{name}"
+        for i, message in enumerate(messages)
+        if message.metadata
+        for name, value in message.metadata.items()
+        if name in _ALL and type(value) not in _MARKS[name]
+    ]
+
+
+def _is_beyond(value: Any) -> bool:
+    return value is not None and abs(value) > LARGEST
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,9 +83,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         They are looked for when they are asked for, which is when the caller has been answered.
         """
-        given = extension.TOP_LEVEL.keys() & self.fields.keys()
-        unfit = sorted(name for name in given if not extension.fits(name, self.field(name)))
-        return (*self.left_out, *unfit, *extension.misfits(self.messages))
+        given = TOP_LEVEL.keys() & self.fields.keys()
+        unfit = sorted(name for name in given if not _fits(name, self.field(name)))
+        return (*self.left_out, *unfit, *_misfits(self.messages))
 
     def field(self, name: str) -> Any:
         """A field of the top level, decoded; ``None`` where it is missing, or cannot be read."""
@@ -83,14 +133,6 @@ def _check(fields: Mapping[str, Raw]) -> None:
         raise RequestError("'model' must be a string.", param="model")
     if stream not in _CHOICES:
         raise RequestError("'stream' must be true or false.", param="stream")
-
-
-_NULL = Raw(b"null")
-_CHOICES = frozenset({b"true", b"false", b"null"})
-_top_level = msgspec.json.Decoder(dict[str, Raw])
-_items = msgspec.json.Decoder(list[Raw])
-_SHORTEST: Final = len('{"role":""},')
-_strict = msgspec.json.Decoder(list[Message])
 
 
 def top_level(body: bytes, example: str = '{"messages": [...]}') -> dict[str, Raw]:
@@ -168,9 +210,6 @@ def _message(item: Any, path: str, ignored: list[str]) -> Message:
         ignored.append(f"{path}.{name}")
         del known[name]
     return Message(**known, others={name: item[name] for name in item.keys() - _EXPECTED.keys()})
-
-
-_EXTENSIONS = frozenset({"turn_id", "timestamp", "metadata"})
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""One turn, from the client's bytes to the model's, and back."""
+"""One turn, from the client's request to the record of its answer."""
 
 import logging
 import time
@@ -10,23 +10,22 @@ import msgspec
 
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
-from proxy import chain, identity, relay, retries, toolbox, wire
-from proxy.answer.rewriting import Rewriting
+from proxy.answer.stream_filters import Rewriting
 from proxy.edge.reply import Reply
 from proxy.errors import UpstreamRefused
-from proxy.flight import InFlight, Seat
-from proxy.identity import Identity
 from proxy.memory.apart import apart
 from proxy.observe.observation import Observation
-from proxy.pipeline import Pipeline
 from proxy.question import Question
-from proxy.recollection import Recollected, recollect
 from proxy.routing.fallback import Fallback
 from proxy.said import Said
-from proxy.silence import Silence
-from proxy.supersession import turn_number
 from proxy.traces import TurnContent
-from proxy.wire import Call
+from proxy.turn import chain, identity, relay
+from proxy.turn.active import InFlight, Seat, turn_number
+from proxy.turn.context import Recollected, offer_memory_tools, recollect
+from proxy.turn.identity import Identity
+from proxy.turn.pipeline import Pipeline
+from proxy.turn.relay import Silence
+from proxy.turn.request import Call, read
 
 _log = logging.getLogger("turnkeeper")
 
@@ -47,7 +46,7 @@ async def take(request: Posted, pipeline: Pipeline, reply: Reply, in_flight: InF
     """
     reply.watch.clock.begin("recall")
     reply.watch.size = len(request.body)
-    call = wire.read(request.body, request.headers, request.query, pipeline.most_messages)
+    call = read(request.body, request.headers, request.query, pipeline.most_messages)
     who = identity.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
     identity.prove(who, pipeline.places, request.headers)
@@ -117,7 +116,7 @@ async def _question(
     heard = remembered.heard
     filtered = partial(chain.run, pipeline.filters, heard.messages, context, notes)
     fields = chain.set_fields(pipeline.filters, heard.fields, context, notes)
-    tools = toolbox.tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
+    tools = offer_memory_tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
     return Question(
         model=pipeline.model,
         headers=heard.headers,
@@ -174,7 +173,7 @@ def _ended(
             shown=content.messages,
             tools=bytes(content.fields.get("tools", b"")),
             again=fallback.rounds > 0,
-            attempt=retries.of(content.call),
+            attempt=identity.attempt_of(content.call),
             ended=time.time(),
         )
         if dialogue := fallback.dialogue:

@@ -1,7 +1,11 @@
-"""Server-sent events as bytes: where one ends, and what it says (HTML standard, 9.2)."""
+"""Server-sent events: where one ends (HTML standard, 9.2), and the JSON that it carries."""
 
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
+
+import msgspec
 
 from proxy.errors import UpstreamBroken
 
@@ -87,3 +91,35 @@ def _last_end(stream: bytearray, start: int) -> int:
         return stream.rfind(b"\n\n", start) + 2 if b"\n\n" in stream[start:] else 0
     ends = [blank.end() for blank in _BLANK_LINE.finditer(stream, start)]
     return ends[-1] if ends else 0
+
+
+class Garbled(ValueError):
+    """No reader makes anything of it."""
+
+
+def payload(data: bytes) -> Any:
+    """The value that JSON stands for: with half a character, ``NaN`` or broken UTF-8 in it, too.
+
+    Raises Garbled.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        raise Garbled from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _patiently(data)
+
+
+def written(value: Any) -> bytes:
+    """A value as JSON; what no strict writer takes stands as it was read."""
+    try:
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _patiently(data: bytes) -> Any:
+    try:
+        return json.loads(data.decode("utf-8-sig", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        raise Garbled from None

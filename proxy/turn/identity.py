@@ -1,0 +1,382 @@
+"""The session and the user that a request names, and the places where their ids may stand."""
+
+import ast
+import hashlib
+import hmac
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import msgspec
+
+from filters.message import Message
+from proxy.errors import Unauthorized
+from proxy.memory.session.retry import Attempt, attempt
+from proxy.memory.store import Key
+from proxy.turn.request import Call
+
+SOURCES: Final = ("header", "query", "body", "message")
+_LONGEST_ID = 256
+_LONGEST_EMBEDDED = 8192
+# Controls and line breaks could end a header or a log line; a lone surrogate cannot be stored as UTF-8.
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+# Clients take these on a path for a step in it, and never ask for what they name.
+_STEPS = {".", ".."}
+_CREDENTIALS = {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"}
+_NO_IDS = {"role", "content", "tool_calls", "tool_call_id", "turn_id", "timestamp"}
+HMAC_HEADER: Final = "x-user-hmac"
+_HMAC_ADVICE: Final = (
+    "Send X-User-Hmac with the user's id: its HMAC-SHA256 in hexadecimal, under 'identity.user_hmac'."
+)
+_YES: Final = frozenset({"true", "1", "yes"})
+_PLAIN: Final = re.compile("[A-Za-z0-9._-]*").fullmatch
+_VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+_RETRIES: Final = "x-stainless-retry-count"
+
+
+_BEYOND = 10**_LONGEST_ID  # str() of an int has a limit of its own, and raises
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where an id may stand: ``header:X-User-Id``, ``query:user_id``, ``body:call.id``, ``message:name``.
+
+    ``message`` is the newest user message. ``name`` is the key to look up (a header's in lower case);
+    ``steps`` lead on from there into an object, and through a string that holds one.
+    """
+
+    source: str
+    name: str
+    steps: tuple[str, ...]
+    spelling: str
+
+    @classmethod
+    def parse(cls, spelling: str) -> Self:
+        """The place that ``spelling`` names; ``ValueError`` says how to spell one."""
+        source, colon, path = (part.strip() for part in spelling.partition(":"))
+        if not colon or source not in SOURCES:
+            raise ValueError(f"{spelling!r} is no place for an id{_advice(source, path)}")
+        name, steps = _path(source, path, spelling)
+        return cls(source, name, steps, f"{source}:{path}")
+
+    def __str__(self) -> str:
+        return self.spelling
+
+
+def newest_user(messages: Sequence[Message]) -> Mapping[str, Any]:
+    """What the newest user message says beside its words."""
+    for message in reversed(messages):
+        if message.role == "user":
+            return {"metadata": message.metadata, "name": message.name, **message.others}
+    return {}
+
+
+def identifier(value: object) -> str | None:
+    """The id that ``value`` is: a short printable text, but no ``.`` or ``..``, or a whole number."""
+    if type(value) is int and abs(value) < _BEYOND:
+        value = str(value)
+    if not isinstance(value, str):
+        return None
+    text = value.strip(" ")
+    if len(text) > _LONGEST_ID or _UNFIT.search(text):
+        return None
+    text = text.strip()
+    return None if text in _STEPS else text or None
+
+
+def decoded(value: object) -> object:
+    """A value of the body as Python has it; ``None`` for one that cannot be read."""
+    if not isinstance(value, msgspec.Raw):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def written(value: str) -> str:
+    """A header's value as it was written: UTF-8 where its bytes are that, else Latin-1.
+
+    Servers hand a header on with a character for each byte.
+    """
+    if value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
+def is_given(value: object) -> bool:
+    """Whether a value is more than an empty one."""
+    return bool(value.strip()) if isinstance(value, str) else value is not None
+
+
+def opened(value: object) -> Mapping[Any, Any]:
+    """The object that ``value`` is, or holds as text; an empty one otherwise."""
+    if isinstance(value, str):
+        value = _embedded(value.strip()) if len(value) <= _LONGEST_EMBEDDED else None
+    return value if isinstance(value, dict) else {}
+
+
+def _embedded(text: str) -> object:
+    if not text.startswith("{"):
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return _literal(text)
+
+
+def _literal(text: str) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the parser would print a caller's words to stderr
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, SystemError):
+            return None
+
+
+def _path(source: str, path: str, spelling: str) -> tuple[str, tuple[str, ...]]:
+    if source == "header":
+        return _header(path, spelling), ()
+    name, *steps = [path] if source == "query" else path.split(".")
+    if not name or not all(steps) or path.split() != [path]:
+        raise ValueError(f"{spelling!r} names nothing; write it like body:call.id or query:user_id")
+    if source == "message" and name in _NO_IDS:
+        raise ValueError(f"{spelling!r} holds no id; a message's speaker stands in message:metadata.user")
+    if source == "body" and name == "messages":
+        raise ValueError(f"{spelling!r} cannot be read; the newest user message is message:metadata.user")
+    return name, tuple(steps)
+
+
+def _header(name: str, spelling: str) -> str:
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{spelling!r} is no header's name; write it like header:X-Session-Id")
+    if name.lower() in _CREDENTIALS:
+        raise ValueError(f"{spelling!r} is a secret, and ids are stored and shown; name another place")
+    return name.lower()
+
+
+def _advice(source: str, path: str) -> str:
+    near = get_close_matches(source.lower(), SOURCES, n=1)
+    if near and path:
+        return f"; did you mean {near[0]}:{path}?"
+    return "; it begins with header:, query:, body: or message:, like header:X-Session-Id or body:call.id"
+
+
+class Proof:
+    """Checks ids against their HMAC-SHA256 in hexadecimal; it shows its secret to nobody."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    def check(self, user: str | None, given: str | None) -> None:
+        """Raises Unauthorized for an id without its HMAC; who names no user needs none."""
+        if user is None:
+            return
+        expected = hmac.new(self._secret, user.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+        shown = (given or "").strip().lower().encode("latin-1", "replace")
+        if not hmac.compare_digest(expected.encode(), shown):
+            raise Unauthorized(_HMAC_ADVICE, code="invalid_user_hmac")
+
+
+class Identity(msgspec.Struct, frozen=True, gc=False):
+    """Whose turn it is; the same id under two tenants is two ids. ``background`` work has no memory.
+
+    ``ignored`` names the places where something stood that can be no id. ``by_message`` is whether it is the
+    newest message that says who the user is, and nobody has to prove it.
+    """
+
+    tenant: str
+    session: str | None
+    user: str | None
+    background: bool
+    ignored: tuple[str, ...] = ()
+    by_message: bool = False
+
+    @property
+    def key(self) -> Key | None:
+        """What the session is remembered under; ``None`` where nothing is."""
+        return None if self.session is None or self.background else Key(self.tenant, self.session)
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where to look for the session and the user, in this order; the first usable id counts.
+
+    With a ``proof``, a user counts who is proven to be one.
+    """
+
+    session: tuple[Place, ...]
+    user: tuple[Place, ...]
+    default_session: str | None = None
+    proof: Proof | None = None
+
+
+def _places(*spellings: str) -> tuple[Place, ...]:
+    return tuple(Place.parse(spelling) for spelling in spellings)
+
+
+SESSION_PLACES: Final = _places(
+    "header:X-Session-Id",
+    "query:session_id",
+    "query:sessionId",
+    "body:session_id",
+    "body:params.session_id",
+    "query:custom_session_id",  # Hume
+    "header:X-Task-Id",  # Tencent
+    "body:call.id",  # Vapi
+    "body:call.callId",
+    "body:agent_info.agent_instance_id",  # ZEGO
+    "body:agent_info.room_id",
+    "body:custom.session_id",  # Volcengine
+    "body:extendData.instanceId",  # Alibaba
+    "body:extendData.channelId",
+    "body:channel",  # Agora, as a caller's llm.params name it
+    "body:params.channel",
+    "body:context.channel",
+    "header:X-Agora-Customllm-Channel",
+)
+
+
+# Agora's X-Agora-Customllm-Uid is missing on purpose: it names the agent, who is the same for every caller.
+USER_PLACES: Final = _places(
+    "header:X-User-Id",
+    "query:user_id",
+    "body:user_id",
+    "body:params.user_id",
+    "body:customer.number",  # Vapi
+    "body:call.customer.number",
+    "body:agent_info.user_id",  # ZEGO
+    "body:custom.user_id",  # Volcengine
+    "body:context.userId",  # Agora
+    "body:user_uid",
+    "body:params.user_uid",
+    "message:metadata.user",
+    "body:user",
+)
+
+
+# A body's user is what an engine says of a caller, and nobody signs it.
+PROVEN_PLACES: Final = _places("header:X-User-Id")
+
+
+_BACKGROUND: Final = _places("header:X-Background", "body:metadata.background")
+
+
+def of(call: Call, places: Places, tenant: str) -> Identity:
+    """Whose turn ``call`` is; what cannot be an id is passed over, named and never raises."""
+    found = _Found(call)
+    named = found.first(places.session) or places.default_session
+    user, whence_ = found.hit(places.user) or (None, None)
+    return Identity(
+        tenant,
+        named,
+        user,
+        any(map(_says_yes, found.values(_BACKGROUND))),
+        tuple(found.ignored),
+        whence_ is not None and whence_.source == "message" and places.proof is None,
+    )
+
+
+def prove(who: Identity, places: Places, headers: Mapping[str, str]) -> None:
+    """Raises Unauthorized where a user has to be proven to be one, and is not."""
+    if places.proof:
+        places.proof.check(who.user, headers.get(HMAC_HEADER))
+
+
+def found(call: Call, places: Iterable[Place]) -> str | None:
+    """The first usable id that a call names at these places."""
+    return _Found(call).first(places)
+
+
+def whence(call: Call, places: Iterable[Place]) -> Place | None:
+    """The first of these places that holds a usable id."""
+    found = _Found(call)
+    return next((place for place in places if found.first((place,)) is not None), None)
+
+
+def header_value(id: str) -> str:  # noqa: A002 - an id is called an id
+    """An id as a header can carry it: visible ASCII, all else percent-encoded; ``unquote`` gives it back."""
+    return id if _PLAIN(id) else quote(id, safe=_VISIBLE, errors="surrogatepass")
+
+
+class _Found:
+    """What one call says at its places; an object is decoded once, and only when a place leads into it."""
+
+    __slots__ = ("_objects", "_sources", "ignored")
+
+    def __init__(self, call: Call) -> None:
+        self.ignored: list[str] = []
+        self._objects: dict[tuple[str, str], Mapping[Any, Any]] = {}
+        self._sources: dict[str, Mapping[str, Any]] = {
+            "header": call.headers,
+            "query": call.query,
+            "body": call.fields,
+            "message": newest_user(call.messages),
+        }
+
+    def first(self, places: Iterable[Place]) -> str | None:
+        hit = self.hit(places)
+        return hit and hit[0]
+
+    def hit(self, places: Iterable[Place]) -> tuple[str, Place] | None:
+        """The first usable id, and the place that holds it."""
+        sources = self._sources
+        for place in places:
+            if place.name in sources[place.source]:
+                value = self._value(place)
+                found = identifier(value)
+                if found is not None:
+                    return found, place
+                if is_given(value):
+                    self.ignored.append(place.spelling)
+        return None
+
+    def values(self, places: Iterable[Place]) -> list[object]:
+        return [self._value(place) for place in places if place.name in self._sources[place.source]]
+
+    def _value(self, place: Place) -> object:
+        if place.source == "header":
+            return written(self._sources["header"][place.name])
+        if not place.steps:
+            return decoded(self._sources[place.source][place.name])
+        *between, last = place.steps
+        inner = self._object(place)
+        for step in between:
+            inner = opened(inner.get(step))
+        return inner.get(last)
+
+    def _object(self, place: Place) -> Mapping[Any, Any]:
+        key = (place.source, place.name)
+        if key not in self._objects:
+            self._objects[key] = opened(decoded(self._sources[place.source][place.name]))
+        return self._objects[key]
+
+
+def _says_yes(value: object) -> bool:
+    return value is True or (isinstance(value, str) and value.strip().lower() in _YES)
+
+
+ATTEMPT_PLACES: Final = tuple(
+    Place.parse(spelling)
+    for spelling in (
+        "header:X-Request-Id",  # Tencent; the same when it tries again
+        "header:Idempotency-Key",
+        "body:round_id",  # Volcengine
+        "body:extendData.sentenceId",  # Alibaba
+    )
+)
+
+
+def attempt_of(call: Call) -> Attempt:
+    """What a call says of itself. A name that Turnkeeper gives a request which has none tells nothing."""
+    return attempt(found(call, ATTEMPT_PLACES), again=_again(call.headers.get(_RETRIES)))
+
+
+def _again(count: str | None) -> bool | None:
+    """OpenAI's own clients count how often they have tried."""
+    return None if count is None or not count.isdecimal() else bool(count.strip("0"))
