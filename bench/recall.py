@@ -24,8 +24,7 @@ from proxy.memory.archive.archive import Archive, Found, Query
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Plain
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.store import Key
 
 CUTS = (5, 10, 20)

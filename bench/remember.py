@@ -13,12 +13,10 @@ from typing import Any
 import msgspec
 
 from bench.chain import microseconds
-from proxy.aftermath import after
-from proxy.memory.known import known
-from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.sight import Sight
+from proxy.memory.merge.turn import TurnRecord, apply_turn
+from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
-from proxy.said import Said
+from proxy.memory.view import RequestView, prompt_view
 from proxy.turn import request
 
 KEY = Key("default", "room")
@@ -38,7 +36,7 @@ def said(turn: int, *, numbered: bool) -> list[Mapping[str, Any]]:
     return [user, {"role": "assistant", "content": f"{turn}. {ANSWER}", **number}]
 
 
-def window(turns: range, *, numbered: bool) -> Said:
+def window(turns: range, *, numbered: bool) -> TurnRecord:
     """A request in the middle of a conversation, and its answer."""
     messages = [line for turn in turns for line in said(turn, numbered=numbered)][:-1]
     body = json.dumps({"model": "m", "messages": [{"role": "system", "content": "Be kind."}, *messages]})
@@ -46,14 +44,14 @@ def window(turns: range, *, numbered: bool) -> Said:
     choice = {"index": 0, "delta": {"content": f"{turns[-1]}. {ANSWER}"}, "finish_reason": "stop"}
     chunk = {"choices": [choice]}
     answer = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
-    return Said(key=KEY, window=call.messages, answer=answer, at=1.0)
+    return TurnRecord(key=KEY, window=call.messages, answer=answer, at=1.0)
 
 
 def grown(turns: int, shown: int, *, numbered: bool) -> Session:
     """What is held after that many turns."""
     session = Session()
     for turn in range(turns):
-        session = after(session, window(range(max(0, turn - shown + 1), turn + 1), numbered=numbered))
+        session = apply_turn(session, window(range(max(0, turn - shown + 1), turn + 1), numbered=numbered))
     return session
 
 
@@ -62,13 +60,13 @@ def works(held: int, shown: int, *, numbered: bool) -> dict[str, Callable[[], ob
     session = grown(held, shown, numbered=numbered)
     blob = encode(session)
     call = window(range(held - shown + 1, held + 1), numbered=numbered)
-    sight = Sight(call.window)
+    sight = RequestView(call.window)
     read = sight.beside(session)
     recorded = msgspec.structs.replace(call, read=read)
     return {
         "decode": lambda: decode(blob),
-        "known": lambda: known(sight.beside(session)),
-        "after": lambda: after(session, recorded),
+        "known": lambda: prompt_view(sight.beside(session)),
+        "after": lambda: apply_turn(session, recorded),
         "encode": lambda: encode(session),
     }
 

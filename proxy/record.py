@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from proxy.memory.arrears import Arrears
 from proxy.memory.faults import Deleted, Overgrown, StoreError
-from proxy.memory.session.session import Session
+from proxy.memory.merge.turn import TurnRecord, without_view
+from proxy.memory.session import Session
 from proxy.memory.store import Key
-from proxy.said import Said, alone
 from proxy.writer import Writer
 
 _log = logging.getLogger("turnkeeper")
@@ -26,7 +26,7 @@ class Recorder:
         self.arrears = Arrears()
         self._writer = writer
         self._pulse = writer.pulse
-        self._waiting: dict[Key, deque[Said]] = {}
+        self._waiting: dict[Key, deque[TurnRecord]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._heir: Recorder | None = None
@@ -46,7 +46,7 @@ class Recorder:
         refusing = bool(self.arrears) and self._pulse.refusing
         return refusing or key in self.arrears or self._pulse.late
 
-    def put(self, said: Said) -> None:
+    def put(self, said: TurnRecord) -> None:
         """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
         if self._heir:
             self._heir.put(said)
@@ -58,7 +58,7 @@ class Recorder:
         self._count += 1
         if said.key in self._waiting:
             self.arrears.joined(said.key)
-            self._waiting[said.key].append(alone(said))
+            self._waiting[said.key].append(without_view(said))
             return
         self._waiting[said.key] = deque([said])
         task = asyncio.get_running_loop().create_task(self._write(said.key))
@@ -112,7 +112,7 @@ class Recorder:
             self._count -= 1
         del self._waiting[key]
 
-    async def _first_written(self, turns: deque[Said]) -> None:
+    async def _first_written(self, turns: deque[TurnRecord]) -> None:
         read, pause = turns[0].read, _SHORTEST
         while True:
             try:
@@ -136,8 +136,8 @@ class Recorder:
         _log.error("A turn %s: %s", how, why)
         self.lost_turns += 1
 
-    def _refused(self, turns: deque[Said], error: StoreError) -> None:
+    def _refused(self, turns: deque[TurnRecord], error: StoreError) -> None:
         """The first of a session's turns has to wait for the store, and the others with it."""
         self.arrears.refused(turns[0].key, error, len(turns))
         self._pulse.refused(error)
-        turns[0] = alone(turns[0])
+        turns[0] = without_view(turns[0])

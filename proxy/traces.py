@@ -17,12 +17,12 @@ import msgspec
 
 from filters.base import Context, Fields, Messages
 from proxy.answer.transcript import transcript
+from proxy.memory.align.forgotten import forgotten_lines
 from proxy.memory.archive.archive import Archive, Buried
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.replay.bygone import bygone
-from proxy.memory.session.session import Session
-from proxy.memory.speech.speech import speech
+from proxy.memory.session import Session
+from proxy.memory.speech import speech_lines
 from proxy.memory.store import APART, Key
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
@@ -343,7 +343,9 @@ class Traces:
 
     def _without_bygone(self, trace: Trace, key: Key, session: Session) -> Trace:
         account = trace.account
-        if (account.tenant, account.session) != key or not bygone(session, speech(trace.messages)):
+        if (account.tenant, account.session) != key or not forgotten_lines(
+            session, speech_lines(trace.messages)
+        ):
             return trace
         self._bytes -= trace.size
         return msgspec.structs.replace(trace, content=None, answer=b"", size=0)

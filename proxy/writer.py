@@ -5,21 +5,20 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from proxy.aftermath import Kept, after, kept
 from proxy.answer.transcript import read_back
+from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.apart import apart
+from proxy.memory.merge.request import repair_clock
+from proxy.memory.merge.turn import SessionWrite, TurnRecord, apply_turn, prepare_write
 from proxy.memory.pulse import Pulse
 from proxy.memory.recent import Recent
-from proxy.memory.reconcile.overtaken import settled
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
-from proxy.memory.replay.bygone import deleted
-from proxy.memory.session.session import Session
-from proxy.memory.sight import Reading
+from proxy.memory.session import Session
 from proxy.memory.store import Key, Put
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled
+from proxy.memory.view import SessionView
 from proxy.observe.observation import usage_of
-from proxy.said import Said
 
 Listener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
@@ -49,7 +48,7 @@ class Writer:
         self._veil = veil
         self._scales = Scales()
 
-    async def add(self, said: Said, read: Reading | None) -> bool:
+    async def add(self, said: TurnRecord, read: SessionView | None) -> bool:
         """Whether a turn is held now; not where others wrote its session since it was ``read``.
 
         Raises StoreError, Deleted and Overgrown included.
@@ -59,8 +58,8 @@ class Writer:
             return True  # a failed turn leaves memory as it was, be it without this session
 
         def change(held: Session) -> Session:
-            held = settled(held, time.time())
-            known = after(held, said, told, reasoning=self._reasoning, veil=self._veil)
+            held = repair_clock(held, time.time())
+            known = apply_turn(held, said, told, reasoning=self._reasoning, veil=self._veil)
             return self._asking(known, said)
 
         return await self.write(said.key, change, at=said.at, read=read, lines=len(said.window))
@@ -71,7 +70,7 @@ class Writer:
         change: Callable[[Session], Session],
         *,
         at: float,
-        read: Reading | None = None,
+        read: SessionView | None = None,
         lines: int = 0,
     ) -> bool:
         """Whether a session is held as it was changed, by a window of so many ``lines``.
@@ -80,10 +79,10 @@ class Writer:
         """
         session, version = await self._held(key) if read is None else (read.session, read.version)
         if not version and (forgotten := await self._store.deleted(key)):
-            session = deleted(forgotten)
+            session = deleted_session(forgotten)
 
-        def work() -> Kept:
-            return kept(session, change(session), self.window, now=at)
+        def work() -> SessionWrite:
+            return prepare_write(session, change(session), self.window, now=at)
 
         made = await apart(work, lines + len(session.entries))
         if written := await self._written(key, made, version=version, at=at):
@@ -98,7 +97,7 @@ class Writer:
     async def _held(self, key: Key) -> tuple[Session, int]:
         return self._store.opened(key, await self._store.read(key, leisure=True))
 
-    async def _written(self, key: Key, made: Kept, *, version: int, at: float) -> bool:
+    async def _written(self, key: Key, made: SessionWrite, *, version: int, at: float) -> bool:
         with self.pulse.writing(key):
             put = Put(made.blob, version, self.window.ttl, made.cold, at)
             written = await self._store.write(key, put)
@@ -106,7 +105,7 @@ class Writer:
             self._store.keep(key, made.blob, made.session)
         return written
 
-    def _asking(self, session: Session, said: Said) -> Session:
+    def _asking(self, session: Session, said: TurnRecord) -> Session:
         """The session with what is known of how it is asked."""
         model, room = said.model or session.model, 0 if said.room is None else max(said.room, 1)
         trimmed = room > 0 and (session.trimmed or not session.room)
@@ -114,7 +113,7 @@ class Writer:
             session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
         return session if model is None else scaled(session, self._scale(model, said))
 
-    def _scale(self, model: str, said: Said) -> float | None:
+    def _scale(self, model: str, said: TurnRecord) -> float | None:
         if said.again or not self._scales.wants(model):
             return self._scales.passed_over(model)
         counted = usage_of([said.answer]).input

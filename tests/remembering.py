@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import decode
+from proxy.memory.session import Entry, decode
 from proxy.memory.store import Key
 from tests.proxy_server import ProxyServer
 from tests.waiting import until

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.answer.sse import DONE, Garbled, data_of, events, payload
-from proxy.memory.speech.functions import held
+from proxy.memory.speech import tool_call_of
 
 _AT_ONCE: Final = 2_000
 _LONG: Final = 250_000
@@ -236,7 +236,7 @@ def _function(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
     for delta in said:
         if isinstance(piece := delta.get("function_call"), dict):
             _add(function, piece)
-    return [held(function)] if function else None
+    return [tool_call_of(function)] if function else None
 
 
 def index_of(piece: Mapping[str, Any], place: int) -> int:

@@ -17,7 +17,7 @@ from proxy.assembly.zone import zone_of
 from proxy.configuration.settings import Identity, Settings
 from proxy.configuration.settings import Pipeline as PipelineSettings
 from proxy.exact import Exact
-from proxy.memory.known import Wanted
+from proxy.memory.view import ChainNeeds
 from proxy.remembering import Memory
 from proxy.target import Target
 from proxy.turn.identity import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Place, Places, Proof, identifier
@@ -68,9 +68,9 @@ def _pipeline(
     )
 
 
-def _wanted(steps: Iterable[RequestFilter]) -> Wanted:
+def _wanted(steps: Iterable[RequestFilter]) -> ChainNeeds:
     kinds = {type(step) for step in steps}
-    return Wanted(injecting=InjectSummaries in kinds, restoring=RestoreHistory in kinds)
+    return ChainNeeds(injecting=InjectSummaries in kinds, restoring=RestoreHistory in kinds)
 
 
 def _lately(steps: Iterable[RequestFilter]) -> Lately | None:

@@ -11,7 +11,7 @@ from filters.tokens import in_text
 from proxy.background.models import ChatModel, PromptRedaction, PromptTooLong, TruncatedAnswer
 from proxy.errors import UpstreamError
 from proxy.memory.faults import Unmade, Unnamed, Unusable, Useless
-from proxy.memory.session.entry import Entry
+from proxy.memory.session import Entry
 from proxy.memory.summaries.summaries import WrittenNotes
 
 _TASK: Final = (

@@ -11,7 +11,7 @@ from proxy.background.backoff import Lull, Setbacks
 from proxy.errors import UpstreamError
 from proxy.memory import lease
 from proxy.memory.faults import Contended, StoreError, Unasked, Unmade, Unusable
-from proxy.memory.session.session import UNREADABLE, Session, decode
+from proxy.memory.session import UNREADABLE, Session, decode
 from proxy.memory.store import Key, Store
 
 _log = logging.getLogger("turnkeeper")

@@ -8,14 +8,19 @@ from typing import Annotated, Any
 import msgspec
 
 from filters.message import Message, epoch_seconds
-from proxy.memory.reconcile.heard import entry_of
-from proxy.memory.reconcile.utterance import uttered
-from proxy.memory.session.entry import REASONING, Entry, message_of
-from proxy.memory.session.fingerprint import fingerprint
-from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import Session
-from proxy.memory.speech.functions import modern
-from proxy.memory.speech.speech import is_speech
+from proxy.memory.merge.calls import with_speech_times
+from proxy.memory.merge.entries import new_entry
+from proxy.memory.session import (
+    REASONING,
+    START,
+    Entry,
+    Reach,
+    Segment,
+    Session,
+    entries_fingerprint,
+    message_of,
+)
+from proxy.memory.speech import as_tool_call, is_speech
 
 _OTHERS = "*"
 _NUMBERED = frozenset({"user", "assistant"})
@@ -43,7 +48,7 @@ def imported(messages: Sequence[Message], *, now: float) -> Session:
     speech is left out. A turn number that goes back begins a new life. What Agora tells of a talk that is
     over is read as its notice is.
     """
-    entries = numbered(list(filter(is_speech, uttered(messages))), now=now)
+    entries = numbered(list(filter(is_speech, with_speech_times(messages))), now=now)
     user = next((entry.user for entry in entries if entry.role == "user" and entry.user), None)
     life, turns = (entries[-1].life, entries[-1].turn + 1) if entries else (0, 0)
     times = (entry.timestamp for entry in entries if entry.life == life and entry.timestamp is not None)
@@ -119,7 +124,7 @@ def _segment(carried: Summary, reach: Reach, told: Sequence[Entry]) -> Segment:
         life=reach.life,
         turn=reach.turn,
         messages=carried.messages,
-        fingerprint=fingerprint(told),
+        fingerprint=entries_fingerprint(told),
         made=carried.made,
         model=carried.model,
         digest=carried.digest,
@@ -127,7 +132,7 @@ def _segment(carried: Summary, reach: Reach, told: Sequence[Entry]) -> Segment:
 
 
 def _entry(message: Message, now: float) -> Entry:
-    entry = entry_of(modern(message), life=0, turn=0, now=now)
+    entry = new_entry(as_tool_call(message), life=0, turn=0, now=now)
     reasoning = message.others.get(REASONING)
     return msgspec.structs.replace(entry, reasoning=reasoning) if isinstance(reasoning, str) else entry
 

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.memory.align import forgotten
+from proxy.memory.cold import all_of
 from proxy.memory.contents import contents, summaries
 from proxy.memory.faults import StoreError, Unread
 from proxy.memory.owner import Owner
-from proxy.memory.replay import bygone
-from proxy.memory.session.cold import all_of
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import UNREADABLE, Session, decode, encode
+from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.sql import wal
 from proxy.memory.store import UNRENEWED, Key, Put, Store
 
@@ -116,7 +115,7 @@ def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Ses
     Where summaries stand for some of it, they go, and all turns are held ready for new ones.
     """
     told = None if session.told and session.told.person == name else session.told
-    session = bygone.without(session, (e for e in entries if e.speaker == name), now=time.time())
+    session = forgotten.forget_entries(session, (e for e in entries if e.speaker == name), now=time.time())
     kept = tuple(entry for entry in entries if entry.speaker != name)
     if any(entry.speaker == name and entry.place <= session.reach for entry in entries):
         return msgspec.structs.replace(session, entries=kept, moved=0, summaries=(), told=told), ()

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final, NamedTuple
 
-from proxy.memory.session.session import Session, decode
+from proxy.memory.session import Session, decode
 from proxy.memory.store import Held, Key, Listed, Put, Store
 
 _MOST: Final = 32

@@ -7,12 +7,17 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.contents import numbered, shown
-from proxy.memory.session.agents import Agents
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.forgotten import Forgotten
-from proxy.memory.session.newest import Newest
-from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import Session, disorder
+from proxy.memory.session import (
+    START,
+    Agents,
+    Entry,
+    Forgotten,
+    LatestRequest,
+    Reach,
+    Segment,
+    Session,
+    disorder,
+)
 
 _SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
 _FIELDS: Final = tuple(name for name in Entry.__struct_fields__ if name != "role")
@@ -32,7 +37,7 @@ class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     began: int | float | None = None
     created: float = 0.0
     updated: float = 0.0
-    newest: Newest | None = None
+    newest: LatestRequest | None = None
     unheard: tuple[Entry, ...] = ()
     state: dict[str, Any] = {}
     agents: Agents | None = None

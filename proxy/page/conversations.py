@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound, TurnkeeperError
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import UNRENEWED, Key, Put
 from proxy.observe.observation import TurnReport
 from proxy.page import archived

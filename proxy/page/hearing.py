@@ -8,11 +8,9 @@ from typing import Any
 import msgspec
 
 from filters.unheard import unheard
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Session
-from proxy.memory.speech.wording import imprint
+from proxy.memory.session import Entry, Segment, Session
 from proxy.memory.summaries.compaction import corrected
+from proxy.memory.wording import text_hash
 
 
 class HeardLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +82,7 @@ def reworded(session: Session, position: int, text: str) -> Session:
         original=None,
         interrupted=False,
         interrupt_timestamp=None,
-        replaced=entry.replaced or imprint(entry.text),
+        replaced=entry.replaced or text_hash(entry.text),
     )
     return corrected(session, msgspec.structs.replace(session, entries=tuple(entries)))
 

@@ -21,7 +21,7 @@ from proxy.errors import MemoryUnavailable, NotFound, RequestError
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
 from proxy.memory.people import People
-from proxy.memory.session.session import UNREADABLE
+from proxy.memory.session import UNREADABLE
 from proxy.memory.store import Key
 from proxy.parts import Parts
 from proxy.remembering import Archiving, Memory

@@ -14,11 +14,10 @@ from proxy.admission.webhook import Webhook
 from proxy.edge import body
 from proxy.errors import RequestError, Unauthorized
 from proxy.memory.faults import Deleted
-from proxy.memory.reconcile import lives
-from proxy.memory.reconcile.lives import Agent
-from proxy.memory.reconcile.utterance import plausible
+from proxy.memory.merge import calls
+from proxy.memory.merge.calls import Agent, plausible_time
 from proxy.memory.redaction.view import RedactedView, WindowRedaction
-from proxy.memory.session.session import Session
+from proxy.memory.session import Session
 from proxy.memory.store import Key
 from proxy.parts import Parts
 from proxy.remembering import Memory
@@ -53,7 +52,7 @@ class Notice(msgspec.Struct, frozen=True):
         """The agent that it tells of, as far as it is named."""
         told = self.told
         name = identifier(told.get("agent_id")) or ""
-        start, stop = plausible(told.get("start_ts")), plausible(told.get("stop_ts"))
+        start, stop = plausible_time(told.get("start_ts")), plausible_time(told.get("stop_ts"))
         return Agent(id=name, start=start, stop=stop)
 
     @property
@@ -61,7 +60,7 @@ class Notice(msgspec.Struct, frozen=True):
         """When what it tells came about; of a history, when the first of it may have."""
         start, stop = self.agent.start, self.agent.stop
         told = start or stop if self.eventType == _HISTORY else stop or start
-        return told or plausible(self.notifyMs)
+        return told or plausible_time(self.notifyMs)
 
 
 _EXAMPLE: Final = '{"noticeId": "...", "eventType": 101, "payload": {...}}'
@@ -126,10 +125,10 @@ async def _take(memory: Memory, tenant: str, notice: Notice) -> bool:
 
 def _once(notice: Notice, agent: Agent, change: Change) -> Callable[[Session], Session]:
     def changed(session: Session) -> Session:
-        if lives.noticed(session, notice.id):
+        if calls.has_seen(session, notice.id):
             return session
         session, life = change(session)
-        return lives.noting(session, notice.id, agent, life)
+        return calls.with_event(session, notice.id, agent, life)
 
     return changed
 
@@ -138,17 +137,17 @@ def _change(notice: Notice, now: float, veil: WindowRedaction) -> Change | None:
     """What a notice does to its session; nothing for one that is not known."""
     agent = notice.agent
     if notice.eventType == _JOINED:
-        begun = agent.start or plausible(notice.notifyMs) or now
+        begun = agent.start or plausible_time(notice.notifyMs) or now
         joining = msgspec.structs.replace(agent, start=begun)
-        return lambda session: lives.joined(session, joining)
+        return lambda session: calls.agent_joined(session, joining)
     if notice.eventType == _LEFT:
-        return lambda session: lives.left(session, agent)
+        return lambda session: calls.agent_left(session, agent)
     contents = notice.told.get("contents")
     if notice.eventType == _HISTORY and isinstance(contents, list):
-        said = lives.messages(contents)
+        said = calls.history_messages(contents)
         return lambda session: _told(*veil.beside(session, said), agent, now)
     return None
 
 
 def _told(session: Session, veiled: RedactedView, agent: Agent, now: float) -> tuple[Session, int | None]:
-    return lives.told(session, agent, veiled.window, now=now)
+    return calls.apply_history(session, agent, veiled.window, now=now)

@@ -12,7 +12,7 @@ from proxy.errors import RequestError
 from proxy.memory.contents import Summary, imported, with_summaries
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.remainder import Remainder, restored
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Session, decode, encode
 from proxy.rest.state import stated
 from proxy.turn import request
 from proxy.turn.identity import decoded, identifier

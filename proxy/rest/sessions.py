@@ -13,11 +13,10 @@ from starlette.routing import Route
 
 from proxy import rest
 from proxy.errors import Conflict, RequestError
+from proxy.memory.cold import cold_part
 from proxy.memory.contents import contents, summaries
 from proxy.memory.remainder import remainder
-from proxy.memory.session.cold import cold_part
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session, decode, encode, ordered
+from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.memory.store import Key, Put
 from proxy.memory.summaries.compaction import fitted
 from proxy.remembering import Memory

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from proxy import rest
 from proxy.errors import Conflict, RequestError, TooLarge
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import UNRENEWED, Put
 
 State = dict[str, Any]

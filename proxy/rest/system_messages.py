@@ -13,9 +13,8 @@ from filters.line import one_line
 from proxy import rest
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.retold import retold
-from proxy.memory.session.guests import supposed
-from proxy.memory.session.session import UNREADABLE, Session, decode, person_of
+from proxy.memory.session import UNREADABLE, Session, decode, person_of
+from proxy.memory.speakers import supposed, transcript_lines
 from proxy.memory.store import Key, Listed, Store
 from proxy.remembering import Memory
 
@@ -64,7 +63,7 @@ async def _last_talk(memory: Memory, person: Owner) -> list[str]:
     session = waiting or (archived[-1].session if archived else None)
     held = await _held(memory.store, person, session) if session else []
     told = supposed(person.person, [turn.entry for turn in archived])
-    return held or retold(told, naming=True)[-_MOST_LINES:]
+    return held or transcript_lines(told, naming=True)[-_MOST_LINES:]
 
 
 async def _held(store: Store, person: Owner, session: str) -> list[str]:
@@ -77,7 +76,7 @@ async def _held(store: Store, person: Owner, session: str) -> list[str]:
 
 
 def _told(session: Session) -> list[str]:
-    said = retold(session, naming=True)
+    said = transcript_lines(session, naming=True)
     noted = [f"notes: {one_line(one.text, _LONGEST)}" for one in session.summaries[-1:]]
     return noted + said[-_MOST_LINES:] if said else []
 

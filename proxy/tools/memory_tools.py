@@ -18,7 +18,7 @@ from proxy.memory.facts.knowledge import Knowledge, Learnt, id_of
 from proxy.memory.facts.promises import Promises, Work
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.reconcile.unsaid import Unsaid
+from proxy.memory.view import RetractedTexts
 from proxy.tools.offer import FORGET, RECALL, STORE
 
 _MOST_FOUND: Final = 8
@@ -71,7 +71,7 @@ class Notebook:
         zone: tzinfo = UTC,
         promises: Promises | None = None,
         *,
-        unsaid: Unsaid | None = None,
+        unsaid: RetractedTexts | None = None,
         shown: Callable[[str], str] = str,
     ) -> None:
         self._person = person
@@ -79,7 +79,7 @@ class Notebook:
         self._finder = finder
         self._zone = zone
         self._promises = promises or Promises()
-        self._unsaid = unsaid or Unsaid()
+        self._unsaid = unsaid or RetractedTexts()
         self._shown = shown
         self._calls = 0
         self._owed: list[_Owed] = []

@@ -13,8 +13,8 @@ from filters.message import LARGEST, Message
 from filters.role import SYSTEM, newest_user
 from proxy.edge.reply import Reply
 from proxy.errors import Superseded
-from proxy.memory.speech.wording import goes_on, same
 from proxy.memory.store import Key
+from proxy.memory.wording import continues, same_words
 from proxy.turn.request import Call
 
 # Nobody speaks as long as this in one breath: what is longer is no transcript, and takes long to compare.
@@ -77,7 +77,7 @@ def _goes_on(newer: Sequence[Message], older: Sequence[Message]) -> bool:
     text, start = newer[new].text, older[old].text
     if len(text) > _LONGEST_SPOKEN or len(start) > _LONGEST_SPOKEN:
         return False
-    return goes_on(text, start) and _equal(_spoken(newer[:new]), _spoken(older[:old]))
+    return continues(text, start) and _equal(_spoken(newer[:new]), _spoken(older[:old]))
 
 
 def _one_speaker(one: Message, other: Message) -> bool:
@@ -97,7 +97,7 @@ def _alike(one: Message, other: Message) -> bool:
     if one.role != other.role or (one.tool_calls or None) != (other.tool_calls or None):
         return False
     text, words = one.text, other.text
-    return text == words or (max(len(text), len(words)) <= _LONGEST_SPOKEN and same(text, words))
+    return text == words or (max(len(text), len(words)) <= _LONGEST_SPOKEN and same_words(text, words))
 
 
 def _opening(message: Message) -> Message:

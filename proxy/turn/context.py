@@ -14,19 +14,16 @@ from filters.episode import Episode
 from filters.redact import Redact
 from filters.remembered import Remembered
 from filters.role import newest_words
-from proxy.aftermath import is_weighty, overgrows
 from proxy.memory.apart import apart
 from proxy.memory.archive.archive import Fact
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.facts.telling import telling
 from proxy.memory.faults import StoreError
-from proxy.memory.known import read_session
+from proxy.memory.merge.turn import is_weighty, overgrows
 from proxy.memory.owner import Owner
-from proxy.memory.reconcile.unsaid import Unsaid
-from proxy.memory.session.session import Session
-from proxy.memory.session.told import Told
-from proxy.memory.sight import Reading, Sight
+from proxy.memory.session import Session, ShownFacts
 from proxy.memory.store import Key
+from proxy.memory.view import RequestView, RetractedTexts, SessionView, read_session
 from proxy.remembering import Memory
 from proxy.tools import offered
 from proxy.tools.dialogue import Tools
@@ -65,13 +62,13 @@ class Recollected(NamedTuple):
     heard: Call
     snapshot: Snapshot = Snapshot()
     epoch: bytes | None = None
-    told: Told | None = None
-    read: Reading | None = None
+    told: ShownFacts | None = None
+    read: SessionView | None = None
 
-    def unsaid(self, who: Identity) -> Unsaid:
+    def unsaid(self, who: Identity) -> RetractedTexts:
         """What of this talk the archive may tell as said, and was not."""
         read = self.read
-        return Unsaid(who.session, read.session, read.replay) if read else Unsaid()
+        return RetractedTexts(who.session, read.session, read.replay) if read else RetractedTexts()
 
 
 async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lacking) -> Recollected:
@@ -102,7 +99,7 @@ def _with_aside(recollected: Recollected, told: dict[str, Any], who: Identity) -
     return recollected._replace(snapshot=msgspec.structs.replace(recollected.snapshot, **told))
 
 
-def _heard(recalled: Sequence[Remembered], unsaid: Unsaid) -> tuple[Remembered, ...]:
+def _heard(recalled: Sequence[Remembered], unsaid: RetractedTexts) -> tuple[Remembered, ...]:
     return tuple(one for one in recalled if one.kind != "turn" or not unsaid.holds(one.source, one.text))
 
 
@@ -170,14 +167,14 @@ async def _of_session(
     return found
 
 
-async def _overgrows(read: Reading, memory: Memory, call: Call) -> bool:
+async def _overgrows(read: SessionView, memory: Memory, call: Call) -> bool:
     """Whether memory will not take this turn: it is too long."""
     work = partial(overgrows, read, memory.writer.window, identity.attempt_of(call), now=time.time())
     return await apart(work, len(read.session.entries) + len(read.said.lines))
 
 
 async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:
-    sight = Sight(call.messages, identity.attempt_of(call), memory.veil)
+    sight = RequestView(call.messages, identity.attempt_of(call), memory.veil)
     read, known = await read_session(memory.store, key, sight, pipeline.wanted)
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
@@ -207,7 +204,7 @@ async def recent_episodes(
 
 
 def offer_memory_tools(
-    fields: Fields, pipeline: Pipeline, who: Identity, unsaid: Unsaid | None = None
+    fields: Fields, pipeline: Pipeline, who: Identity, unsaid: RetractedTexts | None = None
 ) -> Tools | None:
     """The pipeline's memory tools: in every request of a session, and in none without one.
 

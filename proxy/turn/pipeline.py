@@ -8,7 +8,7 @@ import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
 from proxy.exact import Exact
-from proxy.memory.known import Wanted
+from proxy.memory.view import ChainNeeds
 from proxy.remembering import Memory
 from proxy.target import Target
 from proxy.turn.identity import Place, Places
@@ -46,7 +46,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages a request may have."""
     zone: tzinfo = UTC
     """Where the days begin that a person speaks of."""
-    wanted: Wanted = Wanted()
+    wanted: ChainNeeds = ChainNeeds()
     """What its steps do with what is known of a session."""
     tells: int = 0
     """How many facts about a person a prompt begins with; 0 where no step tells of them."""

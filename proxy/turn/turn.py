@@ -14,10 +14,10 @@ from proxy.answer.stream_filters import Rewriting
 from proxy.edge.reply import Reply
 from proxy.errors import UpstreamRefused
 from proxy.memory.apart import apart
+from proxy.memory.merge.turn import TurnRecord
 from proxy.observe.observation import Observation
 from proxy.question import Question
 from proxy.routing.fallback import Fallback
-from proxy.said import Said
 from proxy.traces import TurnContent
 from proxy.turn import chain, identity, relay
 from proxy.turn.active import InFlight, Seat, turn_number
@@ -158,7 +158,7 @@ def _ended(
     watch.model, watch.upstream = fallback.model, fallback.upstream
     watch.fell_back = fallback.upstream != pipeline.targets[0].name
     if pipeline.memory and watch.sent and (key := who.key):
-        said = Said(
+        said = TurnRecord(
             key=key,
             user=who.user,
             by_message=who.by_message,

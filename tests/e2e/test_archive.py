@@ -16,8 +16,7 @@ import pytest
 
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session, encode
+from proxy.memory.session import Entry, Session, encode
 from proxy.memory.store import Key, Put
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve

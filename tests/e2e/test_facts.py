@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.background import backoff
-from proxy.memory.session.segment import START, Reach
-from proxy.memory.session.session import decode
+from proxy.memory.session import START, Reach, decode
 from proxy.memory.store import Key, Put
 from tests.long_call import settle
 from tests.peers.fake_upstream import FakeUpstream, Received, answer, completion

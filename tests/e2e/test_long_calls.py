@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.session.session import decode
+from proxy.memory.session import decode
 from proxy.memory.store import Key
 from tests.e2e.conftest import Address
 from tests.long_call import LongCall, config, marks, model, noted, settle, settled, share, tokens

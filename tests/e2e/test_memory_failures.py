@@ -23,7 +23,7 @@ import httpx2
 import pytest
 
 from proxy.memory.faults import StoreError
-from proxy.memory.session.entry import Entry
+from proxy.memory.session import Entry
 from proxy.memory.sql import migrations
 from tests.peers.fake_upstream import DONE, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.peers.postgres_server import PostgresServer

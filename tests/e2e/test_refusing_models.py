@@ -8,7 +8,7 @@ import pytest
 
 from proxy.background import backoff
 from proxy.configuration.load import load
-from proxy.memory.session.session import decode
+from proxy.memory.session import decode
 from proxy.memory.store import Key
 from proxy.serving.reload import Reload
 from tests.e2e.conftest import Address

@@ -15,8 +15,7 @@ import pytest
 
 from proxy import assembly
 from proxy.configuration.load import load
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import decode
+from proxy.memory.session import Entry, decode
 from proxy.memory.store import Key
 from proxy.parts import Parts
 from tests.peers.fake_upstream import (

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from proxy.answer.transcript import transcript
-from proxy.memory.session.session import decode
+from proxy.memory.session import decode
 from proxy.memory.store import Key
 from proxy.observe.observation import usage_of
 from tests.long_call import settle

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from proxy import aftermath
 from tests.proxy_server import ProxyServer
 from tests.waiting import until
 
 WINDOW = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i in range(601)]
 
 
-@pytest.mark.parametrize("step", ["proxy.memory.known.known", "proxy.turn.chain.run", "proxy.writer.after"])
+@pytest.mark.parametrize(
+    "step", ["proxy.memory.view.prompt_view", "proxy.turn.chain.run", "proxy.writer.after"]
+)
 def test_a_long_window_holds_up_nobody_elses_call(
     agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -52,7 +53,7 @@ def test_a_turn_that_never_ends_is_held_up_to_a_bound(
         got = agora.chat(window, headers={"X-Session-Id": "long"})
         return got.status_code, got.headers.get("x-turnkeeper-degraded")
 
-    monkeypatch.setattr(aftermath, "_MOST", 100)
+    monkeypatch.setattr("proxy.memory.merge.turn._MOST", 100)
     first = in_turn(1, *(f"Line {i} of many." for i in range(90)))
     assert asked([*first, *in_turn(1)[:1]]) == (200, None)
     assert until(held)
@@ -73,7 +74,7 @@ def test_whatever_fails_in_telling_that_a_turn_is_too_long_the_caller_gets_an_an
     def failing(*_: Any, **__: Any) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(aftermath, "_MOST", 100)
-    monkeypatch.setattr("proxy.aftermath.overgrows", failing)
+    monkeypatch.setattr("proxy.memory.merge.turn._MOST", 100)
+    monkeypatch.setattr("proxy.memory.merge.turn.overgrows", failing)
     got = agora.chat(WINDOW, headers={"X-Session-Id": "long"})
     assert (got.status_code, got.headers["x-turnkeeper-degraded"]) == (200, "memory")

@@ -3,12 +3,12 @@
 import math
 
 from filters.message import Message
-from proxy.memory.reconcile import reconcile as reconciling
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.reconcile.reconcile import taken
-from proxy.memory.replay.beside import beside
-from proxy.memory.session.session import Session
-from proxy.memory.speech.speech import spoken
+from proxy.memory.align.strategies import align
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.merge.request import apply_request
+from proxy.memory.session import Session
+from proxy.memory.speech import speech_of
+from proxy.memory.view import mark_interrupted, missing_messages
 
 ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
 NOW = 1_700_000_000.0
@@ -38,22 +38,22 @@ def result(call_id, text="found"):
 
 def reconcile(held, window, *, now):
     """What is held after a request that replays a window."""
-    return taken(held, spoken(window), now=now)[0]
+    return apply_request(held, speech_of(window), now=now)[0]
 
 
 def asked(held, window, *, now=math.inf):
     """The words that a window asks to be answered, once it is held."""
-    return taken(held, spoken(window), now=now)[1]
+    return apply_request(held, speech_of(window), now=now)[1]
 
 
 def marked(held, window):
     """A window with answers marked that were not heard to the end."""
-    return reconciling.marked(window, beside(held, spoken(window)))
+    return mark_interrupted(window, align(held, speech_of(window)))
 
 
 def missing(held, window):
     """What a window leaves out of what is held."""
-    return reconciling.missing(beside(held, spoken(window)))
+    return missing_messages(align(held, speech_of(window)))
 
 
 class Call:
@@ -70,7 +70,7 @@ class Call:
         assert reconcile(self.held, window, now=self.now + 1) == self.held
         turn = asked(self.held, window)
         if answer is not None or tool_calls:
-            self.held = answered(
+            self.held = apply_answer(
                 self.held,
                 Answer(turn=turn, text=answer or "", tool_calls=tool_calls, finished=finished),
                 now=self.now,

@@ -19,8 +19,7 @@ from proxy.memory.archive.steps import Steps, first
 from proxy.memory.codec import Codec, Plain
 from proxy.memory.encryption import Encryption
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key
 from tests.meanings import vector

@@ -6,9 +6,7 @@ import pytest
 from proxy.memory.archive.archive import Archive, Query
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, asked
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.forgotten import Forgotten
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Forgotten, Session
 from proxy.memory.sql.migrations import Types, m008_speakers
 from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key

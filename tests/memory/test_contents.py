@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.contents import contents, imported
-from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import remainder, restored
-from proxy.memory.retold import retold
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
+from proxy.memory.speakers import transcript_lines
 from proxy.memory.summaries.compaction import cap
 from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
 
@@ -63,7 +62,7 @@ def test_what_a_call_left_exports_and_imports_the_same(replayed: list[list[Messa
     for window in replayed:
         held = reconcile(held, window, now=NOW)
         turn = asked(held, window)
-        held = answered(held, Answer(turn=turn, text="Hello there. Yes."), now=NOW)
+        held = apply_answer(held, Answer(turn=turn, text="Hello there. Yes."), now=NOW)
     shown = contents(held.entries)
     assert again(shown) == shown
 
@@ -139,7 +138,10 @@ def test_what_was_said_is_told_in_lines_of_role_and_content() -> None:
         result("c", '{"at": "Hanover"}'),
         message("1a:In Hanover."),
     ]
-    assert retold(imported(said, now=NOW)) == ["user: Where is my parcel?", "assistant: In Hanover."]
+    assert transcript_lines(imported(said, now=NOW)) == [
+        "user: Where is my parcel?",
+        "assistant: In Hanover.",
+    ]
 
 
 def test_an_entry_is_as_it_was_said() -> None:

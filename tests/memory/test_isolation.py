@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filters.message import Message
+from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.recent import Recent
-from proxy.memory.session.session import decode
+from proxy.memory.session import decode
 from proxy.memory.store import Key, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.record import Recorder
-from proxy.said import Said
 from proxy.writer import Writer
 from tests.memory.contract_store import IDS
 from tests.peers.fake_upstream import stream_of
@@ -23,10 +23,12 @@ USERS = st.lists(st.text(min_size=1, max_size=8).filter(str.strip), min_size=2, 
 FEW = Window(max_messages=4, keep_messages=2)
 
 
-def turn(key: Key, user: str, number: int) -> Said:
+def turn(key: Key, user: str, number: int) -> TurnRecord:
     words = f"{key!r} {user!r} {number}"
     window = [Message(role="user", content=f"I am {words}", turn_id=number, metadata={"user": user})]
-    return Said(key=key, user=user, window=window, answer=stream_of(f"You are {words}"), at=float(number))
+    return TurnRecord(
+        key=key, user=user, window=window, answer=stream_of(f"You are {words}"), at=float(number)
+    )
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

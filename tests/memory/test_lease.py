@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from proxy.memory.lease import lease
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries

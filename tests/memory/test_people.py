@@ -12,8 +12,7 @@ from proxy.memory.held_sessions import HeldSessions
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
 from proxy.memory.people import People
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session, encode
+from proxy.memory.session import Entry, Session, encode
 from proxy.memory.store import Key, Put
 
 pytestmark = pytest.mark.anyio

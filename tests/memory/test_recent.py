@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.faults import StoreError
-from proxy.memory.known import known, read_session
+from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.open import open_store
 from proxy.memory.recent import Recent
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.sight import Sight
+from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Held, Key, Put, Store
+from proxy.memory.view import RequestView, prompt_view, read_session
 from tests.memory.call import asked, reconcile
 
 KEY = Key("default", "s1")
@@ -57,7 +56,7 @@ def grown(words: list[str]) -> Session:
         window = talk(words[: i + 1])
         session = reconcile(session, window, now=float(i))
         answer = Answer(turn=asked(session, window), text=f"answer {i}", finished=True)
-        session = answered(session, answer, now=float(i))
+        session = apply_answer(session, answer, now=float(i))
     return session
 
 
@@ -84,11 +83,11 @@ def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, w
             elsewhere = Recent(remote)  # type: ignore[arg-type]
             await written(elsewhere, grown(others)) if others else await remote.delete(KEY)
         held = await remote.read(KEY)
-        sight = Sight(talk(window))
+        sight = RequestView(talk(window))
         expected = sight.beside(decode(held.blob), held.version) if held else sight.beside(Session())
         read, told = await read_session(store, KEY, sight)
         assert read == expected
-        assert told == known(expected)
+        assert told == prompt_view(expected)
 
     asyncio.run(run())
 
@@ -102,7 +101,7 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
         await written(store, grown(["Hi"]))
         remote.sent.clear()
         remote.may_answer.clear()
-        asking = asyncio.create_task(read_session(store, KEY, Sight(talk(["Hi", "Yes"]))))
+        asking = asyncio.create_task(read_session(store, KEY, RequestView(talk(["Hi", "Yes"]))))
         await remote.sent.wait()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -110,8 +109,8 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
         remote.may_answer.set()
         await asking
 
-    lays, beside = [], Sight.beside
-    monkeypatch.setattr(Sight, "beside", lambda *given: lays.append(given) or beside(*given))
+    lays, beside = [], RequestView.beside
+    monkeypatch.setattr(RequestView, "beside", lambda *given: lays.append(given) or beside(*given))
     asyncio.run(run())
     assert sent == [1], "the window was laid while the store had not answered"
     assert len(lays) == 1, "and not once more"
@@ -126,7 +125,7 @@ def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, caplog):
         remote.fails = ends == "fails"
         if ends == "cancelled":
             remote.may_answer.clear()
-        asking = asyncio.create_task(read_session(store, KEY, Sight(talk(["Hi"]))))
+        asking = asyncio.create_task(read_session(store, KEY, RequestView(talk(["Hi"]))))
         await asyncio.sleep(0.01)
         asking.cancel()
         await asyncio.wait({asking})

@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 from filters.group import FUNCTION
 from filters.message import Message
 from proxy.memory.contents import contents, imported
-from proxy.memory.reconcile.answer import Answer, answered
+from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import Remainder, remainder, restored
-from proxy.memory.session.agents import Agents
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.segment import START, Reach
-from proxy.memory.session.session import Session
-from proxy.memory.speech.functions import held as functions_held
+from proxy.memory.session import START, Agents, Entry, Reach, Session
+from proxy.memory.speech import tool_call_of as functions_held
 from proxy.turn.request import read_messages
 from tests.memory.call import NOW, asked, message, reconcile
 from tests.memory.test_contents import windows
@@ -104,7 +101,7 @@ def test_what_a_call_left_is_carried_exactly(replayed: list[list[Message]]) -> N
     for turn, window in enumerate(replayed):
         held = reconcile(held, window, now=NOW + turn)
         answer = Answer(turn=asked(held, window), text="Hello there.", finished=turn % 2 == 0)
-        held = answered(held, answer, now=NOW + turn)
+        held = apply_answer(held, answer, now=NOW + turn)
     assert carried(held) == held
 
 

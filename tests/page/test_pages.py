@@ -18,8 +18,7 @@ from proxy.configuration import plugin
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.owner import Owner
-from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import decode, encode
+from proxy.memory.session import Segment, decode, encode
 from proxy.memory.store import Key, Put
 from proxy.page.examples import TITLES, example
 from tests.memory.mem0_library import installed

@@ -10,24 +10,26 @@ import pytest
 from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.faults import StoreError, Unreadable
+from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.open import open_store
 from proxy.memory.pulse import Pulse
 from proxy.memory.recent import Recent
-from proxy.memory.session.session import Session, decode
-from proxy.memory.sight import Sight
+from proxy.memory.session import Session, decode
 from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.compaction import Window
+from proxy.memory.view import RequestView
 from proxy.record import Recorder
-from proxy.said import Said
 from proxy.writer import Writer
 from tests.peers.fake_upstream import stream_of
 
 KEY = Key("default", "s1")
 
 
-def said(number: int, key: Key = KEY, answer: bytes | None = None) -> Said:
+def said(number: int, key: Key = KEY, answer: bytes | None = None) -> TurnRecord:
     window = [Message(role="user", content=f"question {number}", turn_id=number, timestamp=number + 1)]
-    return Said(key=key, window=window, answer=answer or stream_of(f"answer {number}"), at=float(number))
+    return TurnRecord(
+        key=key, window=window, answer=answer or stream_of(f"answer {number}"), at=float(number)
+    )
 
 
 class Sick:
@@ -228,7 +230,7 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
         recorder = Recorder(Writer(Recent(Sick(store, 2)), Window()))  # type: ignore[arg-type]
         for number in range(3):
             recorder.put(
-                msgspec.structs.replace(said(number), read=Sight(said(number).window).beside(Session()))
+                msgspec.structs.replace(said(number), read=RequestView(said(number).window).beside(Session()))
             )
         await asyncio.sleep(0.02)
         kept = [turn.read for turn in recorder._waiting[KEY]]
@@ -257,7 +259,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-async def refused(recorder: Recorder, *turns: Said) -> None:
+async def refused(recorder: Recorder, *turns: TurnRecord) -> None:
     """The turns wait, and the store has refused the first of each session."""
     for each in turns:
         recorder.put(each)

@@ -8,8 +8,7 @@ import msgspec
 
 from proxy.memory.archive.vector import Vector
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.store import Key
 
 Category = Literal["core", "daily", "conversation"]

@@ -7,7 +7,7 @@ from typing import Any
 from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.contents import contents
 from proxy.memory.owner import Owner
-from proxy.memory.session.segment import Reach
+from proxy.memory.session import Reach
 from proxy.memory.store import Key
 
 

@@ -16,7 +16,7 @@ from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.keeping import Keeping
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.session.session import UNREADABLE, Session, anew, decode
+from proxy.memory.session import UNREADABLE, Session, decode, made_anew
 from proxy.memory.store import APART, Key, Store
 
 _log = logging.getLogger("turnkeeper")
@@ -194,7 +194,7 @@ class Archivist:
         with contextlib.suppress(StoreError, *UNREADABLE):
             held = await self._store.read(key, leisure=True)
             session = decode(held.blob) if held else told
-            return told if anew(session, told) or session.updated < told.updated else session
+            return told if made_anew(session, told) or session.updated < told.updated else session
         return told
 
     async def _catch_up(self) -> None:

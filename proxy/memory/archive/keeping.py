@@ -6,7 +6,7 @@ from typing import Final
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.moved import Settled, pages
 from proxy.memory.faults import StoreError, Unreadable
-from proxy.memory.session.session import Session
+from proxy.memory.session import Session
 from proxy.memory.store import Key, Store
 
 _log: Final = logging.getLogger("turnkeeper")

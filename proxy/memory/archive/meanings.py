@@ -25,7 +25,7 @@ from proxy.memory.archive.steps import Rows, Steps, asked, first
 from proxy.memory.archive.vector import Vector, cosine, packed, sign
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
+from proxy.memory.session import Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key
 

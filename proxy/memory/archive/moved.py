@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from proxy.memory.faults import Unreadable
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import UNREADABLE, Session, anew, decode
+from proxy.memory.session import UNREADABLE, Entry, Session, decode, made_anew
 from proxy.memory.store import Key, Store
 
 _AT_ONCE: Final = 100
@@ -59,7 +58,7 @@ async def pages(
 async def _is_held(store: Store, key: Key, session: Session) -> bool:
     try:
         held = await store.read(key, leisure=True)
-        return held is not None and not anew(decode(held.blob), session)
+        return held is not None and not made_anew(decode(held.blob), session)
     except UNREADABLE:
         return False
 

@@ -14,8 +14,7 @@ from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.statements import DOCUMENT, DURING, FACT, OWNED, TURN
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of, together
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import UNREADABLE
+from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key
 

@@ -11,8 +11,7 @@ from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.vector import Vector
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.store import Key
 
 T = TypeVar("T")

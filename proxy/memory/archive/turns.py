@@ -26,8 +26,7 @@ from proxy.memory.archive.statements import (
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.welcome import Share, welcome
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.sql.statement import shown, stored, whose
 from proxy.memory.store import APART, Key
 

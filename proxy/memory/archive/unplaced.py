@@ -8,9 +8,8 @@ from proxy.memory.archive.statements import NO_UNPLACED, OF_TALK, TURN, UNPLACED
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for
 from proxy.memory.archive.turns import indexed
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.guests import guests, supposed
-from proxy.memory.session.session import UNREADABLE
+from proxy.memory.session import UNREADABLE, Entry
+from proxy.memory.speakers import guests, supposed
 from proxy.memory.sql.statement import shown
 from proxy.memory.store import Key
 

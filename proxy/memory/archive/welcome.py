@@ -6,9 +6,8 @@ from typing import NamedTuple
 from proxy.memory.archive.oblivion import buried_at, refuses
 from proxy.memory.archive.statements import PERSON, SESSION, STRANGERS
 from proxy.memory.archive.steps import Steps
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.guests import NOBODY, guests
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
+from proxy.memory.speakers import NOBODY, guests
 from proxy.memory.store import Key
 
 

@@ -10,14 +10,12 @@ import msgspec
 
 from filters.tokens import in_text
 from proxy.memory.archive.archive import Fact
+from proxy.memory.cold import all_of
 from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.faults import Unfound
 from proxy.memory.owner import Owner
-from proxy.memory.session.cold import all_of
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.segment import Reach
-from proxy.memory.session.session import Session, anew, decode, encode
-from proxy.memory.session.speaker import speaker
+from proxy.memory.session import Entry, Reach, Session, decode, encode, made_anew
+from proxy.memory.speakers import speaker
 from proxy.memory.store import UNRENEWED, Key, Put, Store
 
 MANY: Final = 6
@@ -142,12 +140,12 @@ class Learning:
     async def _is_gone(self, key: Key, former: Session) -> bool:
         """Whether a session was deleted meanwhile, be there a new one under its name by now."""
         session = await self._read(key)
-        return session is None or anew(session, former)
+        return session is None or made_anew(session, former)
 
     async def _mark(self, key: Key, former: Session, reach: Reach) -> None:
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key, leisure=True)
-            if held is None or anew(session := decode(held.blob), former) or session.learnt >= reach:
+            if held is None or made_anew(session := decode(held.blob), former) or session.learnt >= reach:
                 return
             blob = encode(msgspec.structs.replace(session, learnt=reach))
             put = Put(blob, version=held.version, ttl=UNRENEWED, leisure=True)

@@ -8,8 +8,7 @@ import msgspec
 
 from filters.remembered import Remembered
 from proxy.memory.archive.archive import Fact
-from proxy.memory.session.session import Session
-from proxy.memory.session.told import NOW, Told
+from proxy.memory.session import WITH_NEWEST, Session, ShownFacts
 
 _BYTES = 8
 
@@ -20,7 +19,7 @@ class Telling(NamedTuple):
     ``told`` is what the session is to keep of it.
     """
 
-    told: Told
+    told: ShownFacts
     head: tuple[Fact, ...]
     tail: tuple[Fact, ...]
 
@@ -33,11 +32,11 @@ class Telling(NamedTuple):
     def news(self) -> tuple[Remembered, ...]:
         """The rest, each with where it was told first, unless that is now."""
         places = dict(self.told.news)
-        return tuple(_shown(fact, places.get(fact.id, NOW)) for fact in self.tail)
+        return tuple(_shown(fact, places.get(fact.id, WITH_NEWEST)) for fact in self.tail)
 
 
-def _shown(fact: Fact, place: int = NOW) -> Remembered:
-    where = None if place == NOW else place
+def _shown(fact: Fact, place: int = WITH_NEWEST) -> Remembered:
+    where = None if place == WITH_NEWEST else place
     return Remembered(kind="fact", text=fact.text, source=fact.id, at=fact.created, place=where)
 
 
@@ -70,7 +69,7 @@ def telling(  # noqa: PLR0913 - who is told of, when, and how much
     later = tuple(fact for fact in known if fact.id not in settled)[-limit:]
     # Where a prompt has no room for all, what a place is counted from may be left out, and what stands there.
     places = {} if session.room else dict(before.news)
-    news = tuple((fact.id, places.get(fact.id, NOW)) for fact in later)
+    news = tuple((fact.id, places.get(fact.id, WITH_NEWEST)) for fact in later)
     told = before if news == before.news else msgspec.structs.replace(before, news=news, at=now)
     return Telling(told, head, later)
 
@@ -79,7 +78,7 @@ def _anew(at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: flo
     """The most important facts, in the order in which they came to be known."""
     chosen = {one.id for one in sorted(known, key=lambda one: (-one.importance, -one.created))[:limit]}
     head = tuple(fact for fact in known if fact.id in chosen)
-    told = Told(
+    told = ShownFacts(
         person=person,
         epoch=at,
         at=now,

@@ -6,8 +6,7 @@ import msgspec
 
 from proxy.memory.codec import Codec
 from proxy.memory.redaction.redaction import Redaction
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session, encode
+from proxy.memory.session import Entry, Session, encode
 from proxy.memory.store import Key
 
 

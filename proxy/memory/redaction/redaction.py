@@ -11,10 +11,8 @@ import msgspec
 from filters.message import Message
 from filters.text.personal import Kind
 from filters.text.sensitive import Sensitive
-from proxy.memory.session.entry import REASONING, Entry
-from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Session
-from proxy.memory.speech.media import light
+from proxy.memory.session import REASONING, Entry, Segment, Session
+from proxy.memory.speech import without_media
 
 S = TypeVar("S", bound=Sequence[Any])
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -163,7 +161,7 @@ class Redaction:
     def _content(self, content: Any) -> Any:
         if isinstance(content, str):
             return self.text(content)
-        kept: Any = light(content)
+        kept: Any = without_media(content)
         return _each(kept, self.value) if isinstance(content, list) else content
 
     def _told(self, metadata: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from filters.covered import Covered, covered
 from filters.letters import bare
 from filters.message import Message
 from filters.text.sensitive import Sensitive
+from proxy.memory.align.alignment import Alignment
 from proxy.memory.redaction.redaction import NOTHING, Redaction
-from proxy.memory.replay.replay import Replay
-from proxy.memory.session.session import Session
-from proxy.memory.speech.wording import cut, goes_on, same
+from proxy.memory.session import Session
+from proxy.memory.wording import continues, offset_of_letters, same_words
 
 BROKEN: Final = ""
 """The kind of what a stream that broke off may have begun."""
@@ -54,14 +54,18 @@ class Prefix(NamedTuple):
 
     def of(self, text: str) -> str:
         """As much of a text as says this."""
-        return self.text if text.startswith(self.text) else text[: cut(text, len(self.letters))].rstrip()
+        return (
+            self.text
+            if text.startswith(self.text)
+            else text[: offset_of_letters(text, len(self.letters))].rstrip()
+        )
 
     def is_cut(self, said: Split, begun: Sensitive) -> bool:
         """Whether a text says just this, and then half of what is ``begun`` so."""
         count = len(self.letters)
         if not (said.settled <= count < len(said.letters) and said.letters.startswith(self.letters)):
             return False
-        rest = _BEFORE.sub("", said.text[cut(said.text, count) :])
+        rest = _BEFORE.sub("", said.text[offset_of_letters(said.text, count) :])
         if self.kind == BROKEN:
             return bool(TELLING.search(rest))
         if self.kind not in _NUMBERS:
@@ -181,7 +185,7 @@ def _is_held(line: Message, held: Collection[str]) -> bool:
 def _is_whole(session: Session, line: Message) -> bool:
     """Whether a line is known as what it says."""
     said = [entry for entry in (*session.entries, *session.unheard) if entry.role == line.role]
-    return any(same(entry.text, line.text) or goes_on(entry.generated, line.text) for entry in said)
+    return any(same_words(entry.text, line.text) or continues(entry.generated, line.text) for entry in said)
 
 
 class RedactedView(NamedTuple):
@@ -198,7 +202,7 @@ class RedactedView(NamedTuple):
         own = self.own.get(id(line.others))
         return line if own is None else own
 
-    def at(self, replay: Replay) -> dict[int, Message]:
+    def at(self, replay: Alignment) -> dict[int, Message]:
         """What the client gave, by where it is held, of what memory holds as the window has it."""
         if not self.own:
             return {}

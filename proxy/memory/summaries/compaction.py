@@ -9,11 +9,17 @@ import msgspec
 
 from filters.group import Group, groups
 from filters.tokens import in_message
-from proxy.memory.session.entry import Entry, message_of
-from proxy.memory.session.fingerprint import essence, fingerprint
-from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import Session
-from proxy.memory.session.speaker import by, voices
+from proxy.memory.session import (
+    START,
+    Entry,
+    Reach,
+    Segment,
+    Session,
+    entries_fingerprint,
+    essence,
+    message_of,
+)
+from proxy.memory.speakers import label, voices
 from proxy.memory.summaries.digest import digest, noted, shortened
 
 _STEP: Final = 8
@@ -252,7 +258,7 @@ def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float)
 
 
 def _by(entry: Entry, name: str | None) -> str:
-    return "notes" if entry.put_in else by(entry.role, name)
+    return "notes" if entry.put_in else label(entry.role, name)
 
 
 def _is_our_own(former: Segment) -> bool:
@@ -281,7 +287,7 @@ def segment(  # noqa: PLR0913 - all that is known of it
         life=plan.reach.life,
         turn=plan.reach.turn,
         messages=sum(s.messages for s in former) if plan.merge else len(told),
-        fingerprint="" if plan.merge else fingerprint(told),
+        fingerprint="" if plan.merge else entries_fingerprint(told),
         made=now,
         model=model,
         digest=is_digest or (plan.merge and any(s.digest for s in former)),

@@ -8,7 +8,7 @@ import msgspec
 
 from filters.message import Message
 from filters.tokens import in_message, in_text
-from proxy.memory.session.session import Session
+from proxy.memory.session import Session
 
 _MOST_MODELS: Final = 100
 _SHORTEST: Final = 100

@@ -7,15 +7,12 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from filters.message import Message
+from proxy.memory.cold import all_of
 from proxy.memory.contents import imported
 from proxy.memory.faults import Contended, Unnamed
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
-from proxy.memory.session.cold import all_of
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.fingerprint import fingerprint
-from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Session, anew, decode, encode
-from proxy.memory.session.speaker import named
+from proxy.memory.session import Entry, Segment, Session, decode, encode, entries_fingerprint, made_anew
+from proxy.memory.speakers import named
 from proxy.memory.store import UNRENEWED, Key, Put, Store
 from proxy.memory.summaries.compaction import Plan, Window, digested, due, forced, put, segment, settled
 
@@ -197,7 +194,7 @@ class Summaries:
             told = [e for e in await all_of(self._store, key, session) if plan.covers(e)]
             if not _is_open(session, plan, former):
                 return True  # somebody else was faster, or it is another session
-            if not plan.merge and fingerprint(told) != made.fingerprint:
+            if not plan.merge and entries_fingerprint(told) != made.fingerprint:
                 return False
             if await self._write(key, put(session, plan, made), held.version, ttl=UNRENEWED):
                 return True
@@ -217,7 +214,7 @@ class Summaries:
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key, leisure=True)
             found = decode(held.blob) if held else None
-            if former and (found is None or anew(found, former)):
+            if former and (found is None or made_anew(found, former)):
                 return False
             if await self._append(key, found or session, made, held.version if held else 0):
                 return True
@@ -246,4 +243,4 @@ def _is_open(session: Session, plan: Plan, former: Session) -> bool:
     """Whether the place that a plan names is as it was when the plan was made."""
     before, now = ([(one.text, one.reach) for one in of.summaries[: plan.last]] for of in (former, session))
     in_place = plan.first < plan.last or session.reach == plan.behind
-    return in_place and before == now and not anew(session, former)
+    return in_place and before == now and not made_anew(session, former)

@@ -21,8 +21,7 @@ from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session, encode
+from proxy.memory.session import Entry, Session, encode
 from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key, Put, Store
 

@@ -15,8 +15,7 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.vector import Vector
 from proxy.memory.codec import Plain
 from proxy.memory.open import open_store
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.store import Key, Store
 from tests.meanings import vector
 

@@ -12,8 +12,7 @@ from proxy.memory.archive.steps import Steps, first
 from proxy.memory.codec import Plain
 from proxy.memory.encryption import Encryption
 from proxy.memory.faults import StoreError
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.sql.statement import Statement
 from proxy.memory.store import Key
 

@@ -13,8 +13,7 @@ from proxy.memory.archive.statements import PERSON_ID
 from proxy.memory.archive.steps import Ask, Beside, Rows, Steps, asked, together
 from proxy.memory.codec import Plain
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.store import Key
 from tests.peers.postgres_server import PostgresServer
 

@@ -17,9 +17,7 @@ from proxy.memory.facts.learning import MANY, Learning, Utterance, heard
 from proxy.memory.faults import Unfound
 from proxy.memory.open import open_store
 from proxy.memory.owner import Owner
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.segment import Reach
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Entry, Reach, Session, decode, encode
 from proxy.memory.store import Key, Put
 from proxy.page.hearing import lines
 

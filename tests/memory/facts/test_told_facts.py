@@ -10,17 +10,14 @@ from hypothesis import strategies as st
 
 from filters.base import Context
 from filters.message import Message
-from proxy.aftermath import after
 from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
-from proxy.memory.known import known
-from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.session.told import Told, placed
-from proxy.memory.sight import Sight
+from proxy.memory.merge.turn import TurnRecord, apply_turn
+from proxy.memory.session import Session, ShownFacts, decode, encode, with_positions
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import Window, forced, put, segment, settled
-from proxy.said import Said
+from proxy.memory.view import RequestView, prompt_view
 from proxy.turn import chain
 from tests.peers.fake_upstream import stream_of
 
@@ -49,14 +46,14 @@ class Call:
         n = len(self.lines) // 2
         self.say("user", n, f"user{n} asks for the {n}th time")
         shown = [SYSTEM, *self.lines[-self.size :]]
-        snapshot, heard, epoch = known(Sight(shown).beside(self.session))
+        snapshot, heard, epoch = prompt_view(RequestView(shown).beside(self.session))
         told = telling(self.session, epoch, "ann", self.facts, limit=20, now=float(n))
         snapshot = msgspec.structs.replace(snapshot, facts=told.known, news=told.news)
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
         self.prompts.append((self.excused, [sent(message) for message in prompt]))
         self.excused = False
         self.check(prompt)
-        said = Said(
+        said = TurnRecord(
             key=Key("t", "s"),
             user="ann",
             window=heard,
@@ -65,7 +62,7 @@ class Call:
             told=told.told,
             shown=prompt,
         )
-        self.session = decode(encode(after(self.session, said)))
+        self.session = decode(encode(apply_turn(self.session, said)))
         self.say("assistant", n, f"answer{n} is here")
 
     def say(self, role: str, n: int, text: str) -> None:
@@ -178,7 +175,7 @@ def test_where_a_prompt_lacks_room_all_news_stands_before_the_newest_words() -> 
     assert "Fact 2x." in call.prompts[-1][1][-1][1]
 
 
-def told_of(facts: list[Fact], before: Told | None = None, **more: Any) -> Any:
+def told_of(facts: list[Fact], before: ShownFacts | None = None, **more: Any) -> Any:
     given: dict[str, Any] = {"at": b"e", "person": "ann", "limit": 2, "now": 1.0, **more}
     return telling(Session(told=before), given.pop("at"), given.pop("person"), facts, **given)
 
@@ -192,7 +189,9 @@ def test_the_most_important_come_first_into_the_head_and_the_rest_is_no_news() -
     assert second.head == first.head
     assert [one.id for one in second.tail] == ["f3"]
     assert msgspec.structs.replace(second.told, news=(), at=1.0) == first.told
-    assert told_of([*facts, fact(3)], placed(second.told, [Message(role="user", content="Hi")])).told.news
+    assert told_of(
+        [*facts, fact(3)], with_positions(second.told, [Message(role="user", content="Hi")])
+    ).told.news
 
 
 def test_of_what_was_learnt_since_no_more_than_the_limit_is_told_the_newest() -> None:
@@ -215,21 +214,23 @@ def test_a_session_keeps_no_word_of_what_is_known() -> None:
     assert b"f0" in kept
 
 
-def said(at: float, told: Told | None, text: str = "Hi", answer: bytes = stream_of("Hello")) -> Said:
+def said(
+    at: float, told: ShownFacts | None, text: str = "Hi", answer: bytes = stream_of("Hello")
+) -> TurnRecord:
     window = [Message(role="user", content=text, metadata={"user": "1001"})]
-    return Said(key=Key("t", "s"), user="ann", window=window, answer=answer, at=at, told=told)
+    return TurnRecord(key=Key("t", "s"), user="ann", window=window, answer=answer, at=at, told=told)
 
 
 def test_a_record_keeps_what_was_told_last_and_a_failed_turn_keeps_nothing() -> None:
     old, new = told_of([fact(0)], now=1.0).told, told_of([fact(1)], now=2.0).told
-    assert after(Session(), said(1.0, old, answer=b"")).told is None
-    session = after(after(Session(), said(2.0, new)), said(1.0, old, "Hi there"))
+    assert apply_turn(Session(), said(1.0, old, answer=b"")).told is None
+    session = apply_turn(apply_turn(Session(), said(2.0, new)), said(1.0, old, "Hi there"))
     assert session.told == new
-    assert after(session, said(3.0, None, "Hi you there")).told == new
+    assert apply_turn(session, said(3.0, None, "Hi you there")).told == new
 
 
 def test_a_session_knows_how_the_engine_calls_its_person() -> None:
-    session = after(Session(), said(1.0, None))
+    session = apply_turn(Session(), said(1.0, None))
     assert (session.user, session.alias, session.shared) == ("ann", "1001", False)
 
 
@@ -239,11 +240,11 @@ def test_a_session_knows_how_the_engine_calls_its_person() -> None:
 def test_a_session_knows_that_another_speaks_under_its_persons_name(
     named: str | None, is_shared: bool
 ) -> None:
-    session = after(Session(), said(1.0, None))
+    session = apply_turn(Session(), said(1.0, None))
     marks = {"metadata": {"user": named}} if named else {}
     window = [Message(role="user", content="Me again", **marks)]
-    other = Said(key=Key("t", "s"), user="bob", window=window, answer=stream_of("Hello"), at=2.0)
-    assert after(session, other).shared is is_shared
+    other = TurnRecord(key=Key("t", "s"), user="bob", window=window, answer=stream_of("Hello"), at=2.0)
+    assert apply_turn(session, other).shared is is_shared
 
 
 def line(role: str, text: str, turn: int) -> Message:
@@ -264,9 +265,11 @@ def test_a_new_life_is_told_anew_from_its_first_turn_on_and_then_stands_still() 
     again = [*windows[2], line("assistant", "Hello", 1), line("user", "And good night.", 2)]
     epochs = []
     for at, window in enumerate([*windows, again]):
-        epochs.append(known(Sight(window).beside(session)).epoch)
-        told = Told(person="ann", epoch=epochs[-1], at=float(at))
-        said = Said(key=Key("t", "s"), window=window, answer=stream_of("Hello"), at=float(at), told=told)
-        session = after(session, said)
+        epochs.append(prompt_view(RequestView(window).beside(session)).epoch)
+        told = ShownFacts(person="ann", epoch=epochs[-1], at=float(at))
+        said = TurnRecord(
+            key=Key("t", "s"), window=window, answer=stream_of("Hello"), at=float(at), told=told
+        )
+        session = apply_turn(session, said)
     assert session.life == 1
     assert epochs[0] == epochs[1] != epochs[2] == epochs[3]

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.session import Session, decode, encode
 from tests.memory.call import asked, calling, message, messages, reconcile, result
 
 NORMAL = pytest.param(200, id="200 calls")
@@ -40,7 +40,7 @@ def after(session, request):
     if answer is None:
         return session
     turn = asked(session, window)
-    return answered(session, Answer(turn=turn, text=answer[0], finished=answer[1]), now=at)
+    return apply_answer(session, Answer(turn=turn, text=answer[0], finished=answer[1]), now=at)
 
 
 def is_newest(session, at):
@@ -96,7 +96,7 @@ def test_the_newest_window_begins_with_its_first_line_where_answers_before_it_gi
 def test_a_turn_without_words_of_the_user_does_not_begin_a_life():
     opening = messages(message("u:"), message("1u:Hi", timestamp=1))
     held = reconcile(Session(), opening, now=1)
-    held = answered(held, Answer(turn=asked(held, opening), text="Hello there. Yes."), now=1)
+    held = apply_answer(held, Answer(turn=asked(held, opening), text="Hello there. Yes."), now=1)
     once = reconcile(held, messages(message("0a:Hi", timestamp=1)), now=2)
     assert once.life == 0
     assert [entry.text for entry in once.entries] == ["Hi", "Hi", "Hello there. Yes."]

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from filters.message import Message
-from proxy.memory.session.entry import Entry, message_of
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Entry, Session, decode, encode, message_of
 from proxy.page.hearing import reworded
 from tests.memory.call import NOW, asked, marked, missing, reconcile
 

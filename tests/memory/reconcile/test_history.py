@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.reconcile.lives import Agent, messages, told
-from proxy.memory.session.agents import Agents
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.merge.calls import Agent, apply_history, history_messages
+from proxy.memory.session import Agents, Entry, Session
 from tests.memory.call import missing, reconcile
 
 T = 1_790_000_000.0
@@ -51,7 +49,7 @@ def telling(entries: tuple[Entry, ...], *, counted: int | None) -> list[dict[str
 
 
 def after(held: Session, contents: list[dict[str, Any]]) -> Session:
-    return told(held, A, messages(contents), now=T + 3000)[0]
+    return apply_history(held, A, history_messages(contents), now=T + 3000)[0]
 
 
 def words(held: Session) -> list[tuple[Any, ...]]:

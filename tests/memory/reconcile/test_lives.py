@@ -6,10 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.reconcile.lives import Agent, joined, left, messages, noticed, noting, told
-from proxy.memory.reconcile.utterance import plausible
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.merge.calls import (
+    Agent,
+    agent_joined,
+    agent_left,
+    apply_history,
+    has_seen,
+    history_messages,
+    plausible_time,
+    with_event,
+)
+from proxy.memory.session import Session, decode, encode
 from tests.memory.call import asked, reconcile
 
 T = 1_790_000_000.0
@@ -24,7 +32,7 @@ NOTICES = [(kind, agent) for kind in ("joined", "left", "told") for agent in (A,
 
 def history(agent: Agent) -> list[Message]:
     lines = enumerate(TALK[agent.id])
-    return messages(
+    return history_messages(
         [
             {
                 "role": "assistant" if i % 2 else "user",
@@ -47,19 +55,19 @@ def heard(session: Session, agent: Agent) -> Session:
         ]
         session = reconcile(session, window, now=now)
         answer = Answer(turn=asked(session, window), text=said[2 * turn + 1])
-        session = answered(session, answer, now=now)
+        session = apply_answer(session, answer, now=now)
     return session
 
 
 def after(session: Session, kind: str, agent: Agent) -> Session:
     name = f"{kind} {agent.id}"
-    if noticed(session, name):
+    if has_seen(session, name):
         return session
     if kind == "told":
-        session, life = told(session, agent, history(agent), now=T + 400)
+        session, life = apply_history(session, agent, history(agent), now=T + 400)
     else:
-        session, life = (joined if kind == "joined" else left)(session, agent)
-    return decode(encode(noting(session, name, agent, life)))
+        session, life = (agent_joined if kind == "joined" else agent_left)(session, agent)
+    return decode(encode(with_event(session, name, agent, life)))
 
 
 def texts(session: Session) -> list[str]:
@@ -118,14 +126,16 @@ def test_a_history_of_a_call_that_is_not_held_stays_out_of_a_later_one():
 
 def test_who_joins_right_behind_another_is_not_taken_for_him():
     session = after(heard(Session(), A), "joined", A)
-    session, life = joined(session, Agent(id="b", start=A.start + 11))
+    session, life = agent_joined(session, Agent(id="b", start=A.start + 11))
     assert (life, session.life) == (1, 1)
 
 
 def test_a_history_without_times_finds_its_call_by_its_words():
     session = heard(heard(Session(), A), B)
     agent = Agent(id="a")
-    session, life = told(session, agent, [*history(A), Message(role="user", content="Bye.")], now=T + 400)
+    session, life = apply_history(
+        session, agent, [*history(A), Message(role="user", content="Bye.")], now=T + 400
+    )
     assert life == 0
     assert texts(session) == [*TALK["a"], "Bye.", *TALK["b"]]
 
@@ -135,29 +145,29 @@ def test_what_a_program_put_in_is_marked_as_that():
         {"role": "user", "content": "Hi", "speech_start_ms": 1715000001200},
         {"role": "user", "content": "User level: VIP"},
     ]
-    assert [message.source for message in messages(lines)] == [None, "command"]
-    assert [message.source for message in messages(lines[1:])] == [None]
+    assert [message.source for message in history_messages(lines)] == [None, "command"]
+    assert [message.source for message in history_messages(lines[1:])] == [None]
     spoken = [{"role": role, "content": "[think API injected] VIP"} for role in ("user", "assistant")]
-    assert [message.source for message in messages(spoken)] == ["command", None]
+    assert [message.source for message in history_messages(spoken)] == ["command", None]
 
 
 def test_a_session_notes_no_more_than_it_needs():
     session = Session()
     for number in range(100):
-        session = noting(session, f"n{number}", Agent(id=f"a{number}"), number)
-    assert noticed(session, "n99")
-    assert not noticed(session, "n0")
+        session = with_event(session, f"n{number}", Agent(id=f"a{number}"), number)
+    assert has_seen(session, "n99")
+    assert not has_seen(session, "n0")
     assert len(encode(session)) < 1000
 
 
 def test_what_earlier_versions_kept_in_the_clients_state_is_known_and_leaves_it():
     before = {"plan": "small", "agora": {"notices": ["n"], "lives": {"a": 0}}}
     session = msgspec.structs.replace(heard(Session(), B), state=before)
-    assert noticed(session, "n")
-    assert joined(session, A) == (session, 0)
-    session = noting(session, "m", B, 0)
+    assert has_seen(session, "n")
+    assert agent_joined(session, A) == (session, 0)
+    session = with_event(session, "m", B, 0)
     assert session.state == {"plan": "small"}
-    assert noticed(session, "n") and noticed(session, "m")
+    assert has_seen(session, "n") and has_seen(session, "m")
     assert session.agents.lives == {"a": 0, "b": 0}
 
 
@@ -166,12 +176,12 @@ def test_what_earlier_versions_kept_in_the_clients_state_is_known_and_leaves_it(
 )
 def test_a_clients_own_state_of_that_name_is_left_alone(own):
     session = Session(state={"agora": own})
-    assert not noticed(session, "n")
-    session = noting(session, "n", A, 0)
-    assert noticed(session, "n")
+    assert not has_seen(session, "n")
+    session = with_event(session, "n", A, 0)
+    assert has_seen(session, "n")
     assert session.state == {"agora": own}
 
 
 def test_a_time_is_seconds_or_milliseconds_of_our_age():
-    assert plausible(1715000001) == plausible(1715000001000) == 1715000001.0
-    assert [plausible(value) for value in (123, 0, -1, None, "x", True, 1e400)] == [None] * 7
+    assert plausible_time(1715000001) == plausible_time(1715000001000) == 1715000001.0
+    assert [plausible_time(value) for value in (123, 0, -1, None, "x", True, 1e400)] == [None] * 7

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.letters import bare
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.replay.alignment import align
-from proxy.memory.replay.beside import beside
-from proxy.memory.replay.line import NEW, Line
-from proxy.memory.session.session import Session
-from proxy.memory.speech.speech import spoken as spoken_in
+from proxy.memory.align.anchors import align_lines
+from proxy.memory.align.line import NEW, Line
+from proxy.memory.align.strategies import align
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.session import Session
+from proxy.memory.speech import speech_of as spoken_in
 from proxy.memory.summaries.compaction import cap, moved_out
 from tests.memory.call import (
     Call,
@@ -43,7 +43,7 @@ class Long:
         assert reconcile(self.held, window, now=at + 0.5) == self.held
         turn = asked(self.held, window)
         assert turn is not None
-        self.held = answered(self.held, Answer(turn=turn, text=answer), now=at)
+        self.held = apply_answer(self.held, Answer(turn=turn, text=answer), now=at)
         self.held, moved = cap(self.held, self.most, self.keep)
         self.cold += moved
         assert reconcile(self.held, window, now=at + 0.5) == self.held
@@ -194,13 +194,13 @@ def test_a_long_history_without_its_answers_is_held_once(bounds, words):
 def test_what_is_new_between_held_lines_is_not_taken_for_older_ones():
     held = messages("u:Fine.", calling("x"), "u:Good.")
     window = messages("u:One.", "u:Two.", "u:Fine.", calling("x"), "u:Hm.", calling("x"), "u:Good.")
-    assert align([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, 0, 1, NEW, NEW, 2]
+    assert align_lines([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, 0, 1, NEW, NEW, 2]
 
 
 def test_what_has_moved_is_not_taken_for_an_answer_close_by_that_begins_alike():
     held = messages("u:Two.", "a:Okay.", "u:Three.", "a:Sure, it is.")
     window = messages("a:Hello.", "u:One.", "a:Sure", "u:Two.", "a:Okay.", "u:Three.", "u:Four.")
-    assert align([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, NEW, 0, 1, 2, NEW]
+    assert align_lines([*map(Line, held)], [*map(Line, window)], moved=True) == [NEW, NEW, NEW, 0, 1, 2, NEW]
 
 
 def test_an_overtaken_answer_is_held_where_the_newest_window_began_before_what_has_moved():
@@ -215,7 +215,7 @@ def test_an_overtaken_answer_is_held_where_the_newest_window_began_before_what_h
     window = messages(*(f"u:{text}" for text in texts), "u:And then?")
     held = reconcile(held, window, now=asked_before)
     answer = Answer(turn=asked(held, window), text="In a moment.")
-    held = answered(held, answer, now=asked_before)
+    held = apply_answer(held, answer, now=asked_before)
     assert [e.text for e in held.entries][-3:] == ["And then?", "In a moment.", "And now?"]
 
 
@@ -225,7 +225,7 @@ def test_calls_stand_in_their_row_though_an_older_answer_says_what_the_newest_wa
     call = Call()
     call.ask(*lines, answer="Yes.", finished=False)
     held, _ = moved_out(call.held, 6)
-    replay = beside(held, spoken_in(messages(*lines, "a:Ye", "u:Thanks.")))
+    replay = align(held, spoken_in(messages(*lines, "a:Ye", "u:Thanks.")))
     assert replay.places == [NEW] * 6 + [0, 1, 2, 3, 4, 5, NEW]
 
 

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.reconcile.reconcile import taken
-from proxy.memory.session.retry import attempt
-from proxy.memory.session.session import Session
-from proxy.memory.speech.speech import spoken
-from proxy.memory.speech.wording import goes_on
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.merge.request import apply_request
+from proxy.memory.session import Session, attempt
+from proxy.memory.speech import speech_of
+from proxy.memory.wording import continues
 from tests.memory.call import messages, shown
 
 NORMAL = pytest.param(200, id="200 calls")
@@ -31,10 +30,10 @@ class Client:
     def record(self, words, answer="Well.", *, at, name=None, again=None, took=1.0, finished=True):
         for _ in range(2):  # what is written twice is held once
             once = self.held
-            said = spoken(messages(f"u:{words}"))
-            self.held, turn = taken(self.held, said, now=at, attempt=attempt(name, again=again))
+            said = speech_of(messages(f"u:{words}"))
+            self.held, turn = apply_request(self.held, said, now=at, attempt=attempt(name, again=again))
             reply = Answer(turn=turn, text=answer, finished=finished, ended=at + took)
-            self.held = answered(self.held, reply, now=at)
+            self.held = apply_answer(self.held, reply, now=at)
         assert self.held == once
 
     @property
@@ -164,7 +163,7 @@ def test_under_names_of_their_own_every_turn_is_held_once_in_any_order_of_record
         order = list(said)
         if len(said) == len(turns) and len(said) > 1:
             i = data.draw(st.integers(0, len(said) - 2))
-            if not goes_on(said[i + 1][1], said[i][1]):  # words that are recorded late may be guessed ones
+            if not continues(said[i + 1][1], said[i][1]):  # words that are recorded late may be guessed ones
                 order[i : i + 2] = order[i + 1], order[i]
         client = Client()
         for at, words, answer, name in order:

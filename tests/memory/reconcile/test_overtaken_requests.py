@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from filters.letters import bare
 from filters.message import Message
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.session.session import Session
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.session import Session
 from tests.memory.call import asked, message, reconcile
 
 NORMAL = pytest.param(100, id="100 calls")
@@ -34,7 +34,7 @@ def recorded(session, request):
     session = reconcile(session, request.window, now=request.at)
     turn = asked(session, request.window)
     answer = Answer(turn=turn, text=request.text, finished=request.finished)
-    return answered(session, answer, now=request.at)
+    return apply_answer(session, answer, now=request.at)
 
 
 def after(requests):

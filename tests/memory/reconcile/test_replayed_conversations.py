@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 
 from filters.letters import bare
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.session.session import Session
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.session import Session
 from tests.memory.call import Call, asked, marked, messages, missing, reconcile
 from tests.memory.conversation_faults import talks
 from tests.memory.truth import Request, held
@@ -26,7 +26,7 @@ def after(session: Session, request: Request, now: float) -> Session:
     if request.answer is None:
         return session
     turn = asked(session, request.window)
-    return answered(session, Answer(turn=turn, **request.answer), now=now)
+    return apply_answer(session, Answer(turn=turn, **request.answer), now=now)
 
 
 def states(requests):
@@ -72,7 +72,7 @@ def test_a_failed_turn_changes_nothing(examples: int):
     def check(requests):
         for _, request, session in states(requests):
             turn = asked(session, request.window)
-            assert answered(session, Answer(turn=turn, text="Hm", reached=False), now=99.0) == session
+            assert apply_answer(session, Answer(turn=turn, text="Hm", reached=False), now=99.0) == session
 
     every_call(check, examples)
 

@@ -4,10 +4,8 @@ import msgspec
 import pytest
 
 from filters.message import Message
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.session.entry import message_of
-from proxy.memory.session.newest import AskedTurn
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.session import QuestionRef, Session, decode, encode, message_of
 from tests.memory.call import NOW, Call, asked, calling, marked, message, messages, missing, reconcile, result
 
 JOKE = "Why did the scarecrow win an award? He was outstanding in his field."
@@ -302,7 +300,7 @@ def test_an_answer_to_superseded_words_is_not_held():
     early = call.ask("a:Hello!", "u:I want to")
     call.ask("a:Hello!", "u:I want to book", answer="Book what?")
     held = call.held
-    assert answered(held, Answer(turn=early, text="What?"), now=NOW) == held
+    assert apply_answer(held, Answer(turn=early, text="What?"), now=NOW) == held
 
 
 def test_volcengine_prefills_what_is_not_yet_said():
@@ -513,11 +511,11 @@ def test_a_window_that_needs_no_marks_is_handed_back():
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(turn=AskedTurn(0, 0)), Answer(turn=AskedTurn(0, 0), text="Hm", reached=False)]
+    "answer", [Answer(turn=QuestionRef(0, 0)), Answer(turn=QuestionRef(0, 0), text="Hm", reached=False)]
 )
 def test_a_failed_turn_changes_nothing(answer: Answer):
     held = reconcile(Session(), messages("u:Hello."), now=NOW)
-    assert answered(held, answer, now=NOW) is held
+    assert apply_answer(held, answer, now=NOW) is held
 
 
 def test_nothing_comes_of_a_window_without_speech():

@@ -4,11 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.memory.known import Wanted, known
-from proxy.memory.sight import Sight
+from proxy.memory.view import ChainNeeds, RequestView, prompt_view
 from tests.memory.call import Call, message, messages
 
-RESTORING = Wanted(restoring=True)
+RESTORING = ChainNeeds(restoring=True)
 
 
 def unpunctuated(text):
@@ -21,7 +20,7 @@ def spaced(text):
 
 def prompt(held, window, wanted=RESTORING):
     """What a model is shown of a window, by role and words."""
-    snapshot, shown, _ = known(Sight(window).beside(held), wanted)
+    snapshot, shown, _ = prompt_view(RequestView(window).beside(held), wanted)
     return [(line.role, line.text) for line in (*snapshot.dropped, *shown)]
 
 
@@ -46,5 +45,5 @@ def test_where_nothing_is_brought_back_an_answer_stays_as_the_engine_spells_it()
     call = Call()
     call.ask("u:Hi.", answer="Hello, Ann.")
     window = messages("u:Hi.", "a:hello ann", "u:Well?")
-    assert prompt(call.held, window, Wanted())[1] == ("assistant", "hello ann")
+    assert prompt(call.held, window, ChainNeeds())[1] == ("assistant", "hello ann")
     assert prompt(call.held, window)[1] == ("assistant", "Hello, Ann.")

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.reconcile.answer import Answer, answered
-from proxy.memory.reconcile.reconcile import taken
-from proxy.memory.session.retry import attempt
-from proxy.memory.session.session import Session
-from proxy.memory.speech.speech import spoken
+from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.merge.request import apply_request
+from proxy.memory.session import Session, attempt
+from proxy.memory.speech import speech_of
 from tests.memory.call import messages, missing, shown
 
 NORMAL = pytest.param(200, id="200 calls")
@@ -43,9 +42,11 @@ class Talk:
         self.check_shown(window)
         name = attempt(f"r{self.now}" if self.named else None, again=None)
         for _ in range(2):
-            self.held, turn = taken(self.held, spoken(messages(*window)), now=self.now, attempt=name)
+            self.held, turn = apply_request(
+                self.held, speech_of(messages(*window)), now=self.now, attempt=name
+            )
             reply = Answer(turn=turn, text=answer, ended=self.now + 2)
-            self.held = answered(self.held, reply, now=self.now)
+            self.held = apply_answer(self.held, reply, now=self.now)
         self.hear(answer, heard)
 
     def check_shown(self, window):

@@ -16,9 +16,7 @@ from proxy.errors import ConfigError
 from proxy.memory.codec import Plain
 from proxy.memory.redaction.codec import RedactingCodec
 from proxy.memory.redaction.redaction import NOTHING, Redaction
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Entry, Segment, Session, decode, encode
 from proxy.memory.store import Key
 
 CARD = "4111 1111 1111 1111"

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from filters.letters import bare
 from filters.message import Message
 from filters.redact import Redact
-from proxy.aftermath import after
-from proxy.memory.known import Known, Wanted, known
+from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
-from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.sight import Sight
+from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key
-from proxy.said import Said
+from proxy.memory.view import ChainNeeds, PromptView, RequestView, prompt_view
 from tests.memory.call import message
 from tests.memory.conversation_faults import talks
 from tests.memory.reconcile.test_replayed_conversations import states
@@ -34,7 +32,7 @@ WORDS = (
     "Yes.",
     "Say it: {} is right?",
 )
-WANTED = Wanted(injecting=False, restoring=True)
+WANTED = ChainNeeds(injecting=False, restoring=True)
 
 
 class Turn(NamedTuple):
@@ -84,20 +82,20 @@ class Talk:
         self.veil, self.numbered, self.size, self.reading = veil, numbered, size, reading
         self.session = Session()
         self.lines: list[Message] = []
-        self.known: list[tuple[Sequence[Message], Known]] = []
+        self.known: list[tuple[Sequence[Message], PromptView]] = []
 
     def turn(self, asked: str, answer: str, heard: str, *, broken: bool = False) -> None:
         n = len(self.lines) // 2
         self.say("u", n, asked)
         window = self.lines[-self.size :]
-        read = Sight(window, veil=self.veil).beside(self.session)
-        self.known.append((window, known(read, WANTED)))
+        read = RequestView(window, veil=self.veil).beside(self.session)
+        self.known.append((window, prompt_view(read, WANTED)))
         sent = ROLE + delta(content=answer) if broken else stream_of(answer)
-        said = Said(
+        said = TurnRecord(
             key=Key("t", "s"), window=window, answer=sent, at=float(n), read=read if self.reading else None
         )
         session = read.session if self.reading else self.session
-        self.session = decode(encode(after(session, said, veil=self.veil)))
+        self.session = decode(encode(apply_turn(session, said, veil=self.veil)))
         self.say("a", n, heard)
 
     def say(self, role: str, n: int, text: str) -> None:
@@ -132,12 +130,12 @@ def test_memory_is_as_if_the_client_had_sent_marks(
 @given(talks())
 def test_words_with_nothing_to_hide_are_taken_as_they_are(requests: list[Any]) -> None:
     for before, request, _ in states(requests):
-        veiled, plain = (Sight(request.window, veil=veil).beside(before) for veil in (VEIL, UNREDACTED))
+        veiled, plain = (RequestView(request.window, veil=veil).beside(before) for veil in (VEIL, UNREDACTED))
         assert veiled == plain and not veiled.veiled.own
-        ours, theirs = known(veiled, WANTED), known(plain, WANTED)
+        ours, theirs = prompt_view(veiled, WANTED), prompt_view(plain, WANTED)
         assert ours == theirs
-        said = Said(key=Key("t", "s"), window=request.window, answer=stream_of("So."), at=1.0)
-        assert after(before, said, veil=VEIL) == after(before, said)
+        said = TurnRecord(key=Key("t", "s"), window=request.window, answer=stream_of("So."), at=1.0)
+        assert apply_turn(before, said, veil=VEIL) == apply_turn(before, said)
 
 
 def test_an_answer_that_the_engine_respells_is_told_as_held_where_that_hides_nothing() -> None:
@@ -200,10 +198,10 @@ def test_functions_and_their_results_are_told_as_the_client_has_them() -> None:
         Message(role="assistant", content=None, others={"function_call": called}),
         Message(role="function", name="pay", content=f"Paid {SECRETS[0]}."),
     ]
-    read = Sight(window, veil=VEIL).beside(Session())
-    assert known(read, WANTED).window == window
-    said = Said(key=Key("t", "s"), window=window, answer=stream_of("Done."), at=0.0, read=read)
-    session = after(read.session, said, veil=VEIL)
+    read = RequestView(window, veil=VEIL).beside(Session())
+    assert prompt_view(read, WANTED).window == window
+    said = TurnRecord(key=Key("t", "s"), window=window, answer=stream_of("Done."), at=0.0, read=read)
+    session = apply_turn(read.session, said, veil=VEIL)
     assert "4111" not in str(msgspec.to_builtins(session)) and len(session.entries) == 4
-    again = Sight(window, veil=VEIL).beside(session)
-    assert known(again, WANTED).window == window
+    again = RequestView(window, veil=VEIL).beside(session)
+    assert prompt_view(again, WANTED).window == window

@@ -2,11 +2,10 @@
 
 from filters.message import Message
 from proxy.memory.contents import shown
-from proxy.memory.reconcile.lives import Agent, told
+from proxy.memory.merge.calls import Agent, apply_history
 from proxy.memory.remainder import remainder, restored
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.prompts import prompted
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.speakers import prompted
 
 T = 1_790_000_000.0
 AGENT = Agent(id="a", start=T, stop=T + 100)
@@ -27,7 +26,7 @@ def assistant(text, source=None):
 def after(session, *texts):
     """What is held once a history of the talk ends with these lines of the assistant's."""
     history = [Message(role="user", content="Hello."), assistant("Hello, Ann."), *map(assistant, texts)]
-    return [entry.text for entry in told(session, AGENT, history, now=T + 200)[0].entries]
+    return [entry.text for entry in apply_history(session, AGENT, history, now=T + 200)[0].entries]
 
 
 def test_only_what_a_window_marked_is_left_out():

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.remainder import Remainder, restored
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.segment import START, Reach, Segment
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import START, Entry, Reach, Segment, Session, decode, encode
 from proxy.memory.summaries.compaction import Window, beyond, digested, due, fitted, forced, put
 from tests.memory.call import NOW, message, reconcile
 

@@ -3,8 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.group import groups
-from proxy.memory.session.entry import Entry, message_of
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session, message_of
 from proxy.memory.summaries.compaction import cap
 from tests.memory.call import Call, calling, message, result
 from tests.memory.conversation_faults import talks

@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.segment import Reach
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Entry, Reach, Session, decode, encode
 from proxy.memory.summaries.compaction import (
     Plan,
     Window,

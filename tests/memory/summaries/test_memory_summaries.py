@@ -11,15 +11,12 @@ from filters.covered import Covered
 from filters.message import Message
 from proxy.memory import codec
 from proxy.memory.faults import Unmade, Unnamed
-from proxy.memory.known import Wanted, known
 from proxy.memory.open import open_store
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.segment import Segment
-from proxy.memory.session.session import Session, decode, encode
-from proxy.memory.sight import Sight
+from proxy.memory.session import Entry, Segment, Session, decode, encode
 from proxy.memory.store import Key, Put, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries, WrittenNotes
+from proxy.memory.view import ChainNeeds, RequestView, prompt_view
 
 KEY = Key("default", "s1")
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
@@ -402,7 +399,7 @@ def _stale(one: Segment) -> Segment:
 
 
 def shown(session: Session, *window: Message) -> list[bool]:
-    _, heard, _ = known(Sight(window).beside(session))
+    _, heard, _ = prompt_view(RequestView(window).beside(session))
     return [isinstance(message, Covered) for message in heard]
 
 
@@ -448,7 +445,7 @@ def test_numbers_behind_the_reach_give_way_wherever_they_stand() -> None:
 
 def test_where_nothing_is_injected_nothing_gives_way() -> None:
     window = [*replayed(HALF), NEWEST]
-    snapshot, heard, _ = known(Sight(window).beside(HALF), Wanted(injecting=False))
+    snapshot, heard, _ = prompt_view(RequestView(window).beside(HALF), ChainNeeds(injecting=False))
     assert heard is window
     assert snapshot.summaries == ()
 

@@ -6,8 +6,7 @@ import pytest
 from filters.base import Context, Snapshot
 from filters.message import Message
 from filters.trim_history import TrimHistory
-from proxy.memory.session.entry import Entry
-from proxy.memory.session.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.summaries.compaction import Window, due
 from proxy.memory.summaries.scale import Scales, estimated, scaled
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from proxy.background.worker import IdleTimer
-from proxy.memory.session.session import Session
+from proxy.memory.session import Session
 from proxy.memory.store import Key
 
 ONE, TWO = Key("t", "1"), Key("t", "2")

@@ -13,7 +13,7 @@ from proxy.background.models import EmptyAnswer, RefusedAnswer
 from proxy.background.summariser import Summariser
 from proxy.errors import UpstreamBroken
 from proxy.memory.faults import Unmade, Useless
-from proxy.memory.session.entry import Entry
+from proxy.memory.session import Entry
 
 
 class Model:

@@ -17,7 +17,7 @@ from proxy.memory.coded import CodedStore
 from proxy.memory.encryption import Encryption
 from proxy.memory.faults import Contended, StoreError, Unasked, Unfound, Unusable, Useless
 from proxy.memory.open import open_store
-from proxy.memory.session.session import Session, decode, encode
+from proxy.memory.session import Session, decode, encode
 from proxy.memory.store import Key, Listed, Put, Store
 from proxy.memory.volatile import VolatileStore
 from tests import hurried_loop

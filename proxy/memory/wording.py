@@ -1,0 +1,81 @@
+"""Whether two texts are the same words, as far as engines keep words the same."""
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from hashlib import blake2b
+from itertools import takewhile
+
+from filters.letters import UNSPACED, WORD, bare
+
+# Of fewer words than this nobody can tell whether they are another text's, out of order.
+_TELLING = 3
+_SHARE = 0.6
+# With fewer letters, other words end alike by chance.
+_ENDING = 6
+_LETTER = f"[^\\W_{UNSPACED}]"
+
+
+_WITHIN = re.compile(_LETTER + "{2}")
+
+
+def same_words(one: str, other: str) -> bool:
+    """Whether both say the same: case, accents, punctuation and white space may differ."""
+    if one == other:
+        return True
+    letters = bare(one)
+    return bool(letters) and letters == bare(other)
+
+
+def text_hash(text: str) -> str:
+    """What is the same for texts that say the same, and tells nothing of the words."""
+    return blake2b((bare(text) or text).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def continues(text: str, start: str) -> bool:
+    """Whether ``text`` says what ``start`` says and then more; a word may be cut."""
+    opening, whole = bare(start), bare(text)
+    return bool(opening) and len(whole) > len(opening) and whole.startswith(opening)
+
+
+def continues_by_words(text: str, start: str) -> bool:
+    """Whether ``text`` says what ``start`` says and more words then; none is cut, where they are apart."""
+    if not continues(text, start):
+        return False
+    end = offset_of_letters(text, len(bare(start)))
+    return not _WITHIN.match(text[max(0, end - 1) : end + 1])
+
+
+def ends_alike(text: str, other: str) -> bool:
+    """Whether both end with the same words: so many letters that ``other`` has them nowhere else."""
+    letters, whole = bare(text), bare(other)
+    pairs = zip(reversed(letters), reversed(whole), strict=False)
+    count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    shared = whole[len(whole) - count :]
+    return count >= _ENDING and whole.find(shared) == len(whole) - count
+
+
+def offset_of_letters(text: str, letters: int) -> int:
+    """Where a text has so many letters."""
+    return bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))
+
+
+def shares_words(one: str, other: str) -> bool:
+    """Whether most words of ``one`` are words of ``other``, in whatever order."""
+    said = _words(one)
+    count = said.total()
+    return count >= _TELLING and (said & _words(other)).total() >= _SHARE * count
+
+
+def reordered(one: str, other: str) -> bool:
+    """Whether both are the same words in another order."""
+    said, told = one.casefold(), other.casefold()
+    first = WORD.search(said)
+    if first is None or first[0] not in told:  # nearly always: other words
+        return False
+    words, others = WORD.findall(said), WORD.findall(told)
+    return len(words) == len(others) and sorted(words) == sorted(others)
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(WORD.findall(text.casefold()))

@@ -1,0 +1,43 @@
+"""A window may run ahead of what is recorded: it is recognised at a glance, and as a close look has it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory.align.strategies import align
+from proxy.memory.speech import speech_of
+from tests.memory.call import Call, message
+
+WORDS = ["Yes.", "No.", "Tell me more about Rome.", "And then?"]
+
+
+def talk(draw: st.DrawFn, turns: int) -> list:
+    lines = []
+    for turn in range(turns):
+        lines.append(message(f"u:{draw(st.sampled_from(WORDS))}", turn_id=turn))
+        heard = draw(st.sampled_from([f"Answer {turn}, to its end.", f"Answer {turn}"]))
+        lines.append(message(f"a:{heard}", turn_id=turn))
+    return lines
+
+
+@st.composite
+def calls(draw: st.DrawFn):
+    """What is held of a call, and a window that shows up to three turns more."""
+    known, ahead = draw(st.integers(1, 6)), draw(st.integers(0, 3))
+    lines = talk(draw, known + ahead)
+    call = Call()
+    for turn in range(known):
+        call.ask(*lines[: 2 * turn + 1], answer=f"Answer {turn}, to its end.")
+    asked = [*lines, message(f"u:{draw(st.sampled_from(WORDS))}", turn_id=known + ahead)]
+    return call.held, asked[-draw(st.integers(1, len(asked))) :]
+
+
+@given(calls())
+def test_a_glance_tells_what_a_close_look_tells(given_call):
+    held, window = given_call
+    speech = speech_of(window)
+    with pytest.MonkeyPatch.context() as patch:
+        glance = align(held, speech)
+        patch.setattr("proxy.memory.align.strategies.straight", lambda *_, **__: None)
+        look = align(held, speech)
+    assert (glance.anew, [*glance.places], glance.end) == (look.anew, [*look.places], look.end)
