@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from proxy import record
 from proxy.memory.archive import archivist
+from tests import leftovers
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.postgres_server import PostgresServer
 from tests.proxy_server import CONFIG, ProxyServer, Serve
@@ -28,6 +29,12 @@ settings.register_profile("repeatable", derandomize=True)
 # A test's memory is its own, and gone with it.
 OWN = {"MEMORY_URL": "memory:"}
 AGORA = Path(__file__).parent.parent / "config" / "agora.yaml"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A run that is killed leaves no server behind; its workers are among what it has started."""
+    if not hasattr(session.config, "workerinput"):
+        leftovers.watch()
 
 
 def pytest_collection_finish() -> None:
