@@ -5,7 +5,7 @@ WORKDIR /build
 # With the extras that a configuration may ask for: nobody can install them later.
 COPY requirements-image.lock ./
 RUN /venv/bin/python -m pip install --require-hashes -r requirements-image.lock
-COPY pyproject.toml README.md ./
+COPY pyproject.toml LICENSE README.md ./
 COPY filters ./filters
 COPY proxy ./proxy
 # What installs is of no use to what serves, and of some to an intruder.
