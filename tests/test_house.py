@@ -202,6 +202,14 @@ def test_what_the_pages_tell_to_make_can_be_made(page: Path):
     assert set(told) <= set(targets)
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=named)
+def test_lines_of_prose_have_at_most_120_characters(page: Path):
+    """Code and tables are as wide as they are."""
+    prose = FENCED.sub(lambda fence: "\n" * fence[0].count("\n"), page.read_text()).splitlines()
+    long = [f"{number}: {line}" for number, line in enumerate(prose, 1) if len(line) > 120]
+    assert [line for line in long if not re.match(r"\d+: *\|", line)] == []
+
+
 def code_in(text: str) -> str:
     fenced = [fence[3] for fence in FENCED.finditer(text)]
     return "\n".join([*fenced, *re.findall(r"`[^`\n]+`", FENCED.sub("", text))])

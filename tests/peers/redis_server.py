@@ -57,10 +57,10 @@ class RedisServer:
         self.folder.mkdir()
         self._mode = [mode] if mode else []
         self._config = self.folder / "redis.conf"
-        debug = ["enable-debug-command yes"] if version() >= (7,) and not mode else []
-        saved = [] if mode else ['save ""', "repl-diskless-sync-delay 0"]
+        tried = ["enable-debug-command yes", "enable-protected-configs yes"] if version() >= (7,) else []
+        data = [] if mode else [*tried, 'save ""', "repl-diskless-sync-delay 0"]
         own = [f"port {self.port}", f"bind {LOOPBACK}", f"dir {self.folder}", "loglevel warning"]
-        self._config.write_text("\n".join([*own, *debug, *saved, *settings, ""]))
+        self._config.write_text("\n".join([*own, *data, *settings, ""]))
         try:
             self.start()
         except BaseException:

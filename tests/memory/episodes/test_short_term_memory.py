@@ -356,10 +356,10 @@ async def test_on_a_cluster_its_keys_lie_anywhere(redis_nodes: list[RedisServer]
 
 
 async def test_behind_sentinels_it_finds_the_new_master(tmp_path):
-    with replicated(tmp_path) as (master, _, sentinel):
+    with replicated(tmp_path) as (master, replica, sentinel):
         memory = ShortTermMemoryManager(f"redis+sentinel://{LOOPBACK}:{sentinel.port}/calls")
         first = await memory.add_interaction("thought", "before")
-        await asyncio.to_thread(wait_until, lambda: master.ask("WAIT", 1, 100) == 1)
+        await asyncio.to_thread(wait_until, lambda: replica.ask("DBSIZE") == master.ask("DBSIZE") > 0)
         master.kill()
         second = await until_kept(memory)
         assert await memory.get_recent() == [second, first]

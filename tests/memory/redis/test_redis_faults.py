@@ -239,6 +239,7 @@ async def test_a_read_only_server(store: Store, server: RedisServer, tmp_path):
         server.ask("REPLICAOF", LOOPBACK, master.port)
         await put_through(master)
         wait_until(lambda: server.ask("INFO", "replication")["master_link_status"] == "up")
+        wait_until(lambda: server.ask("DBSIZE") == master.ask("DBSIZE"))
         await refused(store, "is read-only")
         server.ask("REPLICAOF", "NO", "ONE")
         await put(store)

@@ -42,8 +42,10 @@ async def written(store: Store, key: Key, blob: bytes = b"blob", *, ttl: float =
 
 
 def calls(server: RedisServer) -> dict[str, int]:
+    """How often each command was run, but for those of ``CONFIG``: some versions count their own reset."""
     stats = server.ask("INFO", "commandstats")
-    return {name.removeprefix("cmdstat_"): told["calls"] for name, told in stats.items()}
+    counts = {name.removeprefix("cmdstat_"): told["calls"] for name, told in stats.items()}
+    return {name: count for name, count in counts.items() if not name.startswith("config")}
 
 
 async def test_a_read_is_one_command_and_a_write_two(store: Store, server: RedisServer):
@@ -54,7 +56,7 @@ async def test_a_read_is_one_command_and_a_write_two(store: Store, server: Redis
     assert {"hmget", "lrange"}.isdisjoint(calls(server)) and calls(server)["evalsha"] == 2
     server.ask("CONFIG", "RESETSTAT")
     await store.read(KEY)
-    assert {name for name in calls(server) if name not in {"config", "info", "client"}} == {"hmget"}
+    assert {name for name in calls(server) if name not in {"info", "client"}} == {"hmget"}
 
 
 async def test_a_write_is_one_round_trip(store: Store, server: RedisServer):
