@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from filters.base import Context
-from proxy import assembly, kinds
-from proxy.configuration.load import load
+from proxy import kinds
+from proxy.settings.build import build_runtime
+from proxy.settings.load import load
 from proxy.turn import chain, identity, request
 
 ROUNDS, REPEAT = 200, 15
@@ -77,7 +78,7 @@ def main() -> None:
     options.add_argument("--cold", type=int, default=0, metavar="MB")
     asked = options.parse_args()
     measured = partial(coldly, asked.cold) if asked.cold else microseconds
-    parts = assembly.parts(load(asked.config, os.environ), os.environ)
+    parts = build_runtime(load(asked.config, os.environ), os.environ)
     pipeline = parts.pipelines["default"]
     target = pipeline.targets[0]
     raw = body()

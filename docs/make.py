@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 from docs.dashboard import dashboard
-from proxy.configuration.load import shelf_of
-from proxy.configuration.shelf import Shelf
-from proxy.describe.editor import schema
-from proxy.describe.figures import table
-from proxy.describe.manual import manual
-from proxy.describe.page import pages
-from proxy.describe.reference import reference
+from proxy.describe.manual import metrics_reference, settings_reference
+from proxy.describe.pages import pages
+from proxy.describe.reference import filters_reference
+from proxy.describe.schema import settings_schema
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.load import load_registry
 
 ROOT = Path(__file__).parents[1]
 OWN = ROOT / "examples/own_filter/own.yaml"
@@ -18,14 +17,14 @@ OWN = ROOT / "examples/own_filter/own.yaml"
 
 def made() -> dict[Path, str]:
     """Each file and what has to be in it, whatever packages are installed beside the project."""
-    shipped = Shelf(installed=False)
+    shipped = FilterRegistry(installed=False)
     return {
-        ROOT / "docs/filters.md": reference(pages(shipped)),
-        ROOT / "docs/configuration.md": manual(_config("everything"), _config("agora")),
-        ROOT / "docs/metrics.md": table(),
+        ROOT / "docs/filters.md": filters_reference(pages(shipped)),
+        ROOT / "docs/configuration.md": settings_reference(_config("everything"), _config("agora")),
+        ROOT / "docs/metrics.md": metrics_reference(),
         ROOT / "docs/grafana.json": _json(dashboard()),
-        ROOT / "config/schema.json": _json(schema(shipped)),
-        OWN.with_name("schema.json"): _json(schema(shelf_of(OWN, {}, shipped))),
+        ROOT / "config/schema.json": _json(settings_schema(shipped)),
+        OWN.with_name("schema.json"): _json(settings_schema(load_registry(OWN, {}, shipped))),
     }
 
 

@@ -228,7 +228,7 @@ def _continue(headers: dict[str, str], watch: Observation) -> None:
 
 
 async def _explain(request: turn.Posted, pipeline: Pipeline, reply: Reply) -> None:
-    told = await explain.remembering(request, pipeline, time.time())
+    told = await explain.explain_with_memory(request, pipeline, time.time())
     for name in told.degraded:
         reply.degraded(name)
     body = await asyncio.to_thread(msgspec.json.encode, told)

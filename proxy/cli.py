@@ -7,17 +7,13 @@ from typing import Annotated, Final
 
 import typer
 
-from proxy.commands.check import check
+from proxy.commands.configuration import check, filters, schema
 from proxy.commands.documents import documents
-from proxy.commands.explain import explain
-from proxy.commands.filters import filters
-from proxy.commands.person import export, forget
-from proxy.commands.schema import schema
-from proxy.commands.serve import serve
+from proxy.commands.memory import export, forget
+from proxy.commands.serve import serve, worker
 from proxy.commands.tap import tap
-from proxy.commands.terminal import codes
-from proxy.commands.trial import try_cases
-from proxy.commands.worker import worker
+from proxy.commands.terminal import exit_codes
+from proxy.commands.trial import explain, try_cases
 from proxy.version import VERSION
 
 _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE}
@@ -28,23 +24,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command(epilog=codes(good="ended as told", bad="the configuration is wrong"))(serve)
-app.command(epilog=codes(good="sound", bad="a fault, or with --strict a warning"))(check)
-app.command(epilog=codes(good="explained", bad="the configuration or the request is wrong"))(explain)
-app.command("test", epilog=codes(good="all cases hold", bad="one does not, or a configuration is wrong"))(
-    try_cases
-)
-app.command(epilog=codes(good="shown", bad="the configuration is wrong"))(filters)
-app.command(epilog=codes(good="printed", bad="the configuration is wrong, or the file cannot be written"))(
-    schema
-)
-app.command(epilog=codes(good="ended as told", bad="the configuration is wrong, or remembers nothing"))(
+app.command(epilog=exit_codes(good="ended as told", bad="the configuration is wrong"))(serve)
+app.command(epilog=exit_codes(good="sound", bad="a fault, or with --strict a warning"))(check)
+app.command(epilog=exit_codes(good="explained", bad="the configuration or the request is wrong"))(explain)
+app.command(
+    "test", epilog=exit_codes(good="all cases hold", bad="one does not, or a configuration is wrong")
+)(try_cases)
+app.command(epilog=exit_codes(good="shown", bad="the configuration is wrong"))(filters)
+app.command(
+    epilog=exit_codes(good="printed", bad="the configuration is wrong, or the file cannot be written")
+)(schema)
+app.command(epilog=exit_codes(good="ended as told", bad="the configuration is wrong, or remembers nothing"))(
     worker
 )
-app.command(epilog=codes(good="the server has ended", bad="it cannot be reached, or refuses"))(tap)
+app.command(epilog=exit_codes(good="the server has ended", bad="it cannot be reached, or refuses"))(tap)
 app.add_typer(documents, name="documents")
-app.command(epilog=codes(good="written", bad="memory does not answer, or the configuration is wrong"))(export)
-app.command(epilog=codes(good="forgotten", bad="memory does not answer, or the configuration is wrong"))(
+app.command(epilog=exit_codes(good="written", bad="memory does not answer, or the configuration is wrong"))(
+    export
+)
+app.command(epilog=exit_codes(good="forgotten", bad="memory does not answer, or the configuration is wrong"))(
     forget
 )
 

@@ -20,8 +20,9 @@ import httpx2
 import yaml
 
 from filters.base import RequestFilter
-from proxy.configuration.settings import Pipeline, Settings
-from proxy.configuration.shelf import Shelf
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.pipeline import Pipeline
+from proxy.settings.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")])
@@ -32,7 +33,7 @@ _NAMED = re.compile(r"# ([\w.-]+\.(?:py|yaml|toml))\n")
 _SERVERS = re.compile(r"http://127\.0\.0\.1:8080|https://voice\.example\.com")
 _GREETED = re.compile(r"^Turnkeeper (\S+ on http://|works in the background)|^\d\d:\d\d:\d\d  ", re.MULTILINE)
 _TIMES = {"created", "updated", "timestamp", "at", "began", "recorded", "expires", "score"}
-_SHIPPED = Shelf(installed=False)
+_SHIPPED = FilterRegistry(installed=False)
 _BASE = 'upstreams: {main: {base_url: "practice:"}}\n'
 
 

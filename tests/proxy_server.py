@@ -12,9 +12,9 @@ from typing import Any, Self
 import httpx2
 import uvicorn
 
-from proxy import assembly
-from proxy.configuration.load import load
+from proxy.application import build_app
 from proxy.serving import server
+from proxy.settings.load import load
 
 CONFIG = """
 upstreams:
@@ -67,7 +67,7 @@ class ProxyServer:
     """Serves one configuration until it is left."""
 
     def __init__(self, config: Path, environ: Mapping[str, str]) -> None:
-        self.app = assembly.app(load(config, environ))
+        self.app = build_app(load(config, environ))
         self._server = _PromptServer(server.uvicorn_config(self.app, host="127.0.0.1", port=0))
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -3,29 +3,29 @@
 from pathlib import Path
 from typing import Any
 
-from proxy import assembly
-from proxy.configuration.load import load
-from proxy.configuration.shelf import Shelf
-from proxy.trial import cases
-from proxy.trial.cases import Result
+from proxy.settings.build_pipelines import build_pipelines
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.load import load
+from proxy.trial import testing
+from proxy.trial.testing import Result
 from proxy.turn.pipeline import Pipeline
 
-SHIPPED = Shelf()
+SHIPPED = FilterRegistry()
 UPSTREAM = "upstreams: {main: {base_url: 'practice:'}}\n"
 
 
-def pipeline_of(path: Path, config: str, shelf: Shelf = SHIPPED, name: str = "default") -> Pipeline:
+def pipeline_of(path: Path, config: str, shelf: FilterRegistry = SHIPPED, name: str = "default") -> Pipeline:
     """A pipeline of a configuration that is written to ``path``."""
     path.write_text(config)
-    return assembly.pipelines(load(path, {}, shelf), {})[name]
+    return build_pipelines(load(path, {}, shelf), {})[name]
 
 
 def results_of(path: Path, **environ: Any) -> list[Result]:
     """What comes of every case of a file."""
     settings = load(path, environ)
-    ready = assembly.pipelines(settings, environ)
+    ready = build_pipelines(settings, environ)
     return [
-        cases.tried(case, ready[name], pipeline.answer)
+        testing.run_test(case, ready[name], pipeline.answer)
         for name, pipeline in settings.pipelines.items()
         for case in pipeline.tests
     ]

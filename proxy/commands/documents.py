@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from proxy.commands.configured import USUAL, Where
-from proxy.commands.memory import Tenant, archived, archiving_of, nowhere, remembered
-from proxy.commands.terminal import codes
+from proxy.commands.memory import Tenant, archived, archiving_of, nowhere, run_on_memory
+from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, exit_codes
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.chunks import chunks
 from proxy.memory.archive.reading import files, name_of, text_of
@@ -20,8 +19,8 @@ Paths = Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or fold
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names, as 'documents list' shows them.")]
 
 
-@documents.command(epilog=codes(good="all were added", bad="one could not be, or there is no archive"))
-def add(paths: Paths, *, config: Where = USUAL, tenant: Tenant = "") -> None:
+@documents.command(epilog=exit_codes(good="all were added", bad="one could not be, or there is no archive"))
+def add(paths: Paths, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
     """Add documents; what was added under the same path before is replaced.
 
     Of a folder, what is not there any more is named, and stays until it is removed.
@@ -38,7 +37,7 @@ def add(paths: Paths, *, config: Where = USUAL, tenant: Tenant = "") -> None:
         faults = {name: fault for name in names if (fault := await _added(archive, whose, name, found[name]))}
         return faults, await archive.documents(whose)
 
-    faults, known = remembered(config, tenant, work, there=nowhere)
+    faults, known = run_on_memory(config, tenant, work, there=nowhere)
     typer.echo(f"{len(found) - len(faults)} of {len(found)} documents were added.")
     for fault in faults.values():
         typer.echo(fault, err=True)
@@ -56,26 +55,28 @@ def _is_gone(name: str, paths: Collection[Path], found: Collection[str]) -> bool
     return name not in found and any(map(Path(name).is_relative_to, folders)) and not Path(name).exists()
 
 
-@documents.command("list", epilog=codes(good="listed", bad="there is no archive"))
-def list_(*, config: Where = USUAL, tenant: Tenant = "") -> None:
+@documents.command("list", epilog=exit_codes(good="listed", bad="there is no archive"))
+def list_(*, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
     """List the documents."""
 
     async def work(memory: Memory, whose: str) -> list[str]:
         return await archiving_of(memory).archive.documents(whose)
 
-    for name in remembered(config, tenant, work, there=archived):
+    for name in run_on_memory(config, tenant, work, there=archived):
         typer.echo(name)
 
 
-@documents.command(epilog=codes(good="all were removed", bad="one was not there, or there is no archive"))
-def remove(names: Names, *, config: Where = USUAL, tenant: Tenant = "") -> None:
+@documents.command(
+    epilog=exit_codes(good="all were removed", bad="one was not there, or there is no archive")
+)
+def remove(names: Names, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
     """Remove documents."""
 
     async def work(memory: Memory, whose: str) -> list[str]:
         archive = archiving_of(memory).archive
         return [name for name in names if not await _removed(archive, whose, name)]
 
-    missing = remembered(config, tenant, work, there=archived)
+    missing = run_on_memory(config, tenant, work, there=archived)
     for name in missing:
         typer.echo(f"There is no document '{name}'.", err=True)
     if missing:

@@ -1,23 +1,24 @@
 """What the commands on memory share: which configuration, whose tenant, and an end that closes everything."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 import typer
 
-from proxy import assembly
-from proxy.commands.configured import configured
-from proxy.commands.terminal import told
-from proxy.configuration.settings import Memory as MemorySettings
-from proxy.configuration.settings import Settings
+from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, load_configured, reported_errors, write_json
 from proxy.errors import TurnkeeperError
-from proxy.memory.faults import StoreError
+from proxy.memory.faults import StoreError, Unread
+from proxy.memory.owner import Owner
+from proxy.memory.people import People
 from proxy.remembering import Archiving, Memory
+from proxy.settings.build import build_memory, tenant_names
+from proxy.settings.memory import Memory as MemorySettings
+from proxy.settings.settings import Settings
 
 T = TypeVar("T")
-
 Tenant = Annotated[
     str, typer.Option("--tenant", metavar="NAME", help="The name of a key; needed where there are several.")
 ]
@@ -26,6 +27,20 @@ _UNSEEN: Final = (
     " GET /v1/memory/users/ID/export, DELETE /v1/memory/users/ID or /v1/memory/sessions/ID."
 )
 _LOOK_THERE: Final = "Say this in the server's folder, with the server's configuration and environment."
+User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
+MaybeUser = Annotated[str, typer.Argument(metavar="[USER]", help="The user's id.")]
+_UNHEARD: Final = (
+    "Without an archive, servers that run do not hear of this: the turns that they keep for the web page go"
+    " when newer ones come, or by DELETE /v1/memory/users/ID or /v1/memory/sessions/ID to each of them."
+)
+_ALL_ELSE: Final = (
+    "All that can be read of them is removed. These cannot be read, and may hold words of theirs:"
+)
+_WAYS_OUT: Final = (
+    "Give back the key that they were encrypted with, or remove each by 'turnkeeper forget --session ID', or"
+    " wait until they expire; then say this again."
+)
+Session = Annotated[str, typer.Option("--session", metavar="ID", help="A session alone, whoever's it is.")]
 
 
 def everywhere(memory: MemorySettings) -> tuple[str, ...]:
@@ -43,7 +58,7 @@ def nowhere(_: MemorySettings) -> tuple[str, ...]:
     return ()
 
 
-def remembered(
+def run_on_memory(
     config: Path,
     tenant: str,
     work: Callable[[Memory, str], Awaitable[T]],
@@ -55,8 +70,8 @@ def remembered(
     ``there`` says which addresses have to hold something already: in a database that is made for the
     question, nothing would be found, and nothing removed.
     """
-    with told():
-        settings = configured(config)
+    with reported_errors():
+        settings = load_configured(config)
         whose = _tenant(settings, tenant)
         for url in there(settings.memory) if settings.memory else ():
             _see(url)
@@ -79,7 +94,7 @@ def _see(url: str) -> None:
 
 
 async def _worked(settings: Settings, tenant: str, work: Callable[[Memory, str], Awaitable[T]]) -> T:
-    memory = assembly.remembered(settings)
+    memory = build_memory(settings)
     if memory is None:
         raise TurnkeeperError("Nothing is remembered here; set 'memory:' in the configuration.")
     try:
@@ -91,9 +106,52 @@ async def _worked(settings: Settings, tenant: str, work: Callable[[Memory, str],
 
 
 def _tenant(settings: Settings, named: str) -> str:
-    known = assembly.tenants(settings)
+    known = tenant_names(settings)
     if named and named not in known:
         raise TurnkeeperError(f"There is no key named '{named}'; there are: {', '.join(known)}.")
     if not named and len(known) > 1:
         raise TurnkeeperError(f"Say whose memory with --tenant: {', '.join(known)}.")
     return named or known[0]
+
+
+def export(user: User, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
+    """Write all that is held of a person, as JSON: sessions, turns and facts."""
+
+    async def work(memory: Memory, whose: str) -> dict[str, Any]:
+        return await memory.people.exported(Owner(whose, user))
+
+    write_json(msgspec.json.encode(run_on_memory(config, tenant, work)))
+
+
+def forget(
+    user: MaybeUser = "", *, session: Session = "", config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = ""
+) -> None:
+    """Remove all that is held of a person, or of one session, for good."""
+    if bool(user) == bool(session):
+        raise typer.BadParameter("name a user, or a session with --session")
+
+    async def work(memory: Memory, whose: str) -> tuple[Mapping[str, int], bool]:
+        people, is_heard = memory.people, memory.archiving is not None
+        if user:
+            return await _forgotten(people, Owner(whose, user)), is_heard
+        return await people.forget_session(whose, session), is_heard
+
+    count, is_heard = run_on_memory(config, tenant, work)
+    told = ", ".join(_counted(kind, many) for kind, many in count.items() if many)
+    typer.echo(f"Forgotten: {told}." if told else "There was nothing to forget.")
+    if not is_heard:
+        typer.echo(_UNHEARD, err=True)
+
+
+def _counted(kind: str, many: int) -> str:
+    """So many of something that an export has under its plural."""
+    name = kind.replace("_", " ")
+    return f"{many} {name if many > 1 else name.removesuffix('s')}"
+
+
+async def _forgotten(people: People, person: Owner) -> Mapping[str, int]:
+    try:
+        return await people.forget(person)
+    except Unread as fault:
+        left = "".join(f"\n  {session}" for session in fault.sessions)
+        raise TurnkeeperError(f"{_ALL_ELSE}{left}\n{_WAYS_OUT}") from None

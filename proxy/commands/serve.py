@@ -1,22 +1,40 @@
+import asyncio
+import logging
 import os
+import signal
+import sys
 from collections.abc import Iterator
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
-from proxy import assembly
-from proxy.commands.configured import USUAL, Served, configured
-from proxy.commands.terminal import told
-from proxy.configuration.settings import Memory, Settings
+from proxy.application import build_app
+from proxy.background.worker import ALONE_EVERY
+from proxy.commands.terminal import DEFAULT_CONFIG, ConfigArgument, load_configured, reported_errors
+from proxy.era import Era
+from proxy.errors import ConfigError
+from proxy.observe.log import logging_to
+from proxy.parts import Parts
 from proxy.serving import files, fleet, server, signals
 from proxy.serving.fleet import Fleet
 from proxy.serving.listening import listen
 from proxy.serving.reload import Reload
+from proxy.settings.build import build_runtime
+from proxy.settings.memory import Memory
+from proxy.settings.settings import Settings
 from proxy.version import VERSION
+
+_log = logging.getLogger("turnkeeper")
+_NOT_SHARED: Final = (
+    "sessions are kept in the server's own process (memory:), which does what there is to do itself;"
+    " set MEMORY_URL to a place that both can reach."
+)
+Loaded = tuple[Settings, Parts]
 
 
 def serve(
-    config: Served = USUAL,
+    config: ConfigArgument = DEFAULT_CONFIG,
     *,
     reload: Annotated[bool, typer.Option("--reload", help="Follow changes of the file.")] = False,
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many processes serve it as one.")] = 1,
@@ -24,10 +42,10 @@ def serve(
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     signals.hold(signals.AGAIN)
     files.allow()
-    with told():
-        settings = configured(config)
+    with reported_errors():
+        settings = load_configured(config)
         fleet.fit(settings, workers)
-        app = assembly.app(settings, os.environ)
+        app = build_app(settings, os.environ)
         sockets = listen(settings.listen.host, settings.listen.port)
     signals.hold()
     typer.echo(greeting(settings, sockets[0].getsockname()[1]))
@@ -60,3 +78,54 @@ def _no_archive(memory: Memory) -> str:
     if memory.archive.keep == "off":
         return "it is switched off"
     return "sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them"
+
+
+def worker(config: ConfigArgument = DEFAULT_CONFIG) -> None:
+    """Do what no caller waits for, beside servers that have `work: false`, until SIGTERM or SIGINT.
+
+    SIGHUP reads the configuration again.
+    """
+    signals.hold(signals.AGAIN)
+    with reported_errors():
+        read = _read(config)
+    asyncio.run(_work(config, read))
+
+
+def _read(config: Path) -> Loaded:
+    settings = load_configured(config)
+    parts = build_runtime(settings, os.environ)
+    if settings.memory is None or parts.worker is None:
+        raise ConfigError(f"{config}: nothing is remembered, so there is nothing to do; set 'memory:'.")
+    if settings.memory.sessions.get_secret_value() == "memory:":
+        raise ConfigError(f"{config}: {_NOT_SHARED}")
+    return settings, parts
+
+
+async def _work(config: Path, read: Loaded | None) -> None:
+    loop, signs = asyncio.get_running_loop(), asyncio.Queue[int]()
+    for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(sign, signs.put_nowait, sign)
+    signals.release()
+    typer.echo("Turnkeeper works in the background.")
+    while read:
+        settings, parts = read
+        with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
+            era = Era(parts)
+            era.begin(every=ALONE_EVERY)
+            read = await _next(config, signs)
+            await era.end()
+
+
+async def _next(config: Path, signs: "asyncio.Queue[int]") -> Loaded | None:
+    """What to go on with after SIGHUP, which changes nothing where it is wrong; nothing after the others."""
+    while await signs.get() == signal.SIGHUP:
+        try:
+            read = _read(config)
+        except ConfigError as error:
+            _log.error("The configuration stays as it was:\n%s", error.message)
+        except (Exception, SystemExit):  # noqa: BLE001 - what users bring may do anything when it is read
+            _log.exception("The configuration stays as it was; the new one could not be read")
+        else:
+            _log.info("The configuration was read again: %s", config)
+            return read
+    return None

@@ -10,10 +10,10 @@ import msgspec
 import typer
 
 from proxy.answer.sse import data_of
-from proxy.commands.terminal import Json, show, told
+from proxy.commands.terminal import Json, reported_errors, write_lines
 from proxy.errors import ConfigError
 from proxy.observe.feed import Event
-from proxy.trial import sheet
+from proxy.trial import render
 
 _PATH = "/v1/turns"
 _STATE, _NAME = 11, 24
@@ -32,12 +32,12 @@ def tap(url: Url = "http://127.0.0.1:8080", *, json: Json = False) -> None:
 
     The key is the one in TURNKEEPER_KEY, else the first in TURNKEEPER_KEYS that may do more than chat.
     """
-    with told():
+    with reported_errors():
         for line in _lines(url, key_of(os.environ)):
             if json:
                 typer.echo(line.decode())
             else:
-                show([written(msgspec.json.decode(line, type=Event))], sys.stdout)
+                write_lines([written(msgspec.json.decode(line, type=Event))], sys.stdout)
                 sys.stdout.flush()
 
 
@@ -53,7 +53,7 @@ def key_of(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def written(event: Event) -> sheet.Line:
+def written(event: Event) -> render.Line:
     """An event as one line of a terminal."""
     at = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S")
     first = "—" if event.first_token_ms is None else f"{event.first_token_ms:.0f} ms"

@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
-from proxy.describe.option import Option
-from proxy.describe.page import Page, Shown
+from proxy.describe.pages import FilterPage, Option, ShownExample
 
 _TITLES = {"request": "Request filters", "answer": "Answer filters"}
 _WHAT = {
@@ -14,7 +13,7 @@ _WHAT = {
 }
 
 
-def reference(pages: Sequence[Page]) -> str:
+def filters_reference(pages: Sequence[FilterPage]) -> str:
     """All pages as one document, with an index."""
     lines = ["# Filters", "", "<!-- Made by `make docs` from the filters themselves. -->", ""]
     anchors = _anchors(pages)
@@ -26,27 +25,27 @@ def reference(pages: Sequence[Page]) -> str:
     return "\n".join(lines)
 
 
-def page(shown: Page) -> str:
+def filter_reference(shown: FilterPage) -> str:
     """One page as a document of its own."""
     return "\n".join(_lines(shown, "#")) + "\n"
 
 
-def _anchors(pages: Iterable[Page]) -> dict[Page, str]:
+def _anchors(pages: Iterable[FilterPage]) -> dict[FilterPage, str]:
     """Where a link leads; the second heading of a name gets a number."""
-    anchors: dict[Page, str] = {}
+    anchors: dict[FilterPage, str] = {}
     for each in pages:
         anchors[each] = f"{each.name}-1" if each.name in anchors.values() else each.name
     return anchors
 
 
-def _index(pages: Iterable[Page], anchors: dict[Page, str]) -> Iterator[str]:
+def _index(pages: Iterable[FilterPage], anchors: dict[FilterPage, str]) -> Iterator[str]:
     yield from ["| filter | what it does |", "|---|---|"]
     for each in pages:
         yield f"| [`{each.name}`](#{anchors[each]}) | {_cell(each.summary)} |"
     yield ""
 
 
-def _lines(shown: Page, heading: str) -> Iterator[str]:
+def _lines(shown: FilterPage, heading: str) -> Iterator[str]:
     yield from [f"{heading} {shown.name}", "", f"*{_TITLES[shown.side][:-1]}.* {shown.text}"]
     if shown.options:
         yield from ["", "| option | type | default | |", "|---|---|---|---|", *map(_row, shown.options)]
@@ -59,7 +58,7 @@ def _row(option: Option) -> str:
     return f"| `{option.name}` | {_cell(option.kind)} | {_cell(default)} | {_cell(option.help)} |"
 
 
-def _example(shown: Shown) -> Iterator[str]:
+def _example(shown: ShownExample) -> Iterator[str]:
     yield from [f"**{shown.title}**" + (f" ({shown.known})" if shown.known else ""), ""]
     yield from ["```yaml", shown.step, "```", "", *_fenced(diff(shown.before, shown.after))]
 

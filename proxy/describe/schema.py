@@ -4,14 +4,16 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
 from filters import quantity
+from filters.base import AnswerFilter, Filter, RequestFilter
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.settings import Settings
 
 Schema = dict[str, Any]
-
 _LOADED_ALIKE = {"date-time", "date", "time", "duration"}
 _OF_TEXT = ("minLength", "maxLength", "pattern")
 _VARIABLE = {"type": "string", "pattern": r"\$"}
@@ -25,16 +27,17 @@ _TOO_STRICT = {"uniqueItems", "discriminator"}
 _SCHEMAS = ("items", "additionalProperties", "propertyNames", "contains", "not")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs")
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def of_model(model: type[BaseModel], root: str = "#") -> Schema:
+def model_schema(model: type[BaseModel], root: str = "#") -> Schema:
     """The schema of a model as its author wrote it; ``root`` is where it will stand in a document."""
     template = f"{root}/$defs/{{model}}"
     made = model.model_json_schema(ref_template=template, schema_generator=_Generator)
-    return walked(made, _plain)
+    return map_schema(made, _plain)
 
 
-def walked(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+def map_schema(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """The schema with each schema in it changed, from the innermost outwards."""
     return change({key: _inside(key, value, change) for key, value in schema.items()})
 
@@ -45,15 +48,15 @@ def lenient(schema: Schema) -> Schema:
     What a ``$`` leads to is unknown, so it passes everywhere where text is read. Numbers and truth values
     may be written as text. Conditions instead of alternatives keep an editor's messages to the point.
     """
-    return walked(schema, _lenient)
+    return map_schema(schema, _lenient)
 
 
 def _inside(key: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
     if key in _SCHEMAS and isinstance(value, dict):
-        return walked(value, change)
+        return map_schema(value, change)
     if key in _LISTS:
-        return [walked(each, change) for each in value]
-    return {name: walked(each, change) for name, each in value.items()} if key in _MAPS else value
+        return [map_schema(each, change) for each in value]
+    return {name: map_schema(each, change) for name, each in value.items()} if key in _MAPS else value
 
 
 def _plain(schema: Schema) -> Schema:
@@ -129,3 +132,46 @@ class _Generator(GenerateJsonSchema):
     def _input(self, schema: Any) -> Schema:
         taken = schema.get("json_schema_input_schema")
         return self.generate_inner(taken) if taken else {}
+
+
+def settings_schema(shelf: FilterRegistry) -> Schema:
+    """The schema of configurations with the filters of a shelf; it takes whatever the loader takes."""
+    whole = lenient(model_schema(Settings))
+    definitions = whole.pop("$defs")
+    for kind in (RequestFilter, AnswerFilter):
+        found = {name: shelf.named(name, kind) for name in shelf.names(kind)}
+        places = {name: f"{kind.__name__}.{name}" for name in found}
+        definitions |= {places[name]: _options(each, places[name]) for name, each in found.items()}
+        definitions[kind.__name__] = _step(found, places)
+    return {"$schema": _DIALECT, "title": "A configuration of Turnkeeper", **whole, "$defs": definitions}
+
+
+def _options(found: type[Filter], place: str) -> Schema:
+    return lenient(model_schema(found, f"#/$defs/{place}"))
+
+
+def _step(found: dict[str, type[Filter]], places: dict[str, str]) -> Schema:
+    """A name, or an object of one name; never alternatives, for which no message would be to the point."""
+    bare = [name for name, each in found.items() if _has_defaults(each)]
+    properties: dict[str, Any] = {name: _given(places[name], name in bare) for name in found}
+    one = {"type": "object", "properties": properties, "minProperties": 1, "maxProperties": 1}
+    return {
+        "if": {"type": "string"},
+        "then": {"if": {"pattern": r"\$"}, "else": {"enum": bare}},
+        "else": {**one, "additionalProperties": False},
+    }
+
+
+def _given(place: str, may_be_empty: bool) -> Schema:  # noqa: FBT001
+    options = {"$ref": f"#/$defs/{place}"}
+    return {"if": {"type": "null"}, "else": options} if may_be_empty else options
+
+
+def _has_defaults(found: type[Filter]) -> bool:
+    try:
+        found()
+    except ValidationError:
+        return False
+    except Exception:  # noqa: BLE001 - a user's check may raise anything
+        return False
+    return True

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from proxy.trial.diff import Piece, Written, edits, pieces
-from proxy.trial.explanation import Change, Step
+from proxy.trial.explain import FieldChange, FilterStep
 
 Kind = Literal["same", "removed", "added", "changed"]
 
@@ -49,7 +49,7 @@ class Filtered(msgspec.Struct, frozen=True, kw_only=True):
     tally: str
 
 
-def filtered(number: int, step: Step) -> Filtered:
+def filtered(number: int, step: FilterStep) -> Filtered:
     """What one filter did, the ``number``-th."""
     rows = list(_rows(_there(step.before), _there(step.after))) if step.changed else []
     return Filtered(
@@ -128,7 +128,7 @@ def _altered(one: Written, other: Written, before: int, after: int) -> Row:
     )
 
 
-def _changed(change: Change) -> Field:
+def _changed(change: FieldChange) -> Field:
     return _field(change.name, change.before, change.after)
 
 
@@ -150,7 +150,7 @@ def _part(part: object) -> str:
     return f"[{part.get('type', 'part') if isinstance(part, dict) else 'part'}]"
 
 
-def _tally(rows: Sequence[Row], fields: Sequence[Change]) -> str:
+def _tally(rows: Sequence[Row], fields: Sequence[FieldChange]) -> str:
     kinds = [row.kind for row in rows]
     counted = [(kinds.count(kind), kind) for kind in ("changed", "removed", "added")]
     said = [f"{count} {kind}" for count, kind in counted if count]

@@ -10,18 +10,17 @@ import msgspec
 from starlette.responses import Response
 
 from filters.base import Filter
-from proxy.configuration.draft import Draft, doubts, read
-from proxy.configuration.fault import Fault
-from proxy.configuration.shelf import Shelf
-from proxy.describe.page import step_of
+from proxy.describe.pages import step_of
 from proxy.errors import RequestError, TurnkeeperError
 from proxy.failing import name_of
 from proxy.page.difference import Filtered, Row, filtered, plain
 from proxy.page.examples import TITLES, example
 from proxy.page.room import Room
-from proxy.trial import sample
-from proxy.trial.explain import of
-from proxy.trial.explanation import Explanation
+from proxy.settings.diagnostics import Diagnostic
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.load import Steps, load_steps, step_warnings
+from proxy.trial import explain
+from proxy.trial.explain import Explanation, explain_request
 from proxy.turn.pipeline import Pipeline
 
 _HERE: Final = "playground"
@@ -38,8 +37,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     steps: Sequence[Filtered] = ()
     sent: str = ""
     fault: str | None = None
-    faults: Sequence[Fault] = ()
-    doubts: Sequence[Fault] = ()
+    faults: Sequence[Diagnostic] = ()
+    doubts: Sequence[Diagnostic] = ()
 
 
 async def _shown(room: Room) -> Response:
@@ -82,11 +81,11 @@ async def _tried(room: Room, pipeline: Pipeline, request: str, text: str) -> Tri
         return Tried(fault="This takes too long to be tried here; try it with 'turnkeeper explain'.")
 
 
-def _try(tenant: str, pipeline: Pipeline, request: str, text: str, shelf: Shelf) -> Tried:
-    draft = read(text, shelf)
-    if not isinstance(draft, Draft):
+def _try(tenant: str, pipeline: Pipeline, request: str, text: str, shelf: FilterRegistry) -> Tried:
+    draft = load_steps(text, shelf)
+    if not isinstance(draft, Steps):
         return Tried(faults=draft)
-    warned = doubts(text, draft)
+    warned = step_warnings(text, draft)
     try:
         told = _explained(tenant, msgspec.structs.replace(pipeline, filters=draft.request), request)
     except TurnkeeperError as error:
@@ -106,17 +105,17 @@ def _explained(tenant: str, pipeline: Pipeline, text: str) -> Explanation:
         raise RequestError("Paste a request, or pick an engine's.")
     if len(data) > _MOST_REQUEST:
         raise RequestError(f"A request to be tried here has at most {_MOST_REQUEST // 1000} KB.")
-    request = sample.request(data, {}, tenant)
+    request = explain.request_from_file(data, {}, tenant)
     try:
-        return of(request, pipeline, time.time())
+        return explain_request(request, pipeline, time.time())
     except RequestError as error:
         if error.param != "model":
             raise
         # Not every engine names one, and here nobody is asked anything.
-        return of(request, msgspec.structs.replace(pipeline, model=_MODEL), time.time())
+        return explain_request(request, msgspec.structs.replace(pipeline, model=_MODEL), time.time())
 
 
-def shelf_of(pipelines: Mapping[str, Pipeline]) -> Shelf:
+def shelf_of(pipelines: Mapping[str, Pipeline]) -> FilterRegistry:
     """The filters that are shipped, and those of users' own that a pipeline has loaded already."""
     steps: Sequence[Filter] = [
         step
@@ -128,7 +127,7 @@ def shelf_of(pipelines: Mapping[str, Pipeline]) -> Shelf:
     own = {
         module.rpartition(".")[2]: _module(module) for module in modules if not module.startswith("filters.")
     }
-    return Shelf(files={name: found for name, found in own.items() if found}, installed=False)
+    return FilterRegistry(files={name: found for name, found in own.items() if found}, installed=False)
 
 
 def _module(name: str) -> ModuleType | None:

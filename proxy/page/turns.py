@@ -18,9 +18,8 @@ from proxy.question import Question
 from proxy.target import Target
 from proxy.traces import Trace, TurnContent
 from proxy.trial import disclosure
-from proxy.trial.explain import explain, written
-from proxy.trial.explanation import Whose
-from proxy.trial.stripping import Stripped
+from proxy.trial.disclosure import Stripped
+from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
 from proxy.turn import request
 from proxy.turn.identity import decoded
 
@@ -33,7 +32,7 @@ _MOST_TRIES: Final = 18
 class Inside(msgspec.Struct, frozen=True, kw_only=True):
     """What was said in a turn, made ready to be looked at. ``fault`` is why some of it could not be."""
 
-    whose: Whose | None = None
+    whose: ExplainedIdentity | None = None
     asked: Sequence[Row] = ()
     ignored: Sequence[str] = ()
     fields: Mapping[str, Any] = {}
@@ -97,7 +96,7 @@ def _inside(trace: Trace, before: Trace | None) -> Inside:
     shown = Inside(
         asked=plain(asked),
         ignored=(*content.call.ignored, *content.who.ignored),
-        fields={name: disclosure.field(name, raw) for name, raw in content.call.fields.items()},
+        fields={name: disclosure.shown_field(name, raw) for name, raw in content.call.fields.items()},
         found=found,
         sent=_disclosed_body(body, _target(trace, content).kind),
         answer=answer,
@@ -111,7 +110,7 @@ def _explained(trace: Trace, content: TurnContent, shown: Inside) -> Inside:
     context = content.context
     pipeline = msgspec.structs.replace(content.pipeline, targets=(_target(trace, content),))
     try:
-        told = explain(content.heard, content.who, pipeline, context.now, context.memory)
+        told = explain_call(content.heard, content.who, pipeline, context.now, context.memory)
     except TurnkeeperError as error:
         return msgspec.structs.replace(shown, fault=error.message)
     return msgspec.structs.replace(
@@ -124,7 +123,7 @@ def _explained(trace: Trace, content: TurnContent, shown: Inside) -> Inside:
 
 def _disclosed(content: TurnContent) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     asked, marked = (
-        [disclosure.message(written(message)) for message in call.messages]
+        [disclosure.shown_message(message_dict(message)) for message in call.messages]
         for call in (content.call, content.heard)
     )
     return asked, marked
@@ -153,7 +152,7 @@ def _disclosed_body(body: bytes, kind: Kind) -> str:
         return ""
     fields = request.top_level(body)
     messages = decoded(fields["messages"])
-    shown = disclosure.body(fields, messages if isinstance(messages, list) else [], kind)
+    shown = disclosure.shown_body(fields, messages if isinstance(messages, list) else [], kind)
     return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
 
 

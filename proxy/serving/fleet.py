@@ -11,9 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from proxy import assembly
-from proxy.configuration.load import load
-from proxy.configuration.settings import Limits, Settings
+from proxy.application import build_app
 from proxy.errors import ConfigError
 from proxy.observe import metrics
 from proxy.observe.log import line_by_line
@@ -23,6 +21,8 @@ from proxy.serving.crew import Crew
 from proxy.serving.membership import Membership
 from proxy.serving.neighbours import Neighbours, inboxes
 from proxy.serving.reload import Reload
+from proxy.settings.load import load
+from proxy.settings.settings import Limits, Settings
 
 _DRAINED_WITHIN: Final = 12.0
 
@@ -76,7 +76,7 @@ class Fleet:
             return crew.run()
 
     def _work(self, place: int, crew: Crew, sockets: list[socket.socket], *, watch: bool) -> None:
-        app = assembly.app(self._settings, self._environ, metrics=Metrics(shared=True))
+        app = build_app(self._settings, self._environ, metrics=Metrics(shared=True))
         again = Reload(app, self._settings, self._path, self._environ)
         member = Membership(app, Neighbours(self._among, place), crew.lifeline)
         first = os.getppid()

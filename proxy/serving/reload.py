@@ -10,13 +10,13 @@ from typing import Final
 
 from watchfiles import awatch
 
-from proxy import assembly
 from proxy.app import App
-from proxy.configuration.load import load
-from proxy.configuration.settings import Settings
 from proxy.errors import ConfigError
 from proxy.observe.metrics import Metrics
 from proxy.parts import Parts
+from proxy.settings.build import build_runtime
+from proxy.settings.load import load
+from proxy.settings.settings import Settings
 
 _log = logging.getLogger("turnkeeper")
 
@@ -90,7 +90,7 @@ class Reload:
 
     def _read(self, metrics: Metrics) -> tuple[Settings, Parts]:
         settings = load(self._path, self._environ)
-        return settings, assembly.parts(settings, self._environ, metrics, self._app.traces)
+        return settings, build_runtime(settings, self._environ, metrics, self._app.traces)
 
     def _take_over(self, settings: Settings, parts: Parts) -> None:
         self._app.swap(parts)

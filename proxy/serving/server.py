@@ -10,11 +10,11 @@ from types import FrameType
 import uvicorn
 
 from proxy.app import App
-from proxy.configuration.settings import Settings
 from proxy.observe.log import logging_to
 from proxy.serving import files, runtime, signals
 from proxy.serving.protocol import Protocol
 from proxy.serving.reload import Reload
+from proxy.settings.settings import Settings
 
 _FAREWELL = 5.0
 

@@ -1,5 +1,6 @@
 """What differs between two conversations, message by message and word by word."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -7,15 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from proxy.trial.sheet import Line, Span, line, quoted
-
 Written = Mapping[str, Any]
 Piece = tuple[Literal["same", "removed", "added"], str]
-
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 _MOST_WORDS = 4000  # comparing takes the square of it
 _ALIKE = 0.4
-_STYLES = {"-": "red", "+": "green"}
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -35,28 +32,6 @@ def edits(before: Sequence[Written], after: Sequence[Written]) -> Iterator[Edit]
             yield Edit("same", start, other, end - start)
         else:
             yield from _replaced(before, after, range(start, end), range(other, other_end))
-
-
-def shown(before: Sequence[Written], after: Sequence[Written]) -> Iterator[Line]:
-    """The way from ``before`` to ``after`` as lines; what is the same is counted, not repeated."""
-    for edit in edits(before, after):
-        if edit.kind == "same":
-            messages = "message" if edit.count == 1 else "messages"
-            yield line(f"  … {edit.count} {messages} unchanged", "dim")
-        elif edit.kind == "changed":
-            yield from _changed(edit, before[edit.before], after[edit.after])
-        elif edit.kind == "removed":
-            yield line(f"- {summary(before[edit.before], edit.before)}", _STYLES["-"])
-        else:
-            yield line(f"+ {summary(after[edit.after], edit.after)}", _STYLES["+"])
-
-
-def summary(message: Written, position: int | None = None) -> str:
-    """A message on one line: where it stands, who speaks, and what."""
-    place = [] if position is None else [f"[{position}]"]
-    rest = {name: message[name] for name in ("name", "tool_calls", "tool_call_id") if message.get(name)}
-    said = [_value(message["content"])] if "content" in message else []
-    return " ".join([*place, str(message.get("role", "?")), *said, *([_value(rest)] if rest else [])])
 
 
 def _keys(messages: Sequence[Written]) -> list[bytes]:
@@ -80,45 +55,11 @@ def _replaced(before: Sequence[Written], after: Sequence[Written], old: range, n
 def _alike(before: Written, after: Written) -> bool:
     if before.get("role") != after.get("role"):
         return False
-    one, other = _value(before.get("content"))[1:-1], _value(after.get("content"))[1:-1]
+    one, other = value_text(before.get("content"))[1:-1], value_text(after.get("content"))[1:-1]
     if one in other or other in one:
         return True
     matcher = SequenceMatcher(None, one[:_MOST_WORDS], other[:_MOST_WORDS], autojunk=False)
     return matcher.real_quick_ratio() > _ALIKE and matcher.quick_ratio() > _ALIKE
-
-
-def _changed(edit: Edit, before: Written, after: Written) -> Iterator[Line]:
-    moved = "" if edit.before == edit.after else f" -> [{edit.after}]"
-    yield line(f"~ [{edit.before}]{moved} {after.get('role', '?')}", "yellow")
-    for name in {**before, **after}:
-        one, other = before.get(name, msgspec.UNSET), after.get(name, msgspec.UNSET)
-        if one != other:
-            yield from words(name, one, other)
-
-
-def words(name: str, before: object, after: object, after_name: str = "") -> Iterator[Line]:
-    """A value before and after, a line each; words that differ stand out. ``UNSET`` has no line."""
-    names = {"-": name, "+": after_name or name}
-    one, other = _value(before), _value(after)
-    old, new = _spans(one, other) if one and other else ([(one, False)], [(other, False)])
-    for sign, text, spans in (("-", one, old), ("+", other, new)):
-        style = _STYLES[sign]
-        if text:
-            yield [(f"  {sign} {names[sign]}: ", style), *(_styled(span, style) for span in spans)]
-
-
-def _styled(span: tuple[str, bool], style: str) -> Span:
-    text, differs = span
-    return text, f"bold reverse {style}" if differs else style
-
-
-def _spans(before: str, after: str) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
-    found = pieces(before, after)
-    if found is None:
-        return [(before, False)], [(after, False)]
-    old = [(text, kind != "same") for kind, text in found if kind != "added"]
-    new = [(text, kind != "same") for kind, text in found if kind != "removed"]
-    return old, new
 
 
 def pieces(before: str, after: str, most: int = _MOST_WORDS) -> Sequence[Piece] | None:
@@ -134,7 +75,12 @@ def pieces(before: str, after: str, most: int = _MOST_WORDS) -> Sequence[Piece] 
     return found
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
+    """A value as JSON, text in its own letters; empty for ``UNSET``."""
     if value is msgspec.UNSET:
         return ""
-    return quoted(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str)
+        else msgspec.json.encode(value).decode()
+    )

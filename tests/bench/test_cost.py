@@ -13,8 +13,9 @@ from bench.chain import body
 from bench.remember import works
 from filters.base import Context
 from filters.speakable import Speakable
-from proxy import assembly, kinds
-from proxy.configuration.load import load
+from proxy import kinds
+from proxy.settings.build_pipelines import build_pipelines
+from proxy.settings.load import load
 from proxy.turn import chain, identity, request
 
 BUDGETS = {"turn": 650, "known": 435, "after": 680, "delta": 19}
@@ -37,7 +38,7 @@ def calls(work: Callable[[], object]) -> int:
 
 def turn(messages: int) -> Callable[[], object]:
     """What stands between a request and the model, on the shipped chain."""
-    pipeline = assembly.pipelines(load(AGORA, os.environ))["default"]
+    pipeline = build_pipelines(load(AGORA, os.environ))["default"]
     target, raw = pipeline.targets[0], body(messages)
     context = Context(now=time.time())
 

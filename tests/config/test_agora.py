@@ -5,9 +5,10 @@ import pytest
 import yaml
 
 from filters.base import RequestFilter
-from proxy.configuration.load import faults, load, warnings
-from proxy.configuration.settings import Pipeline, Settings
-from proxy.configuration.shelf import Shelf
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.load import config_errors, config_warnings, load
+from proxy.settings.pipeline import Pipeline
+from proxy.settings.settings import Settings
 from tests.ready import results_of
 
 READY = (
@@ -24,7 +25,7 @@ READY = (
     "tools",
     "answer",
 )
-KEYS = {*Settings.model_fields, *Pipeline.model_fields, *Shelf().names(RequestFilter)}
+KEYS = {*Settings.model_fields, *Pipeline.model_fields, *FilterRegistry().names(RequestFilter)}
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
 
 
@@ -59,7 +60,7 @@ def test_what_is_ready_to_uncomment_works_and_leaves_every_case_as_it_was(tmp_pa
         assert count == 1, each
     file = tmp_path / "agora.yaml"
     file.write_text(text)
-    assert [*faults(file, {}), *warnings(file, {})] == []
+    assert [*config_errors(file, {}), *config_warnings(file, {})] == []
     assert [result for result in results_of(file) if result.failures] == []
 
 
@@ -80,7 +81,7 @@ def test_every_case_holds_and_the_order_of_steps_is_sound():
     results = results_of(AGORA)
     assert 6 <= len(results) <= 10
     assert [result for result in results if result.failures] == []
-    assert warnings(AGORA, {}) == []
+    assert config_warnings(AGORA, {}) == []
 
 
 @pytest.mark.parametrize(

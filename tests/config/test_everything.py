@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from docs.make import ROOT
-from proxy.configuration.load import faults, load
-from proxy.configuration.settings import Settings
-from proxy.configuration.shelf import Shelf
-from proxy.describe.page import pages
-from proxy.describe.schema import of_model
+from proxy.describe.pages import pages
+from proxy.describe.schema import model_schema
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.load import config_errors, load
+from proxy.settings.settings import Settings
 from tests.peers.fake_upstream import DONE
 
 EVERYTHING = ROOT / "config" / "everything.yaml"
@@ -24,7 +24,7 @@ DEFAULT = WRITTEN["pipelines"]["default"]
 
 
 def test_it_is_without_fault_and_needs_no_environment():
-    assert faults(EVERYTHING, {}) == []
+    assert config_errors(EVERYTHING, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_it_is_without_fault_and_needs_no_environment():
     ],
 )
 def test_every_key_of_every_section_is_there(model, written):
-    schema = of_model(Settings)
+    schema = model_schema(Settings)
     part = schema if model == "Settings" else schema["$defs"][model]
     assert list(written) == list(part["properties"])
 
@@ -67,7 +67,7 @@ def test_no_section_is_forgotten():
         "Identity",
         "RequestFilter",
         "AnswerFilter",
-        "Case",
+        "PipelineTest",
         "Memory",
         "Redaction",
         "Window",
@@ -81,10 +81,12 @@ def test_no_section_is_forgotten():
         "Embeddings",
         "Rerank",
     }
-    assert set(of_model(Settings)["$defs"]) == known
+    assert set(model_schema(Settings)["$defs"]) == known
 
 
-@pytest.mark.parametrize("page", pages(Shelf(installed=False)), ids=lambda page: f"{page.side} {page.name}")
+@pytest.mark.parametrize(
+    "page", pages(FilterRegistry(installed=False)), ids=lambda page: f"{page.side} {page.name}"
+)
 def test_every_filter_is_on_with_every_option(page):
     steps = [step for step in DEFAULT[page.side] if page.name in step]
     assert steps, f"{page.name} is missing under {page.side}:"

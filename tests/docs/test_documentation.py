@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from proxy.configuration.load import faults
 from proxy.rest.methods import Methods
+from proxy.settings.load import config_errors
 from proxy.site import Site
 from tests.conftest import AGORA
 from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named
@@ -53,7 +53,7 @@ def test_a_piece_of_yaml_is_a_sound_piece_of_a_configuration(block: Block, tmp_p
             (tmp_path / other.file).write_text(other.text)
     path = tmp_path / "page.yaml"
     path.write_text(completed(block.text))
-    assert [str(fault) for fault in faults(path, {})] == []
+    assert [str(fault) for fault in config_errors(path, {})] == []
 
 
 @of("json")

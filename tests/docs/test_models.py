@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.configuration.load import faults, warnings
 from proxy.kinds import KINDS
+from proxy.settings.load import config_errors, config_warnings
 from tests.conftest import AGORA
 from tests.documentation import ROOT
 
@@ -15,7 +15,7 @@ ROWS = _ROW.findall((ROOT / "docs/models.md").read_text())
 
 
 def told(environ: dict[str, str], file: Path = AGORA) -> list[str]:
-    return [str(each) for each in (*faults(file, environ), *warnings(file, environ))]
+    return [str(each) for each in (*config_errors(file, environ), *config_warnings(file, environ))]
 
 
 @pytest.mark.parametrize(("vendor", "address", "accepts"), ROWS)

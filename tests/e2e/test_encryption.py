@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy.configuration.load import load
 from proxy.errors import ConfigError
 from proxy.memory.codec import Plain
 from proxy.memory.sealing import codec_of
+from proxy.settings.load import load
 from tests.proxy_server import ProxyServer, Serve
 
 CONFIG = """

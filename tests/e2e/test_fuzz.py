@@ -16,8 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.routing import Route
 
-from proxy.configuration.load import load
 from proxy.errors import ConfigError
+from proxy.settings.load import load
 from proxy.site import Site
 from tests.conftest import AGORA
 from tests.peers.fake_upstream import FakeUpstream

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from proxy.background import backoff
-from proxy.configuration.load import load
 from proxy.memory.session import decode
 from proxy.memory.store import Key
 from proxy.serving.reload import Reload
+from proxy.settings.load import load
 from tests.e2e.conftest import Address
 from tests.long_call import LongCall, config, is_notes, model
 from tests.peers.fake_upstream import FakeUpstream, answer

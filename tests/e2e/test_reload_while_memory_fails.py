@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.configuration.load import load
 from proxy.serving.reload import Reload
+from proxy.settings.load import load
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.peers.redis_server import RedisServer
 from tests.proxy_server import ProxyServer

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 
-from proxy import assembly
-from proxy.configuration.load import load
 from proxy.memory.session import Entry, decode
 from proxy.memory.store import Key
 from proxy.parts import Parts
+from proxy.settings.build import build_runtime
+from proxy.settings.load import load
 from tests.peers.fake_upstream import (
     DONE,
     HANG,
@@ -314,7 +314,7 @@ def test_a_reload_between_them_changes_nothing(
     upstream.script = holding()
     older = callers.call(user("Tell", 3))
     path, environ = tmp_path / "config.yaml", {"UPSTREAM_BASE_URL": upstream.url}
-    proxy.run(_swap(proxy, assembly.parts(load(path, environ), environ)))
+    proxy.run(_swap(proxy, build_runtime(load(path, environ), environ)))
     newer = callers.call(user("Tell me", 3))
     assert (older.result(10).status_code, newer.result(10).status_code) == (409, 200)
 

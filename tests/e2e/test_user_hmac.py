@@ -5,8 +5,8 @@ import hmac
 
 import pytest
 
-from proxy.configuration.load import load
 from proxy.errors import ConfigError
+from proxy.settings.load import load
 from proxy.turn.identity import Proof
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer, Serve

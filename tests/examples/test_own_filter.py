@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import AnswerFilter, Context, RequestFilter
-from proxy.configuration.load import load
-from proxy.configuration.shelf import Shelf
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.load import load
 from tests.conversations import messages_of
 
 OWN = Path(__file__).parents[2] / "examples" / "own_filter"
-SHELF, WRONG = Shelf().with_files([OWN / "glossary.py", OWN / "spell_digits.py"])
+SHELF, WRONG = FilterRegistry().with_files([OWN / "glossary.py", OWN / "spell_digits.py"])
 GLOSSARY = SHELF.named("glossary", RequestFilter)
 SPELL_DIGITS = SHELF.named("spell_digits", AnswerFilter)
 

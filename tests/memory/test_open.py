@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from proxy.assembly.stores import guarded
 from proxy.memory import open as opening
 from proxy.memory.codec import ENCRYPTED, Plain
 from proxy.memory.coded import CodedStore
@@ -19,6 +18,7 @@ from proxy.memory.open import open_store
 from proxy.memory.sql.sqlite import SqliteStore
 from proxy.memory.store import Key, Put
 from proxy.memory.volatile import VolatileStore
+from proxy.settings.build import open_guarded
 
 KEY = Key("acme", "call-1")
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ async def test_what_calls_write_is_there_for_work_in_the_background_whoever_made
 ):
     others = [EntryPoint("own", "tests.memory.test_open:own", opening.GROUP)]
     monkeypatch.setattr(opening, "entry_points", lambda group: others)
-    calls, background = guarded("own:x", 0.05, Plain(), None)
+    calls, background = open_guarded("own:x", 0.05, Plain(), None)
     assert await calls.write(KEY, Put(b"hot", version=0, ttl=60))
     held = await background.read(KEY)
     assert held is not None

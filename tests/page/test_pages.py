@@ -13,14 +13,13 @@ import httpx2
 import msgspec
 import pytest
 
-from proxy import assembly
-from proxy.configuration import plugin
-from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.owner import Owner
 from proxy.memory.session import Segment, decode, encode
 from proxy.memory.store import Key, Put
 from proxy.page.examples import TITLES, example
+from proxy.settings.build import build_runtime
+from proxy.settings.load import load
 from tests.memory.mem0_library import installed
 from tests.page.conftest import KEYED, KEYS
 from tests.page_visit import TOKEN, Markup, Visit, newest, settle, words
@@ -359,7 +358,7 @@ def test_a_new_configuration_lets_the_events_of_the_old_one_end_and_keeps_the_tu
     other = tmp_path / "other.yaml"
     other.write_text(KEYED.replace("keep: 50", "keep: 40"))
     environ = {"UPSTREAM_BASE_URL": upstream.url}
-    parts = assembly.parts(load(other, environ), environ, proxy.app.metrics, proxy.app.traces)
+    parts = build_runtime(load(other, environ), environ, proxy.app.metrics, proxy.app.traces)
     before = proxy.app.memory.store
     with visit.client.stream("GET", "/live/events") as events:
         lines = events.iter_lines()
@@ -861,7 +860,9 @@ def test_filters_of_ones_own_can_be_tried_where_a_pipeline_has_loaded_them(serve
 
 
 def test_packages_that_no_pipeline_uses_are_not_imported(visit: Visit, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(plugin, "from_package", lambda name: pytest.fail(f"{name} was looked for"))
+    monkeypatch.setattr(
+        "proxy.settings.filter_registry.load_entry_point", lambda name: pytest.fail(f"{name} was looked for")
+    )
     assert "no filter named" in tried(visit, "request: [of_some_package]")
 
 
@@ -905,8 +906,8 @@ def test_a_pipeline_is_loaded_by_its_name(visit: Visit):
 def test_what_only_some_need_is_not_imported_with_the_shipped_configuration(module: str):
     script = (
         "import sys; from pathlib import Path;"
-        "from proxy import assembly; from proxy.configuration.load import load;"
-        "assembly.app(load(Path('config/agora.yaml'), {'MEMORY_URL': 'memory:'}), {});"
+        "from proxy.application import build_app; from proxy.configuration.load import load;"
+        "build_app(load(Path('config/agora.yaml'), {'MEMORY_URL': 'memory:'}), {});"
         f"sys.exit({module!r} in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

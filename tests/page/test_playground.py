@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.filler import Filler
-from proxy import assembly
-from proxy.configuration.draft import Draft, read
-from proxy.configuration.fault import Fault
-from proxy.configuration.load import load
 from proxy.page.playground import shelf_of, written
+from proxy.settings.build_pipelines import build_pipelines
+from proxy.settings.diagnostics import Diagnostic
+from proxy.settings.load import Steps, load, load_steps
 from proxy.turn.pipeline import Pipeline
 from tests.discovery import shown_settings, spoken_settings
 
@@ -22,15 +21,15 @@ CONFIGURATIONS = sorted([*ROOT.glob("config/*.yaml"), *ROOT.glob("examples/*/*.y
 
 
 def pipelines_of(path: Path) -> Mapping[str, Pipeline]:
-    return assembly.pipelines(load(path, {}), {})
+    return build_pipelines(load(path, {}), {})
 
 
 EMPTY = msgspec.structs.replace(pipelines_of(ROOT / "config/agora.yaml")["default"], filters=(), answer=())
 
 
 def assert_read_back(pipeline: Pipeline, among: Mapping[str, Pipeline]) -> None:
-    draft = read(written(pipeline), shelf_of(among))
-    assert isinstance(draft, Draft), draft
+    draft = load_steps(written(pipeline), shelf_of(among))
+    assert isinstance(draft, Steps), draft
     assert (draft.request, draft.answer) == (tuple(pipeline.filters), tuple(pipeline.answer))
 
 
@@ -59,8 +58,8 @@ def test_whatever_a_filler_waits_for_is_read_back(after: str):
 
 @pytest.mark.parametrize("text", ["- repair_history", "repair_history", "---"])
 def test_what_names_no_side_is_told_the_two_that_there_are(text: str):
-    (fault,) = read(text, shelf_of({}))
-    assert isinstance(fault, Fault)
+    (fault,) = load_steps(text, shelf_of({}))
+    assert isinstance(fault, Diagnostic)
     assert "'request" in fault.message
     assert "'answer" in fault.message
     assert "upstreams" not in fault.message

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from proxy.cli import app
-from proxy.configuration.load import load
+from proxy.settings.load import load
 
 ROOT = Path(__file__).parents[2]
 AGORA = str(ROOT / "config" / "agora.yaml")

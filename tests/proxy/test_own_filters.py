@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from filters.base import AnswerFilter, Context, RequestFilter
-from proxy import assembly
-from proxy.configuration.load import faults, load
 from proxy.errors import ConfigError, TurnkeeperError
+from proxy.settings.build_pipelines import build_pipelines
+from proxy.settings.load import config_errors, load
 from proxy.trial import explain
 from proxy.turn.turn import Posted
 from tests.conversations import messages_of
@@ -48,7 +48,7 @@ def write(tmp_path):
 def told(write):
     def read(environ=None, **written):
         config = write(**written)
-        return [str(fault).removeprefix(f"{config}:") for fault in faults(config, environ or {})]
+        return [str(fault).removeprefix(f"{config}:") for fault in config_errors(config, environ or {})]
 
     return read
 
@@ -135,7 +135,7 @@ def test_packages_are_not_looked_for_while_names_are_known(write, monkeypatch):
     def looked(*args, **kwargs):
         raise AssertionError("looked for installed packages")
 
-    monkeypatch.setattr("proxy.configuration.plugin.entry_points", looked)
+    monkeypatch.setattr("proxy.settings.filter_registry.entry_points", looked)
     load(write(step="polite, drop_messages: {sources: [a]}", polite=POLITE), {})
 
 
@@ -256,9 +256,9 @@ ASKED = {"model": "m", "messages": [{"role": "user", "content": "Wait"}]}
 
 
 def explained(config):
-    pipeline = assembly.pipelines(load(config, {}), {})["default"]
+    pipeline = build_pipelines(load(config, {}), {})["default"]
     request = Posted(headers={}, query={}, body=json.dumps(ASKED).encode(), tenant="default")
-    return explain.of(request, pipeline, 0)
+    return explain.explain_request(request, pipeline, 0)
 
 
 def test_an_explanation_calls_it_by_the_name_that_the_configuration_uses(write):

@@ -7,7 +7,7 @@ from filters.recall import Recall
 from filters.repair_history import RepairHistory
 from filters.system_prompt import SystemPrompt
 from filters.timestamp_prefix import TimestampPrefix
-from proxy.assembly.zone import zone_of
+from proxy.settings.build_pipelines import zone_of
 
 BERLIN, TOKYO = {"timezone": "Europe/Berlin"}, {"timezone": "Asia/Tokyo"}
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from filters.base import Context
 from filters.group import groups
 from filters.message import Message
-from proxy.configuration.load import load
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.summaries.compaction import Window, due, fitted, put, segment, settled
 from proxy.memory.view import RequestView, prompt_view
+from proxy.settings.load import load
 from proxy.turn import chain
 from tests.memory.call import asked, reconcile
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from proxy.configuration.load import faults
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.faults import StoreError
 from proxy.memory.owner import Owner
+from proxy.settings.load import config_errors
 from tests.memory.mem0_library import Library
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +108,6 @@ pipelines: {default: {upstreams: [main]}}
 """
     file = tmp_path / "c.yaml"
     file.write_text(text)
-    (fault,) = faults(file, {})
+    (fault,) = config_errors(file, {})
     assert fault.path == "memory.facts.store"
     assert "turnkeeper[mem0]" in fault.message

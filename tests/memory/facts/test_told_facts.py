@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from filters.base import Context
 from filters.message import Message
-from proxy.configuration.load import load
 from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
 from proxy.memory.merge.turn import TurnRecord, apply_turn
@@ -18,6 +17,7 @@ from proxy.memory.session import Session, ShownFacts, decode, encode, with_posit
 from proxy.memory.store import Key
 from proxy.memory.summaries.compaction import Window, forced, put, segment, settled
 from proxy.memory.view import RequestView, prompt_view
+from proxy.settings.load import load
 from proxy.turn import chain
 from tests.peers.fake_upstream import stream_of
 

@@ -8,13 +8,13 @@ from asyncpg import InterfaceError, connect_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.configuration.load import faults
 from proxy.memory.archive.open import open_archive
 from proxy.memory.codec import Plain
 from proxy.memory.faults import StoreError
 from proxy.memory.open import open_store
 from proxy.memory.sql.address import read
 from proxy.memory.sql.pool import Pool
+from proxy.settings.load import config_errors
 
 GOOD = [
     "postgresql://",
@@ -85,7 +85,7 @@ def test_the_check_says_how_it_is_written(tmp_path: Path, key: str):
         f"upstreams: {{main: {{base_url: 'practice:'}}}}\npipelines: {{default: {{upstreams: [main]}}}}\n"
         f"memory: {{{memory.replace('$A', '${PLACE}')}}}\n"
     )
-    (fault,) = faults(file, {"PLACE": BAD[0][0]})
+    (fault,) = config_errors(file, {"PLACE": BAD[0][0]})
     assert PLACE in fault.message and "s3cret" not in fault.message
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proxy.commands.serve import greeting
-from proxy.configuration.load import load
+from proxy.settings.load import load
 
 CONFIG = """
 {memory}

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from proxy.commands.terminal import show
-from proxy.trial import sheet
+from proxy.commands.terminal import write_lines
+from proxy.trial import render
 
 
 class Terminal(io.StringIO):
@@ -18,10 +18,10 @@ def test_a_pipe_gets_no_colours_and_a_terminal_does(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     pipe, terminal = io.TextIOWrapper(io.BytesIO(), "utf-8"), Terminal()
-    show([sheet.line("✓ [bold]x", "green")], pipe)
+    write_lines([render.line("✓ [bold]x", "green")], pipe)
     pipe.seek(0)
     assert pipe.read() == "✓ [bold]x\n"
-    show([sheet.line("✓ [bold]x", "green")], terminal)
+    write_lines([render.line("✓ [bold]x", "green")], terminal)
     assert terminal.getvalue() == "\x1b[32m✓ [bold]x\x1b[0m\n"
 
 
@@ -29,7 +29,7 @@ def test_a_pipe_gets_no_colours_and_a_terminal_does(monkeypatch):
 def test_a_pipe_that_knows_few_letters_gets_the_rest_escaped(encoding):
     raw = io.BytesIO()
     pipe = io.TextIOWrapper(raw, encoding)
-    show([sheet.line("✓ ok")], pipe)
+    write_lines([render.line("✓ ok")], pipe)
     pipe.flush()
     assert raw.getvalue() == b"\\u2713 ok\n"
 

@@ -4,11 +4,11 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from filters.base import AnswerFilter, Context, Example, RequestFilter, Spoken
-from proxy.configuration.shelf import Shelf
-from proxy.describe.page import KINDS, pages
-from proxy.describe.reference import diff, page, reference
+from proxy.describe.pages import KINDS, pages
+from proxy.describe.reference import diff, filter_reference, filters_reference
+from proxy.settings.filter_registry import FilterRegistry
 
-SHIPPED = pages(Shelf(installed=False))
+SHIPPED = pages(FilterRegistry(installed=False))
 
 every_page = pytest.mark.parametrize("shown", SHIPPED, ids=lambda shown: f"{shown.side} {shown.name}")
 
@@ -32,7 +32,7 @@ def test_an_example_shows_a_change(shown):
 
 
 def test_all_that_is_shipped_has_a_page():
-    shelf = Shelf(installed=False)
+    shelf = FilterRegistry(installed=False)
     named = {(side, name) for side, kind in KINDS.items() for name in shelf.names(kind)}
     assert {(shown.side, shown.name) for shown in SHIPPED} == named
 
@@ -88,9 +88,9 @@ def odd(monkeypatch):
     def named(shelf, name, kind):
         return Odd if kind is RequestFilter else OddAnswer
 
-    monkeypatch.setattr(Shelf, "names", lambda shelf, kind: ("odd",))
-    monkeypatch.setattr(Shelf, "named", named)
-    return pages(Shelf())
+    monkeypatch.setattr(FilterRegistry, "names", lambda shelf, kind: ("odd",))
+    monkeypatch.setattr(FilterRegistry, "named", named)
+    return pages(FilterRegistry())
 
 
 def test_a_docstring_becomes_a_sentence_and_a_text(odd):
@@ -119,14 +119,14 @@ def test_an_example_is_a_step_and_a_difference(odd):
 
 
 def test_no_text_ends_a_block_or_a_cell_before_its_time(odd):
-    text = page(odd[0])
+    text = filter_reference(odd[0])
     assert "````diff\n- user" in text
     assert "looked for \\| found" in text
     assert text.count("```yaml") == 2
 
 
 def test_a_filter_of_both_sides_has_two_places_to_go_to(odd):
-    text = reference(odd)
+    text = filters_reference(odd)
     assert "[`odd`](#odd)" in text
     assert "[`odd`](#odd-1)" in text
     assert text.count("\n## odd\n") == 2

@@ -11,15 +11,14 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from docs.make import ROOT
-from proxy.configuration.document import parse
-from proxy.configuration.load import faults
-from proxy.configuration.shelf import Shelf
-from proxy.describe.editor import schema
-from proxy.describe.schema import lenient, of_model
+from proxy.describe.schema import lenient, model_schema, settings_schema
+from proxy.settings.document import parse
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.load import config_errors
 from tests.configurations import ENVIRON, GOOD, SPLICES
 
-TRIAL = Shelf("trial_filters", installed=False)
-EDITOR = Draft202012Validator(schema(TRIAL))
+TRIAL = FilterRegistry("trial_filters", installed=False)
+EDITOR = Draft202012Validator(settings_schema(TRIAL))
 SHIPPED = sorted([*ROOT.glob("config/*.yaml"), *ROOT.glob("examples/*/*.yaml")])
 SOUND = "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main]}}\n"
 
@@ -174,12 +173,12 @@ def test_a_text_that_the_loader_takes_is_not_underlined(tmp_path_factory, start,
 def _compare(tmp_path_factory, text):
     file = tmp_path_factory.getbasetemp() / "compared.yaml"
     file.write_text(text)
-    if faults(file, ENVIRON, TRIAL) == []:
+    if config_errors(file, ENVIRON, TRIAL) == []:
         assert underlined(text) == []
 
 
 EVERYTHING = parse((ROOT / "config/everything.yaml").read_text()).value
-SHIPPED_EDITOR = Draft202012Validator(schema(Shelf(installed=False)))
+SHIPPED_EDITOR = Draft202012Validator(settings_schema(FilterRegistry(installed=False)))
 
 
 def places(value, place=()):
@@ -202,7 +201,7 @@ def test_no_option_of_any_filter_is_underlined_while_it_loads(tmp_path_factory, 
     inner[place[-1]] = value
     file = tmp_path_factory.getbasetemp() / "everything.yaml"
     file.write_text(yaml.safe_dump(changed))
-    if faults(file, {}) == []:
+    if config_errors(file, {}) == []:
         assert underlined(file.read_text(), SHIPPED_EDITOR) == []
 
 
@@ -229,7 +228,7 @@ class Odd(BaseModel):
     kinds: tuple[int, str] = (1, "a")
 
 
-ODD = Draft202012Validator(lenient(of_model(Odd)))
+ODD = Draft202012Validator(lenient(model_schema(Odd)))
 PLAIN = (
     st.none()
     | st.booleans()

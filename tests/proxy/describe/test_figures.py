@@ -2,10 +2,10 @@
 
 import re
 
-from proxy.describe.figures import table
+from proxy.describe.manual import metrics_reference
 from tests.proxy_server import Serve
 
-TOLD = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table(), re.MULTILINE))
+TOLD = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", metrics_reference(), re.MULTILINE))
 
 
 def test_what_a_server_exposes_is_told(serve: Serve) -> None:
@@ -23,10 +23,12 @@ pipelines: {default: {upstreams: [main]}}
 
 
 def test_every_metric_says_what_it_is() -> None:
-    rows = [line.strip("| ").split(" | ") for line in table().splitlines() if line.startswith("| `")]
+    rows = [
+        line.strip("| ").split(" | ") for line in metrics_reference().splitlines() if line.startswith("| `")
+    ]
     assert rows
     assert [row[0] for row in rows if not row[-1].strip()] == []
 
 
 def test_labels_are_told() -> None:
-    assert "| `turnkeeper_turns_total` | counter | `outcome`, `pipeline`, `status` |" in table()
+    assert "| `turnkeeper_turns_total` | counter | `outcome`, `pipeline`, `status` |" in metrics_reference()

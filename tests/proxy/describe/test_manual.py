@@ -3,18 +3,18 @@
 import re
 from pathlib import Path
 
-from proxy.configuration.settings import Settings
-from proxy.describe.manual import manual
-from proxy.describe.option import options
-from proxy.describe.schema import of_model
+from proxy.describe.manual import settings_reference
+from proxy.describe.pages import options
+from proxy.describe.schema import model_schema
+from proxy.settings.settings import Settings
 
 CONFIG = Path(__file__).parents[3] / "config"
 EVERYTHING, SHIPPED = ((CONFIG / f"{name}.yaml").read_text() for name in ("everything", "agora"))
-MANUAL = manual(EVERYTHING, SHIPPED)
+MANUAL = settings_reference(EVERYTHING, SHIPPED)
 
 
 def test_every_key_has_its_row() -> None:
-    for option in options(of_model(Settings)):
+    for option in options(model_schema(Settings)):
         assert f"| `{option.name.replace('.*', '.NAME')}` |" in MANUAL or f"## {option.name}\n" in MANUAL
 
 
@@ -35,6 +35,6 @@ def test_an_example_is_what_the_file_says_with_the_comment_before_it() -> None:
 
 def test_a_comment_between_two_keys_belongs_to_the_second() -> None:
     written = "# of listen\nlisten: {port: 0}\n\n# of log\nlog: {}\n"
-    made = manual(written, "listen: {}")
+    made = settings_reference(written, "listen: {}")
     assert "```yaml\n# of listen\nlisten: {port: 0}\n```" in made
     assert "```yaml\n# of log\nlog: {}\n```" in made

@@ -2,9 +2,9 @@ import msgspec
 import pytest
 
 from filters.base import AnswerFilter, Context, RequestFilter
-from proxy.configuration.case import Case
-from proxy.configuration.load import faults
-from proxy.trial import cases
+from proxy.settings.load import config_errors
+from proxy.settings.pipeline_tests import PipelineTest
+from proxy.trial import testing
 from tests.ready import UPSTREAM, pipeline_of, results_of
 
 STEPS = "[repair_history, {drop_messages: {sources: [silence]}}]"
@@ -36,7 +36,7 @@ def failures(tmp_path):
 
     def tried(answer_filter=Upper, **case):
         given = {"name": "x", "messages": TALK, **case}
-        result = cases.tried(Case.model_validate(given), pipeline, [answer_filter()])
+        result = testing.run_test(PipelineTest.model_validate(given), pipeline, [answer_filter()])
         return [failure.what for failure in result.failures]
 
     return tried
@@ -90,9 +90,12 @@ def test_an_answer_filter_that_fails_is_a_failure_of_the_case(failures):
 
 def test_the_time_of_a_case_is_what_filters_take_for_now(tmp_path):
     given = {"name": "x", "messages": ["user: Hi"], "time": "2026-11-20T10:00:00Z"}
-    assert Case.model_validate(given).time.timestamp() == 1795168800
-    assert Case.model_validate({**given, "time": "2026-11-20T10:00:00+01:00"}).time.timestamp() == 1795165200
-    assert Case.model_validate({k: given[k] for k in ("name", "messages")}).time.tzinfo is not None
+    assert PipelineTest.model_validate(given).time.timestamp() == 1795168800
+    assert (
+        PipelineTest.model_validate({**given, "time": "2026-11-20T10:00:00+01:00"}).time.timestamp()
+        == 1795165200
+    )
+    assert PipelineTest.model_validate({k: given[k] for k in ("name", "messages")}).time.tzinfo is not None
 
 
 class Clock(RequestFilter):
@@ -103,8 +106,8 @@ class Clock(RequestFilter):
 def test_filters_are_told_the_time_and_the_session_of_a_case(tmp_path):
     pipeline = msgspec.structs.replace(pipeline_of(tmp_path / "c.yaml", CONFIG), filters=(Clock(),))
     given = {"messages": ["user: Hi"], "query": {"session_id": "s"}, "expect": ["user: 1795168800.0 s"]}
-    case = Case.model_validate({"name": "x", "time": "2026-11-20T10:00:00Z", **given})
-    assert cases.tried(case, pipeline, []).failures == ()
+    case = PipelineTest.model_validate({"name": "x", "time": "2026-11-20T10:00:00Z", **given})
+    assert testing.run_test(case, pipeline, []).failures == ()
 
 
 def test_a_failure_holds_what_was_expected_and_what_came(tmp_path):
@@ -176,17 +179,17 @@ def test_a_failure_holds_what_was_expected_and_what_came(tmp_path):
 def test_a_case_that_is_written_wrongly_is_a_fault_of_the_file(tmp_path, case, said):
     file = tmp_path / "c.yaml"
     file.write_text(CONFIG[:-2] + f",\n tests: [{case}]}}}}")
-    found = [str(fault).removeprefix(f"{file}:") for fault in faults(file, {})]
+    found = [str(fault).removeprefix(f"{file}:") for fault in config_errors(file, {})]
     assert len(found) == 1
     assert found[0].startswith(f"3: pipelines.default.{said}")
 
 
 def test_a_message_may_hold_colons_and_lines():
-    case = Case.model_validate({"name": "x", "messages": ["user: a: b\nc", "assistant:x"]})
+    case = PipelineTest.model_validate({"name": "x", "messages": ["user: a: b\nc", "assistant:x"]})
     assert case.messages == ({"role": "user", "content": "a: b\nc"}, {"role": "assistant", "content": "x"})
 
 
 def test_every_key_of_a_case_has_help_and_a_schema():
-    schema = Case.model_json_schema()
-    assert all("description" in schema["properties"][name] for name in Case.model_fields)
+    schema = PipelineTest.model_json_schema()
+    assert all("description" in schema["properties"][name] for name in PipelineTest.model_fields)
     assert {"type": "string"} in schema["properties"]["messages"]["items"]["anyOf"]

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.trial import diff, sheet
+from proxy.trial import diff, render
+from proxy.trial.render import message_summary, render_change, render_diff
 
 messages = st.lists(
     st.fixed_dictionaries(
@@ -16,7 +17,7 @@ messages = st.lists(
 
 
 def shown(before, after):
-    return sheet.plain(diff.shown(before, after)).splitlines()
+    return render.plain(render_diff(before, after)).splitlines()
 
 
 @given(messages, messages)
@@ -77,17 +78,17 @@ def test_a_field_that_is_there_on_one_side_alone_has_one_line():
 
 
 def test_words_that_differ_stand_out():
-    old, new = diff.words("content", "I had tea", "I had coffee")
+    old, new = render_change("content", "I had tea", "I had coffee")
     assert [text for text, style in old if "reverse" in style] == ["tea"]
     assert [text for text, style in new if "reverse" in style] == ["coffee"]
 
 
 def test_very_long_texts_are_shown_without_looking_for_words():
-    old, new = diff.words("content", "a b " * 9000, "a c " * 9000)
+    old, new = render_change("content", "a b " * 9000, "a c " * 9000)
     assert not [style for _, style in (*old, *new) if "reverse" in style]
 
 
 def test_a_message_is_one_line():
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]}
-    assert diff.summary(call) == 'assistant null {"tool_calls":[{"id":"c"}]}'
-    assert diff.summary(user("a\nb"), 3) == '[3] user "a\\nb"'
+    assert message_summary(call) == 'assistant null {"tool_calls":[{"id":"c"}]}'
+    assert message_summary(user("a\nb"), 3) == '[3] user "a\\nb"'

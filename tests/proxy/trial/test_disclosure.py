@@ -11,17 +11,17 @@ from tests.bodies import SECRET, conversations, fields_of
 def test_a_message_shows_nothing_that_nobody_named(messages):
     marks = ("turn_id", "timestamp")  # of the wrong type: reading leaves them out
     told = [{name: value for name, value in each.items() if name not in marks} for each in messages]
-    assert SECRET not in str([disclosure.message(message) for message in told])
+    assert SECRET not in str([disclosure.shown_message(message) for message in told])
 
 
 def test_a_message_shows_what_a_turn_is_told_by():
     marks = {"source": "llm", "user": "ann", "interrupted": True, "interrupt_timestamp": 1, "original": "x"}
     message = {"role": "user", "content": [{"type": "text", "text": "Hi"}], "turn_id": 1, "timestamp": 2}
-    assert disclosure.message({**message, "metadata": marks}) == {**message, "metadata": marks}
+    assert disclosure.shown_message({**message, "metadata": marks}) == {**message, "metadata": marks}
 
 
 def test_what_is_hidden_keeps_its_name_type_and_length():
-    shown = disclosure.message(
+    shown = disclosure.shown_message(
         {"role": "user", "rtm_token": "abc", "metadata": {"x": [1, 2], "source": "asr"}}
     )
     assert shown["rtm_token"] == "(not shown: text of 3 characters)"
@@ -31,7 +31,7 @@ def test_what_is_hidden_keeps_its_name_type_and_length():
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_a_body_hides_what_the_configuration_alone_lets_through(kind):
     sent = fields_of({"model": "m", "my_token": SECRET, "temperature": 0.5})
-    shown = disclosure.body(sent, [{"role": "user", "content": "Hi", "my_mark": SECRET}], kind)
+    shown = disclosure.shown_body(sent, [{"role": "user", "content": "Hi", "my_mark": SECRET}], kind)
     assert SECRET not in str(shown)
     assert shown["temperature"] == sent["temperature"]
 
@@ -49,9 +49,9 @@ def test_a_body_hides_what_the_configuration_alone_lets_through(kind):
     ],
 )
 def test_a_form_tells_type_and_length(value, said):
-    assert disclosure.form(value) == said
+    assert disclosure.value_shape(value) == said
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_anything_has_a_form(value):
-    assert disclosure.form(value)
+    assert disclosure.value_shape(value)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import RequestFilter
-from proxy import assembly
-from proxy.configuration.load import load
 from proxy.errors import RequestError, TurnkeeperError
+from proxy.settings.build_pipelines import build_pipelines
+from proxy.settings.load import load
 from proxy.trial import explain
 from proxy.turn.turn import Posted
 from tests.bodies import SECRET, bodies, conversations
@@ -17,7 +17,7 @@ from tests.ready import UPSTREAM, pipeline_of
 
 ROOT = Path(__file__).parents[3]
 NOW = 1678909999.0
-PIPELINES = assembly.pipelines(load(ROOT / "config" / "agora.yaml", {}), {})
+PIPELINES = build_pipelines(load(ROOT / "config" / "agora.yaml", {}), {})
 AGORA = PIPELINES["default"]
 DOCUMENTED = json.loads((ROOT / "tests/golden/agora_doc_request.json").read_text())
 
@@ -40,7 +40,7 @@ class Copying(RequestFilter):
 def explained(body, pipeline=AGORA, headers=None, query=None):
     data = json.dumps(body).encode()
     request = Posted(headers=headers or {}, query=query or {}, body=data, tenant="acme")
-    return explain.of(request, pipeline, NOW)
+    return explain.explain_request(request, pipeline, NOW)
 
 
 def with_filters(*filters):

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from proxy.kinds import KINDS, compose
-from proxy.trial.explain import written
-from proxy.trial.stripping import stripped
+from proxy.trial.disclosure import stripped_fields
+from proxy.trial.explain import message_dict
 from tests.bodies import fields_of, messages_of
 
 HI = {"role": "user", "content": "Hi"}
@@ -15,7 +15,7 @@ def lost(kind, body, messages=(HI,)):
     sent = json.loads(compose(KINDS[kind], fields, told))
     return [
         (each.name, each.why, each.form, each.count)
-        for each in stripped(fields, list(map(written, told)), sent, KINDS[kind])
+        for each in stripped_fields(fields, list(map(message_dict, told)), sent, KINDS[kind])
     ]
 
 

@@ -1,0 +1,143 @@
+"""``check``, ``filters`` and ``schema``: what a configuration says, and what it may say."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from proxy.commands.terminal import FilterConfig, Json, reported_errors, usage_error, write_json
+from proxy.describe.pages import KINDS, FilterPage, pages
+from proxy.describe.reference import filter_reference
+from proxy.describe.schema import settings_schema
+from proxy.errors import TurnkeeperError
+from proxy.settings.diagnostics import alternatives, quoted
+from proxy.settings.document import MAX_BYTES
+from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.load import config_errors, config_warnings, load_registry, read_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STDIN: Final = Path("-")
+
+
+def check(
+    files: Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files; - reads stdin.")],
+    *,
+    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for faults.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell all that is wrong with configurations: file, line, place, and what to write instead."""
+    # A pipe can be read once.
+    stdin = sys.stdin.buffer.read(MAX_BYTES + 1) if _STDIN in files else b""
+
+    def reader(file: Path) -> bytes:
+        return stdin if file == _STDIN else read_bytes(file)
+
+    errors = {file: config_errors(file, os.environ, reader=reader) for file in files}
+    warnings = {
+        file: [] if errors[file] else config_warnings(file, os.environ, reader=reader) for file in files
+    }
+    if as_json:
+        rows = [
+            {**msgspec.to_builtins(diagnostic), "severity": severity}
+            for severity, by_file in (("fault", errors), ("warning", warnings))
+            for diagnostics in by_file.values()
+            for diagnostic in diagnostics
+        ]
+        write_json(msgspec.json.encode(rows))
+    for file in [] if as_json else files:
+        for diagnostic in (*errors[file], *warnings[file]):
+            typer.echo(str(diagnostic))
+        if not errors[file]:
+            typer.echo(f"{file}: ok")
+    if any(errors.values()) or (strict and any(warnings.values())):
+        raise typer.Exit(1)
+
+
+def filters(
+    name: Annotated[str | None, typer.Argument(help="One filter, for its page.")] = None,
+    config: FilterConfig = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the filters that there are, or show one: what it does, its options, examples."""
+    every = pages(_registry(config))
+    selected = [page for page in every if page.name == (name or page.name)]
+    if not selected:
+        names = dict.fromkeys(page.name for page in every)
+        raise usage_error(f"no filter named{quoted(name or '')}{alternatives(name or '', names)}")
+    if as_json:
+        write_json(msgspec.json.encode(selected))
+        return
+    from rich.console import Console
+
+    (_show_pages if name else _show_list)(selected, Console())
+
+
+def schema(
+    config: FilterConfig = None,
+    out: Annotated[Path | None, typer.Option(help="Write a file instead.")] = None,
+) -> None:
+    """Print the JSON Schema of configurations, by which an editor completes and underlines."""
+    text = json.dumps(settings_schema(_registry(config)), indent=2, ensure_ascii=False) + "\n"
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    with reported_errors():
+        try:
+            out.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "no file"
+            raise TurnkeeperError(f"{out}: cannot be written: {why}") from None
+
+
+def _registry(config: Path | None) -> FilterRegistry:
+    """The filters that a configuration may name; without one, those that are shipped or installed."""
+    with reported_errors():
+        return load_registry(config, os.environ) if config else FilterRegistry()
+
+
+def _show_list(pages: Sequence[FilterPage], console: "Console") -> None:
+    """A line for each filter, by side; plain text where the console is no terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    width = max((len(page.name) for page in pages), default=0)
+    for side in KINDS:
+        of_side = [page for page in pages if page.side == side]
+        if not of_side:
+            continue
+        console.print(Text(f"{side}:", style="bold"))
+        if not console.is_terminal:
+            _write_plain(console, [f"  {page.name:{width}}  {page.summary}" for page in of_side])
+            continue
+        table = Table(box=None, show_header=False, padding=(0, 2))
+        table.add_column(style="cyan", min_width=width, no_wrap=True)
+        table.add_column()
+        for page in of_side:
+            table.add_row(Text(page.name), Text(page.summary))
+        console.print(table)
+
+
+def _show_pages(pages: Sequence[FilterPage], console: "Console") -> None:
+    """The whole page of a filter, for each side that it has."""
+    from rich.console import Group
+    from rich.markdown import Markdown
+
+    texts = [filter_reference(page) for page in pages]
+    if console.is_terminal:
+        console.print(Group(*map(Markdown, texts)))
+    else:
+        _write_plain(console, "\n".join(texts).splitlines())
+
+
+def _write_plain(console: "Console", lines: Sequence[str]) -> None:
+    """Lines as they are: a reader may break them where it likes."""
+    for line in lines:
+        console.file.write(f"{line}\n")

@@ -1,0 +1,219 @@
+"""What must never be stored."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, model_validator
+
+from filters import quantity
+from filters.number import Whole
+from filters.template import template_with
+from filters.text.pattern import OwnPattern
+from filters.text.personal import Kind
+from proxy.memory.archive.open import is_archive
+from proxy.settings.diagnostics import shown_errors
+from proxy.settings.values import (
+    Duration,
+    Retention,
+    SettingsModel,
+    UpstreamName,
+    archive_address,
+    encryption_keys,
+    store_address,
+)
+
+# Hardly anybody sets this: the filter is loaded by who does.
+_REDACT: Final = EntryPoint("redact", "filters.redact:Redact", "turnkeeper.filters")
+FactStore = Literal["archive", "mem0"]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+if TYPE_CHECKING:
+    from filters.redact import Redact
+
+
+class Redaction(SettingsModel):
+    """What never reaches a store; the filter ``redact`` has the same names for it."""
+
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    """What is looked for; left out, all of these."""
+    patterns: Mapping[str, OwnPattern] = Field(default_factory=dict)
+    """Further kinds by name, as patterns of RE2: ``{order: "ORD-[0-9]+"}``."""
+    max_length: Annotated[Whole, Field(ge=1, le=1024)] = 64
+    """How many characters a match of ``patterns`` may have."""
+    template: Annotated[str, template_with("kind")] = "[{kind}]"
+    """What stands in its place: ``{kind}`` is filled in."""
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        marking = self.marking
+        found = next((mark for mark in marking.marks.values() if marking.text(mark) != mark), None)
+        if found is not None:
+            raise ValueError(f"the mark '{found}' would be found itself; choose another 'template' or name")
+        return self
+
+    @cached_property
+    def marking(self) -> "Redact":
+        """What finds and marks it."""
+        redact: type[Redact] = _REDACT.load()
+        return redact(
+            kinds=self.kinds, patterns=self.patterns, max_length=self.max_length, template=self.template
+        )
+
+
+class Summaries(SettingsModel):
+    """Who summarises the oldest turns of a session, and how."""
+
+    upstream: UpstreamName
+    """The upstream that is asked; with ``practice:`` summaries are made of the turns' own sentences."""
+    model: str = ""
+    """The model's name; empty takes what the session last used."""
+    fallback: str = ""
+    """The model that is asked when the first one fails; empty asks none."""
+    max: Annotated[Whole, Field(ge=1, le=100)] = 10
+    """How many summaries a session has at the most; beyond it the oldest are merged, never dropped."""
+    input_tokens: Annotated[Whole, Field(ge=500)] = 6000
+    """How much the model is given at once; what is longer is summarised in several pieces."""
+    timeout: Duration = 60.0
+    """How long one answer may take."""
+
+
+def _installed(place: FactStore) -> FactStore:
+    if place == "mem0" and find_spec("mem0") is None:
+        raise ValueError("Mem0 is not installed; install turnkeeper[mem0]")
+    return place
+
+
+class Facts(SettingsModel):
+    """Who finds out what there is to be known of a caller, and how much is kept."""
+
+    upstream: UpstreamName
+    """The upstream that is asked; with ``practice:`` nothing is found out."""
+    model: str = ""
+    """The model's name; empty takes what the session last used."""
+    fallback: str = ""
+    """The model that is asked when the first one fails; empty asks none."""
+    max: Annotated[Whole, Field(ge=1, le=1000)] = 100
+    """How many facts are known of a person at the most; beyond it the least important go."""
+    store: Annotated[FactStore, AfterValidator(shown_errors(_installed))] = "archive"
+    """Where facts are kept: in the archive, or in Mem0, whose library is installed beside."""
+    mem0: dict[str, Any] = Field(default_factory=dict)
+    """Mem0's own options, as its ``Memory.from_config`` takes them."""
+    pause: Duration = 20.0
+    """How long nothing is said until what was said is looked at."""
+    timeout: Duration = 60.0
+    """How long one answer may take."""
+
+
+class Embeddings(SettingsModel):
+    """A model that finds what means the same in other words; it is sent all that is archived."""
+
+    upstream: UpstreamName
+    """The upstream that is asked, at ``/embeddings``; with ``practice:`` nothing is."""
+    model: str = ""
+    """The model's name; empty takes the upstream's, else ``default``. Under a new one all is sent again."""
+    weight: Fraction = 0.4
+    """What the same meaning counts, beside 1 for all the same words."""
+    least: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """How alike (a cosine) a meaning must be to count at all."""
+    timeout: Duration = 10.0
+    """How long one answer may take in the background."""
+
+
+class Rerank(SettingsModel):
+    """A model that puts what was found in order."""
+
+    upstream: UpstreamName
+    """The upstream that is asked, at ``/rerank``; with ``practice:`` nothing is."""
+    model: str = ""
+    """The model's name; empty takes the upstream's, else ``default``."""
+    top: Annotated[Whole, Field(ge=2, le=100)] = 30
+    """How many of the best are put in order."""
+
+
+class RecallAids(SettingsModel):
+    """Models that help recall, as far as they answer within its deadline; left out, words alone count."""
+
+    embeddings: Embeddings | None = None
+    """Who finds what means the same in other words."""
+    rerank: Rerank | None = None
+    """Who puts what was found in order."""
+
+
+def _fewer(given: int | None, info: ValidationInfo) -> int | None:
+    """What is kept, where that leaves something to cut."""
+    if given is not None and given >= info.data.get("max_messages", given + 1):
+        raise ValueError("keep fewer than 'max_messages', best a third; left out, it is a third")
+    return given
+
+
+class Window(SettingsModel):
+    """How much of a session is held ready, and for how long."""
+
+    max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
+    """A session with more messages than this is cut down, by whole turns."""
+    keep_messages: Annotated[
+        Annotated[Whole, Field(ge=1, le=1000)] | None, AfterValidator(shown_errors(_fewer))
+    ] = None
+    """How many messages are left then, at the least; left out, a third of ``max_messages``."""
+    max_tokens: Annotated[Whole, Field(ge=100)] | None = None
+    """A session whose turns not yet summarised have more tokens is cut down, too; only with ``summaries``."""
+    ttl: Duration = 1800.0
+    """How long a session is kept after its last turn."""
+
+    @property
+    def kept(self) -> int:
+        """How many messages are left, at the least."""
+        return self.keep_messages or max(1, self.max_messages // 3)
+
+
+class Archive(SettingsModel):
+    """Where every turn is kept as it was heard, beyond its session."""
+
+    url: Annotated[SecretStr, AfterValidator(shown_errors(archive_address))] = SecretStr("")
+    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is such a place."""
+    keep: Retention = "forever"
+    """For how long: ``forever``, a duration such as ``90d``, or ``off``."""
+
+    @property
+    def seconds(self) -> float:
+        """For how long turns are kept, in seconds; 0 is for ever."""
+        return 0.0 if self.keep in {"forever", "off"} else quantity.seconds(self.keep)
+
+
+class Memory(SettingsModel):
+    """What is remembered of conversations; left out, nothing is."""
+
+    sessions: Annotated[SecretStr, AfterValidator(shown_errors(store_address))]
+    """Where sessions are kept: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
+    encryption: Annotated[tuple[SecretStr, ...], AfterValidator(shown_errors(encryption_keys))] = ()
+    """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt; empty ones do not count."""
+    redact: Redaction | None = None
+    """What is never stored, but for a mark in its place; left out, words are stored as they were said."""
+    deadline: Duration = 0.05
+    """What a slow or dead memory may cost a call."""
+    window: Window = Window()
+    """How much of a session is held ready."""
+    summaries: Summaries | None = None
+    """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
+    facts: Facts | None = None
+    """Who finds facts in what callers say; left out, nobody does. They are kept in the archive."""
+    work: bool = True
+    """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
+    archive: Archive = Archive()
+    """Where every turn is kept as it was heard, beyond its session."""
+    recall: RecallAids = RecallAids()
+    """Models that help recall; without them it goes by words alone."""
+    reasoning: bool = False
+    """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
+
+    @property
+    def archive_url(self) -> str:
+        """Where the archive is: empty where there is none."""
+        if self.archive.keep == "off":
+            return ""
+        sessions = self.sessions.get_secret_value()
+        return self.archive.url.get_secret_value() or (sessions if is_archive(sessions) else "")

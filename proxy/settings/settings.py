@@ -1,0 +1,134 @@
+"""All parts of a configuration together."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
+
+from filters.number import Whole
+from proxy.admission.keys import Keys
+from proxy.observe.log import Format, Level
+from proxy.observe.tracing import address
+from proxy.settings.diagnostics import error_at, shown_errors
+from proxy.settings.memory import Memory
+from proxy.settings.pipeline import Pipeline, Upstream
+from proxy.settings.values import (
+    CallerKeys,
+    Duration,
+    Frozen,
+    Name,
+    SettingsModel,
+    Size,
+    at_least_one,
+    listening_host,
+)
+
+
+class Listen(SettingsModel):
+    """Where callers are awaited."""
+
+    host: Annotated[str, Field(min_length=1), AfterValidator(shown_errors(listening_host))] = "127.0.0.1"
+    """An address of this machine; any but a loopback address needs keys."""
+    port: Annotated[Whole, Field(ge=0, le=65535)] = 8080
+    """A port; 0 takes one that is free."""
+    max_body: Size = 16_000_000
+    """The largest request that is read."""
+    max_messages: Annotated[Whole, Field(ge=1)] = 10_000
+    """How many messages a request may have."""
+    grace: Duration = 6.0
+    """How long calls may last after SIGTERM; writing memory may take 3 s more."""
+
+
+class Log(SettingsModel):
+    """What is written to stderr: a line for each turn that has ended, and what goes wrong."""
+
+    format: Format = "text"
+    """``text`` for people, ``json`` for machines."""
+    level: Level = "info"
+    """The least that is worth a line; ``warning`` leaves out the line of each turn that did not fail."""
+    content: bool = False
+    """Whether the line of a turn holds what the caller and the model said."""
+
+
+class OpenTelemetry(SettingsModel):
+    """Where a span for each turn and for its stages goes; wants ``turnkeeper[traces]``."""
+
+    endpoint: Annotated[str, AfterValidator(shown_errors(address))] = ""
+    """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
+
+
+class Limits(SettingsModel):
+    """What each key may have, shared by all servers on one Redis; 0 is no limit."""
+
+    requests_per_minute: Annotated[Whole, Field(ge=0)] = 0
+    """How many turns in a minute, which begins with the first of them."""
+    tokens_per_minute: Annotated[Whole, Field(ge=0)] = 0
+    """How many tokens, of prompts and answers; a turn is admitted while any are left."""
+    concurrent_streams: Annotated[Whole, Field(ge=0)] = 0
+    """How many turns at once, in each process."""
+
+
+class Traces(SettingsModel):
+    """What is kept of turns to be looked at on the web page, in the process alone."""
+
+    keep: Annotated[Whole, Field(ge=0, le=10_000)] = 200
+    """How many turns; the oldest are let go, and sooner where they have more than 16 MB between them."""
+    content: bool = True
+    """Whether what was said is kept too; without it, only when, who and how long."""
+
+
+class AgoraWebhook(SettingsModel):
+    """Notices of Agora's engine: who joined and left, and what was said."""
+
+    secret: SecretStr = SecretStr("")
+    """What Agora signs its notices with; empty takes none."""
+    tenant: str = ""
+    """Whose calls they tell of, as named in ``keys``; empty is the only name there."""
+
+
+class Webhooks(SettingsModel):
+    """What engines tell by themselves."""
+
+    agora: AgoraWebhook = AgoraWebhook()
+    """``POST /webhooks/agora``."""
+
+
+def _with_known_tenant(given: Webhooks, info: ValidationInfo) -> Webhooks:
+    """Notices name no tenant: with several, the file does."""
+    keys = info.data.get("keys") or Keys()
+    tenants = {key.tenant for key in keys.entries} or {"default"}
+    named = given.agora.tenant
+    if given.agora.secret.get_secret_value() and (named or len(tenants) > 1) and named not in tenants:
+        message = f"name one of those in 'keys': {', '.join(sorted(tenants))}"
+        raise error_at(("agora", "tenant"), message)
+    return given
+
+
+class Settings(SettingsModel):
+    """All that a configuration says."""
+
+    listen: Listen = Listen()
+    """Where callers are awaited."""
+    keys: CallerKeys = Keys()
+    """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
+    log: Log = Log()
+    """What is written to stderr."""
+    opentelemetry: OpenTelemetry = OpenTelemetry()
+    """Where spans go."""
+    filters: tuple[str, ...] = ()
+    """Python files with filters of your own, from this file's folder on; each is named as its file."""
+    memory: Memory | None = None
+    """What is remembered of conversations; left out, nothing is."""
+    tokens: Literal["estimate", "exact"] = "estimate"
+    """How ``trim_history`` counts; ``exact`` takes ``turnkeeper[exact]``, 80 MB and a download."""
+    limits: Limits = Limits()
+    """What each key may have."""
+    traces: Traces = Traces()
+    """What is kept of turns to be looked at on the web page."""
+    webhooks: Annotated[Webhooks, AfterValidator(shown_errors(_with_known_tenant))] = Webhooks()
+    """What engines tell by themselves."""
+    upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(shown_errors(at_least_one))] = Field(
+        json_schema_extra={"minProperties": 1}
+    )
+    """The models that there are, by names of your choice."""
+    pipelines: Frozen[Name, Pipeline] = Field(json_schema_extra={"required": ["default"]})
+    """What happens to a request; ``default`` is asked where a path names no other."""

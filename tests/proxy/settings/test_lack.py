@@ -1,0 +1,93 @@
+"""What is asked for and can do nothing, for want of memory or of an archive, is told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from proxy.settings.load import config_errors, config_warnings
+
+CONFIG = """\
+memory: {memory}
+upstreams: {{main: {{base_url: 'practice:'}}}}
+pipelines:
+  default:
+    upstreams: [main]
+    tools: {tools}
+    request: {request}
+"""
+NOTHING = "~"
+SESSIONS = "{sessions: 'redis://127.0.0.1'}"
+OFF = "{sessions: 'sqlite:a.db', archive: {keep: off}}"
+BOTH = "{sessions: 'sqlite:a.db'}"
+ELSEWHERE = "{sessions: 'redis://127.0.0.1', archive: {url: 'sqlite:a.db'}}"
+Told = Callable[..., list[str]]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    """The warnings for a configuration, as ``line: path: message``."""
+
+    def read(memory: str, request: str = "[]", tools: str = "[]") -> list[str]:
+        file = tmp_path / "c.yaml"
+        text = CONFIG.format(memory=memory, request=request, tools=tools)
+        file.write_text(text.removeprefix(f"memory: {NOTHING}\n"))
+        assert config_errors(file, {}) == []
+        return [str(found).removeprefix(f"{file}:") for found in config_warnings(file, {})]
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "step", ["[restore_history, inject_summaries]", "[inject_summaries]", "[inject_episodes]"]
+)
+def test_a_step_that_tells_of_memory_needs_some(told: Told, step: str):
+    found = told(NOTHING, step)
+    assert [line.split(": ")[:3] for line in found] == [
+        ["6", f"pipelines.default.request.{i}", "warning"] for i in range(step.count(",") + 1)
+    ]
+    assert all("nothing is remembered, so this does nothing; set 'memory:'" in line for line in found)
+    for memory in (SESSIONS, OFF, BOTH, ELSEWHERE):
+        assert told(memory, step) == []
+
+
+@pytest.mark.parametrize("step", ["[inject_facts]", "[recall]"])
+def test_a_step_that_tells_of_an_archive_needs_one(told: Told, step: str):
+    assert told(NOTHING, step)[0].startswith("6: pipelines.default.request.0: warning: nothing is remembered")
+    for memory in (SESSIONS, OFF):
+        (found,) = told(memory, step)
+        assert found.startswith("7: pipelines.default.request.0: warning: there is no archive, without which")
+        assert "ARCHIVE_URL" in found
+    for memory in (BOTH, ELSEWHERE):
+        assert told(memory, step) == []
+
+
+def test_tools_need_an_archive(told: Told):
+    for memory, line in ((NOTHING, 5), (SESSIONS, 6), (OFF, 6)):
+        (found,) = told(memory, tools="[memory_store, memory_recall]")
+        assert found.startswith(f"{line}: pipelines.default.tools: warning: ")
+    for memory in (BOTH, ELSEWHERE):
+        assert told(memory, tools="[memory_store, memory_recall]") == []
+
+
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [("facts: {upstream: main}", "[inject_facts]"), ("recall: {rerank: {upstream: main}}", "[]")],
+)
+def test_what_works_on_the_archive_needs_one(told: Told, part: str, shown: str):
+    name = part.partition(":")[0]
+    found = told(OFF.replace("archive:", f"{part}, archive:"), shown)
+    assert found[0].startswith(f"1: memory.{name}: warning: there is no archive, without which")
+    assert told(BOTH.replace("}", f", {part}}}"), shown) == []
+
+
+def test_what_waits_needs_somebody_who_sees_it(told: Told):
+    (found,) = told("{sessions: 'memory:', work: false}")
+    assert found.startswith("1: memory.work: warning: no worker sees sessions in the server's own process")
+    assert told(BOTH.replace("}", ", work: false}")) == []
+    assert told("{sessions: 'memory:', work: true}") == []
+
+
+def test_a_step_that_works_on_what_comes_needs_nothing(told: Told):
+    for step in ("[repair_history]", "[restore_interrupted]", "[trim_history: {max_tokens: 100}]"):
+        assert told(NOTHING, step) == []
