@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 from proxy.memory.archive.archive import Archive, Found, Query
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Plain
-from proxy.memory.owner import Owner
 from proxy.memory.session import Entry, Session
-from proxy.memory.store import Key
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.store import Key, Owner
 
 CUTS = (5, 10, 20)
 TENANT = "bench"

@@ -15,7 +15,7 @@ import msgspec
 from bench.chain import microseconds
 from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.memory.view import RequestView, prompt_view
 from proxy.turn import request
 

@@ -21,6 +21,7 @@ from proxy.edge.query import query_of
 from proxy.edge.reply import OUTLET, Reply
 from proxy.era import Era
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
+from proxy.memory.memory import Memory
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.observe.observation import Observation
@@ -28,7 +29,6 @@ from proxy.observe.tracing import HEADER as TRACEPARENT
 from proxy.observe.tracing import TraceContext
 from proxy.page.door import Door
 from proxy.parts import Parts
-from proxy.remembering import Memory
 from proxy.site import TURNS, Site
 from proxy.traces import Traces
 from proxy.trial import explain

@@ -13,8 +13,8 @@ from proxy.background.worker import Worker
 from proxy.errors import NotFound
 from proxy.exact import Exact
 from proxy.health import Health
-from proxy.memory.people import People
-from proxy.remembering import Memory
+from proxy.memory.memory import Memory
+from proxy.memory.privacy import People
 from proxy.traces import Retention, TombstoneWatch
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream import Upstream

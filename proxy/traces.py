@@ -19,11 +19,10 @@ from filters.base import Context, Fields, Messages
 from proxy.answer.transcript import transcript
 from proxy.memory.align.forgotten import forgotten_lines
 from proxy.memory.archive.archive import Archive, Buried
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
 from proxy.memory.session import Session
 from proxy.memory.speech import speech_lines
-from proxy.memory.store import APART, Key
+from proxy.memory.stores.store import APART, Key, Owner
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from proxy import record
+from proxy.memory import recorder
 from proxy.memory.archive import archivist
 from tests import leftovers
 from tests.peers.fake_upstream import FakeUpstream
@@ -73,7 +73,7 @@ def serve(tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatc
 
         yield start
         # What memory has not taken by the end of a test is nobody's: no server waits for it.
-        monkeypatch.setattr(record, "_DRAINED_WITHIN", 0.1)
+        monkeypatch.setattr(recorder, "_DRAINED_WITHIN", 0.1)
         monkeypatch.setattr(archivist, "_FAREWELL", 0.1)
 
 

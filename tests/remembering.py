@@ -3,7 +3,7 @@
 from typing import Any
 
 from proxy.memory.session import Entry, decode
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from tests.proxy_server import ProxyServer
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ from proxy.admission.tally import Tally
 from proxy.admission.windows import Allowance
 from proxy.edge.reply import Reply
 from proxy.errors import LimitExceeded
-from proxy.memory.counts import Counts
+from proxy.memory.stores.counts import Counts
 from proxy.observe.observation import usage_of
 
 _BYTES_OF_A_TOKEN = 4

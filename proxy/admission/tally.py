@@ -7,9 +7,9 @@ import time
 from typing import Final
 
 from proxy.admission.windows import Allowance, Left, Windows
-from proxy.memory.counts import Counts, OwnCounts
-from proxy.memory.faults import StoreError
-from proxy.memory.patience import in_time
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.counts import Counts, OwnCounts
+from proxy.memory.tasks import wait_for
 
 _REST: Final = 1.0
 _LONGEST_REST: Final = 60.0
@@ -49,7 +49,7 @@ class Tally:
         """What is left of each limit, once this request has been counted."""
         if self._shared and not self.alone:
             try:
-                return await in_time(self._shared.asked(tenant), self._deadline)
+                return await wait_for(self._shared.asked(tenant), self._deadline)
             except (StoreError, TimeoutError) as error:
                 self._fails(self._shared, tenant, error)
         return await self._own.asked(tenant)
@@ -93,7 +93,7 @@ class Tally:
 
     async def _counts(self, shared: Windows, tenant: str) -> bool:
         try:
-            await in_time(shared.spend(tenant, 0), self._deadline)
+            await wait_for(shared.spend(tenant, 0), self._deadline)
         except (StoreError, TimeoutError):
             return False
         return True

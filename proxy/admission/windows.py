@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from proxy.memory.counts import Counts
+from proxy.memory.stores.counts import Counts
 
 _MINUTE: Final = 60.0
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.errors import UpstreamError
-from proxy.memory.faults import StoreError, Unmade, Unusable
+from proxy.memory.errors import StoreError, Unmade, Unusable
 from proxy.routing.remedy import remedy
 
 _PATIENCE: Final = 3

@@ -12,9 +12,9 @@ from filters.stated import plain
 from proxy.background.models import ChatModel, PromptRedaction
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Category, Fact
+from proxy.memory.errors import Unasked, Unfound, Unusable
 from proxy.memory.facts.knowledge import Learnt
 from proxy.memory.facts.learning import Utterance
-from proxy.memory.faults import Unasked, Unfound, Unusable
 
 _TASK: Final = (
     "You keep a file on one person, for an assistant that will speak with that person again. You are shown "

@@ -15,7 +15,7 @@ from proxy import kinds
 from proxy.answer.sse import Garbled, data_of, events, payload
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
-from proxy.memory.faults import Unusable
+from proxy.memory.errors import Unusable
 from proxy.target import Target
 from proxy.tools.chunk import first_choice, object_in
 from proxy.upstream import read_all

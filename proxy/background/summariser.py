@@ -10,7 +10,7 @@ from filters.message import Message
 from filters.tokens import in_text
 from proxy.background.models import ChatModel, PromptRedaction, PromptTooLong, TruncatedAnswer
 from proxy.errors import UpstreamError
-from proxy.memory.faults import Unmade, Unnamed, Unusable, Useless
+from proxy.memory.errors import Unmade, Unnamed, Unusable, Useless
 from proxy.memory.session import Entry
 from proxy.memory.summaries.summaries import WrittenNotes
 

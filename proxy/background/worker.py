@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 
 from proxy.background.backoff import Lull, Setbacks
 from proxy.errors import UpstreamError
-from proxy.memory import lease
-from proxy.memory.faults import Contended, StoreError, Unasked, Unmade, Unusable
+from proxy.memory.errors import Contended, StoreError, Unasked, Unmade, Unusable
 from proxy.memory.session import UNREADABLE, Session, decode
-from proxy.memory.store import Key, Store
+from proxy.memory.stores import lease
+from proxy.memory.stores.store import Key, Store
 
 _log = logging.getLogger("turnkeeper")
 EVERY: Final = 60.0

@@ -11,7 +11,7 @@ from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, exit_codes
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.chunks import chunks
 from proxy.memory.archive.reading import files, name_of, text_of
-from proxy.remembering import Memory
+from proxy.memory.memory import Memory
 
 documents = typer.Typer(help="What the filter 'recall' tells of your own documents.", no_args_is_help=True)
 

@@ -10,10 +10,10 @@ import typer
 
 from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, load_configured, reported_errors, write_json
 from proxy.errors import TurnkeeperError
-from proxy.memory.faults import StoreError, Unread
-from proxy.memory.owner import Owner
-from proxy.memory.people import People
-from proxy.remembering import Archiving, Memory
+from proxy.memory.errors import StoreError, Unread
+from proxy.memory.memory import Archiving, Memory
+from proxy.memory.privacy import People
+from proxy.memory.stores.store import Owner
 from proxy.settings.build import build_memory, tenant_names
 from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.settings import Settings

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from proxy.memory.session import Entry, Session
-from proxy.memory.store import Key, Store
+from proxy.memory.stores.store import Key, Store
 
 _AT_ONCE: Final = 1000
 

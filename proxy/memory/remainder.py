@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from filters.message import Message
-from proxy.memory.contents import numbered, shown
+from proxy.memory.interchange import numbered, shown
 from proxy.memory.session import (
     START,
     Agents,

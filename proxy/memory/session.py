@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from filters.injected import users
 from filters.message import Content, Message, epoch_seconds
-from proxy.memory.faults import Unreadable
+from proxy.memory.errors import Unreadable
 from proxy.memory.speech import Speech, as_function_call
 from proxy.memory.wording import text_hash
 

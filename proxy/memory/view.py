@@ -20,24 +20,15 @@ from proxy.memory.align.anchors import AGAIN
 from proxy.memory.align.forgotten import FORGOTTEN
 from proxy.memory.align.line import NEW, turn_id_of
 from proxy.memory.align.strategies import align
-from proxy.memory.apart import apart
 from proxy.memory.facts.telling import epoch
 from proxy.memory.merge.entries import renew_entry, without_ellipsis
 from proxy.memory.merge.retraction import retracted
-from proxy.memory.recent import Recent
 from proxy.memory.redaction.view import UNREDACTED, RedactedView, WindowRedaction
-from proxy.memory.session import (
-    NO_ATTEMPT,
-    START,
-    Asking,
-    Attempt,
-    Entry,
-    Reach,
-    Session,
-    message_of,
-)
+from proxy.memory.session import NO_ATTEMPT, START, Asking, Attempt, Entry, Reach, Session, message_of
 from proxy.memory.speech import Speech, as_function_call, is_speech, speech_of
-from proxy.memory.store import Key
+from proxy.memory.stores.session_store import Recent
+from proxy.memory.stores.store import Key
+from proxy.memory.tasks import in_thread_if_long
 
 _TELLING = 2
 _NEAR: Final = 6
@@ -292,7 +283,7 @@ async def _told(
         read = sight.beside(session, version)
         return read, prompt_view(read, wanted)
 
-    return await apart(work, len(session.entries) + len(sight.window))
+    return await in_thread_if_long(work, len(session.entries) + len(sight.window))
 
 
 def mark_interrupted(window: Sequence[Message], replay: Alignment) -> Sequence[Message]:

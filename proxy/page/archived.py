@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound
 from proxy.memory.archive.archive import Archive
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.page.hearing import HeardLine, lines
 from proxy.page.room import Room, redirect
 from proxy.turn.identity import identifier

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import UNRENEWED, Key, Put
+from proxy.memory.stores.store import UNRENEWED, Key, Put
 from proxy.observe.observation import TurnReport
 from proxy.page import archived
 from proxy.page.archived import key_of

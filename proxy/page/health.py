@@ -7,13 +7,13 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from proxy.memory.faults import StoreError
+from proxy.memory.errors import StoreError
+from proxy.memory.memory import Memory
 from proxy.observe.hour import MinuteStats
 from proxy.observe.observation import TurnReport
 from proxy.page.paper import took
 from proxy.page.plot import HEIGHT, WIDTH, Plot, bars, lines
 from proxy.page.room import Room
-from proxy.remembering import Memory
 from proxy.target import Target
 
 _HERE: Final = "health"

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.edge import body
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
-from proxy.memory.faults import StoreError
+from proxy.memory.errors import StoreError
 from proxy.page import archived, conversations, entrance, health, live, people, playground, turns
 from proxy.page.door import PageServer
 from proxy.page.paper import Paper

@@ -9,12 +9,11 @@ from starlette.responses import Response
 
 from proxy.errors import NotFound
 from proxy.memory.archive.archive import Query
-from proxy.memory.owner import Owner
-from proxy.memory.store import Key
+from proxy.memory.memory import Archiving
+from proxy.memory.stores.store import Key, Owner
 from proxy.observe.observation import TurnReport
 from proxy.page.paper import GUARDED
 from proxy.page.room import Room, redirect
-from proxy.remembering import Archiving
 from proxy.rest import persons
 from proxy.turn.identity import identifier
 

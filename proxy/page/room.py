@@ -11,12 +11,12 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.errors import NotFound
+from proxy.memory.memory import Memory
 from proxy.page.door import PageServer
 from proxy.page.paper import GUARDED, Paper, is_step
 from proxy.page.turnstile import Turnstile
 from proxy.page.visitor import Visitor
 from proxy.parts import Parts
-from proxy.remembering import Memory
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,13 +18,12 @@ from starlette.responses import Response
 
 from proxy.edge import body
 from proxy.errors import MemoryUnavailable, NotFound, RequestError
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
-from proxy.memory.people import People
+from proxy.memory.errors import StoreError
+from proxy.memory.memory import Archiving, Memory
+from proxy.memory.privacy import People
 from proxy.memory.session import UNREADABLE
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key, Owner
 from proxy.parts import Parts
-from proxy.remembering import Archiving, Memory
 from proxy.rest.advice import refusal
 from proxy.rest.methods import Endpoint, Methods
 from proxy.turn.identity import identifier

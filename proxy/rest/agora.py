@@ -13,14 +13,14 @@ from proxy import rest
 from proxy.admission.webhook import Webhook
 from proxy.edge import body
 from proxy.errors import RequestError, Unauthorized
-from proxy.memory.faults import Deleted
+from proxy.memory.errors import Deleted
+from proxy.memory.memory import Memory
 from proxy.memory.merge import calls
 from proxy.memory.merge.calls import Agent, plausible_time
 from proxy.memory.redaction.view import RedactedView, WindowRedaction
 from proxy.memory.session import Session
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.parts import Parts
-from proxy.remembering import Memory
 from proxy.turn import request
 from proxy.turn.identity import identifier
 

@@ -9,7 +9,7 @@ import msgspec
 from filters.message import Message
 from proxy import rest
 from proxy.errors import RequestError
-from proxy.memory.contents import Summary, imported, with_summaries
+from proxy.memory.interchange import Summary, imported, with_summaries
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.remainder import Remainder, restored
 from proxy.memory.session import Session, decode, encode

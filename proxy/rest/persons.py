@@ -13,9 +13,9 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.errors import SessionsUnreadable
 from proxy.memory.archive.archive import Found, Query
-from proxy.memory.faults import Unread
-from proxy.memory.owner import Owner
-from proxy.memory.people import People
+from proxy.memory.errors import Unread
+from proxy.memory.privacy import People
+from proxy.memory.stores.store import Owner
 from proxy.turn.identity import identifier
 
 _LONGEST = 2000

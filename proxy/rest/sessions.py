@@ -14,12 +14,12 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.errors import Conflict, RequestError
 from proxy.memory.cold import cold_part
-from proxy.memory.contents import contents, summaries
+from proxy.memory.interchange import contents, summaries
+from proxy.memory.memory import Memory
 from proxy.memory.remainder import remainder
 from proxy.memory.session import Entry, Session, decode, encode, ordered
-from proxy.memory.store import Key, Put
+from proxy.memory.stores.store import Key, Put
 from proxy.memory.summaries.compaction import fitted
-from proxy.remembering import Memory
 from proxy.rest.carried import OWN, carried, given, identified, known, named
 from proxy.traces import Traces
 from proxy.turn.request import top_level

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.errors import Conflict, RequestError, TooLarge
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import UNRENEWED, Put
+from proxy.memory.stores.store import UNRENEWED, Put
 
 State = dict[str, Any]
 

@@ -9,11 +9,11 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.errors import Conflict, NotFound, UpstreamBroken
 from proxy.memory.cold import all_of
-from proxy.memory.contents import summaries
-from proxy.memory.faults import Contended, Unmade
+from proxy.memory.errors import Contended, Unmade
+from proxy.memory.interchange import summaries
+from proxy.memory.memory import Memory
 from proxy.memory.session import Session, decode
-from proxy.memory.store import Key
-from proxy.remembering import Memory
+from proxy.memory.stores.store import Key
 from proxy.turn.request import read_messages
 
 

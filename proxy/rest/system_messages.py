@@ -11,12 +11,11 @@ from starlette.routing import Route
 from filters.fence import fenced
 from filters.line import one_line
 from proxy import rest
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
+from proxy.memory.memory import Memory
 from proxy.memory.session import UNREADABLE, Session, decode, person_of
 from proxy.memory.speakers import supposed, transcript_lines
-from proxy.memory.store import Key, Listed, Store
-from proxy.remembering import Memory
+from proxy.memory.stores.store import Key, Listed, Owner, Store
 
 _PAGE: Final = 1000
 _MOST_PAGES: Final = 100

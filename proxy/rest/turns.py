@@ -10,7 +10,7 @@ from starlette.routing import Route
 from proxy import rest
 from proxy.errors import NotFound
 from proxy.memory.archive.archive import Turn
-from proxy.memory.contents import contents
+from proxy.memory.interchange import contents
 
 _MOST: Final = 100
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.observe.observation import TurnReport
 
 LARGEST: Final = 200_000

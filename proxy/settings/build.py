@@ -23,7 +23,6 @@ from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.finder import WITHIN, Finder, Likeness, Order
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.passages import Passages
-from proxy.memory.codec import Codec
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.episodes.redacted import redacted
 from proxy.memory.episodes.source import Episodes
@@ -31,34 +30,29 @@ from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import MOST, Knowledge
 from proxy.memory.facts.learning import Learning
 from proxy.memory.facts.mem0 import Mem0, open_mem0
-from proxy.memory.guard import Guard
-from proxy.memory.held_sessions import HeldSessions
-from proxy.memory.metered import Meter, Metered
-from proxy.memory.open import open_counts, open_store
-from proxy.memory.people import Holding, People
-from proxy.memory.pulse import LATE, Pulse
-from proxy.memory.recent import Recent
+from proxy.memory.memory import Archiving, Memory
+from proxy.memory.privacy import HeldSessions, Holding, People
+from proxy.memory.recorder import LATE, Listener, Pulse, Recorder, Writer
 from proxy.memory.redaction.codec import RedactingCodec
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.redaction.view import WindowRedaction
-from proxy.memory.sealing import codec_of
-from proxy.memory.sql.elsewhere import Elsewhere
-from proxy.memory.store import LEISURE, Store
+from proxy.memory.stores.codec import Codec, codec_from_keys
+from proxy.memory.stores.drivers import open_counts, open_store
+from proxy.memory.stores.session_store import Guard, Meter, Metered, Recent
+from proxy.memory.stores.sqlite_file import Elsewhere
+from proxy.memory.stores.store import LEISURE, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.observe.metrics import Metrics
 from proxy.observe.tracing import traced_to
 from proxy.parts import Parts
 from proxy.practice import Practice
-from proxy.record import Recorder
-from proxy.remembering import Archiving, Memory
 from proxy.settings.build_pipelines import build_targets, common_zone, pipelines_of
 from proxy.settings.memory import Embeddings, RecallAids, Rerank
 from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.settings import Limits, Settings
 from proxy.target import Target
 from proxy.traces import Retention, TombstoneWatch, TraceHolder, Traces
-from proxy.writer import Listener, Writer
 
 # Servers of one model take any name.
 _UNNAMED: Final = "default"
@@ -82,7 +76,7 @@ class Stores(NamedTuple):
 def _build_stores(settings: MemorySettings, meter: Meter) -> Stores:
     """The stores; nothing is connected. ``meter`` is told of what calls ask of them."""
     url, path = settings.sessions.get_secret_value(), _file_of(settings.sessions.get_secret_value())
-    codec = codec_of([key.get_secret_value() for key in settings.encryption])
+    codec = codec_from_keys([key.get_secret_value() for key in settings.encryption])
     redaction = Redaction(settings.redact.marking) if settings.redact else NOTHING
     edge, elsewhere = (
         RedactingCodec(codec, redaction) if redaction else codec,

@@ -21,9 +21,9 @@ from proxy.health import Health
 from proxy.http1.route import Trust
 from proxy.http1.trust import system_trust
 from proxy.kinds import KINDS
+from proxy.memory.memory import Memory
 from proxy.memory.view import ChainNeeds
 from proxy.practice import Practice
-from proxy.remembering import Memory
 from proxy.settings.pipeline import Identity
 from proxy.settings.pipeline import Pipeline as PipelineSettings
 from proxy.settings.pipeline import Upstream as UpstreamSettings

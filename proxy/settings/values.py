@@ -25,10 +25,10 @@ from proxy.admission.keys import Keys
 from proxy.admission.loopback import is_loopback_address
 from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.http1.origin import Origin
-from proxy.memory import codec
 from proxy.memory.archive.open import open_archive
-from proxy.memory.open import open_store
-from proxy.memory.sealing import codec_of
+from proxy.memory.stores import codec
+from proxy.memory.stores.codec import codec_from_keys
+from proxy.memory.stores.drivers import open_store
 from proxy.settings.diagnostics import alternatives, is_name, quoted, shown_errors
 from proxy.settings.filter_registry import FilterRegistry, build_step
 
@@ -220,7 +220,7 @@ def _retention(given: object) -> object:
 
 def encryption_keys(given: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     """Keys that a codec can be made of."""
-    codec_of([key.get_secret_value() for key in given])
+    codec_from_keys([key.get_secret_value() for key in given])
     return given
 
 

@@ -14,10 +14,10 @@ from msgspec import Meta
 from filters.stated import plain
 from proxy.memory.archive.archive import Category, Found, Query
 from proxy.memory.archive.finder import Finder
+from proxy.memory.errors import StoreError
 from proxy.memory.facts.knowledge import Knowledge, Learnt, id_of
 from proxy.memory.facts.promises import Promises, Work
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.stores.store import Owner
 from proxy.memory.view import RetractedTexts
 from proxy.tools.offer import FORGET, RECALL, STORE
 

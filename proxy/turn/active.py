@@ -13,7 +13,7 @@ from filters.message import LARGEST, Message
 from filters.role import SYSTEM, newest_user
 from proxy.edge.reply import Reply
 from proxy.errors import Superseded
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.memory.wording import continues, same_words
 from proxy.turn.request import Call
 

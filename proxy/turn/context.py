@@ -14,17 +14,16 @@ from filters.episode import Episode
 from filters.redact import Redact
 from filters.remembered import Remembered
 from filters.role import newest_words
-from proxy.memory.apart import apart
 from proxy.memory.archive.archive import Fact
 from proxy.memory.episodes.source import Episodes
+from proxy.memory.errors import StoreError
 from proxy.memory.facts.telling import telling
-from proxy.memory.faults import StoreError
+from proxy.memory.memory import Memory
 from proxy.memory.merge.turn import is_weighty, overgrows
-from proxy.memory.owner import Owner
 from proxy.memory.session import Session, ShownFacts
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key, Owner
+from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.view import RequestView, RetractedTexts, SessionView, read_session
-from proxy.remembering import Memory
 from proxy.tools import offered
 from proxy.tools.dialogue import Tools
 from proxy.tools.memory_tools import Notebook
@@ -170,7 +169,7 @@ async def _of_session(
 async def _overgrows(read: SessionView, memory: Memory, call: Call) -> bool:
     """Whether memory will not take this turn: it is too long."""
     work = partial(overgrows, read, memory.writer.window, identity.attempt_of(call), now=time.time())
-    return await apart(work, len(read.session.entries) + len(read.said.lines))
+    return await in_thread_if_long(work, len(read.session.entries) + len(read.said.lines))
 
 
 async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:

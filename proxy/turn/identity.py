@@ -15,7 +15,7 @@ import msgspec
 from filters.message import Message
 from proxy.errors import Unauthorized
 from proxy.memory.session import Attempt, attempt
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.turn.request import Call
 
 SOURCES: Final = ("header", "query", "body", "message")

@@ -8,8 +8,8 @@ import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
 from proxy.exact import Exact
+from proxy.memory.memory import Memory
 from proxy.memory.view import ChainNeeds
-from proxy.remembering import Memory
 from proxy.target import Target
 from proxy.turn.identity import Place, Places
 

@@ -13,8 +13,8 @@ from filters.tokens import in_text
 from proxy.answer.stream_filters import Rewriting
 from proxy.edge.reply import Reply
 from proxy.errors import UpstreamRefused
-from proxy.memory.apart import apart
 from proxy.memory.merge.turn import TurnRecord
+from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import Observation
 from proxy.question import Question
 from proxy.routing.fallback import Fallback
@@ -121,7 +121,7 @@ async def _question(
         model=pipeline.model,
         headers=heard.headers,
         fields=tools.offer.fields if tools else fields,
-        messages=await apart(filtered, len(heard.messages) + len(context.memory.dropped)),
+        messages=await in_thread_if_long(filtered, len(heard.messages) + len(context.memory.dropped)),
         streaming=heard.field("stream") is True,
         tools=tools,
     )

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session, encode
-from proxy.memory.store import Key, Put
+from proxy.memory.stores.store import Key, Owner, Put
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.archive import Chunk
-from proxy.memory.store import Key, Put
+from proxy.memory.stores.store import Key, Put
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.scripted_model import says
 from tests.proxy_server import ProxyServer, Serve

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.memory.codec import Plain
-from proxy.memory.sealing import codec_of
+from proxy.memory.stores.codec import Plain, codec_from_keys
 from proxy.settings.load import load
 from tests.proxy_server import ProxyServer, Serve
 
@@ -61,9 +60,9 @@ def test_a_key_that_is_none_is_refused_with_advice_and_not_repeated(tmp_path: Pa
 
 
 def test_without_the_extra_the_fault_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("proxy.memory.encryption")]:
+    for name in [name for name in sys.modules if name.startswith("proxy.memory.stores.encryption")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    assert isinstance(codec_of(["", " "]), Plain)
+    assert isinstance(codec_from_keys(["", " "]), Plain)
     with pytest.raises(ValueError, match=r"turnkeeper\[encryption\]"):
-        codec_of([OLD])
+        codec_from_keys([OLD])

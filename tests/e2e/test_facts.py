@@ -11,7 +11,7 @@ import pytest
 
 from proxy.background import backoff
 from proxy.memory.session import START, Reach, decode
-from proxy.memory.store import Key, Put
+from proxy.memory.stores.store import Key, Put
 from tests.long_call import settle
 from tests.peers.fake_upstream import FakeUpstream, Received, answer, completion
 from tests.peers.scripted_model import calls, fact, is_extraction, lines, model, says

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.session import decode
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from tests.e2e.conftest import Address
 from tests.long_call import LongCall, config, marks, model, noted, settle, settled, share, tokens
 from tests.peers.fake_upstream import FakeUpstream, answer, completion

@@ -22,9 +22,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from proxy.memory.faults import StoreError
+from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry
-from proxy.memory.sql import migrations
+from proxy.memory.stores import sql
 from tests.peers.fake_upstream import DONE, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, replicated, stopped
@@ -442,12 +442,12 @@ def corrupt(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def newer(path: Path) -> Iterator[None]:
     with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute(migrations.LEDGER_TABLE)
-        other.execute(f"INSERT INTO {migrations.LEDGER} VALUES ('m900_the_future')")
+        other.execute(sql.LEDGER_TABLE)
+        other.execute(f"INSERT INTO {sql.LEDGER} VALUES ('m900_the_future')")
         other.commit()
     yield
     with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute(f"DELETE FROM {migrations.LEDGER}")
+        other.execute(f"DELETE FROM {sql.LEDGER}")
         other.commit()
 
 

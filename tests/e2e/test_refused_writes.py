@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.memory import codec
-from proxy.memory.open import open_store
+from proxy.memory.stores import codec
+from proxy.memory.stores.drivers import open_store
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.redis_server import RedisServer

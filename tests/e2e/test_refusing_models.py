@@ -8,7 +8,7 @@ import pytest
 
 from proxy.background import backoff
 from proxy.memory.session import decode
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.serving.reload import Reload
 from proxy.settings.load import load
 from tests.e2e.conftest import Address

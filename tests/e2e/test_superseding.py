@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from proxy.memory.session import Entry, decode
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.parts import Parts
 from proxy.settings.build import build_runtime
 from proxy.settings.load import load

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.answer.transcript import transcript
 from proxy.memory.session import decode
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.observe.observation import usage_of
 from tests.long_call import settle
 from tests.peers.fake_upstream import (

@@ -14,7 +14,7 @@ WINDOW = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i 
 
 
 @pytest.mark.parametrize(
-    "step", ["proxy.memory.view.prompt_view", "proxy.turn.chain.run", "proxy.writer.after"]
+    "step", ["proxy.memory.view.prompt_view", "proxy.turn.chain.run", "proxy.memory.recorder.after"]
 )
 def test_a_long_window_holds_up_nobody_elses_call(
     agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, step: str

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.memory.codec import Plain
-from proxy.memory.encryption import Encryption
-from proxy.memory.guard import Guard
-from proxy.memory.open import open_store
-from proxy.memory.store import Store
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.session_store import Guard
+from proxy.memory.stores.store import Store
 from tests.in_time import in_time, time_of
 from tests.peers import redis_server
 from tests.peers.postgres_server import PostgresServer

@@ -16,12 +16,11 @@ from proxy.memory.archive.database import Database, Work
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, first
-from proxy.memory.codec import Codec, Plain
-from proxy.memory.encryption import Encryption
-from proxy.memory.owner import Owner
 from proxy.memory.session import Entry, Session
-from proxy.memory.sql.statement import Statement
-from proxy.memory.store import Key
+from proxy.memory.stores.codec import Codec, Plain
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.sql import Statement
+from proxy.memory.stores.store import Key, Owner
 from tests.meanings import vector
 from tests.memory.conftest import postgresql, sqlite
 

@@ -7,9 +7,8 @@ from proxy.memory.archive.archive import Archive, Query
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, asked
 from proxy.memory.session import Entry, Forgotten, Session
-from proxy.memory.sql.migrations import Types, m008_speakers
-from proxy.memory.sql.statement import Statement
-from proxy.memory.store import Key
+from proxy.memory.stores.sql import Statement, Types, m008_speakers
+from proxy.memory.stores.store import Key
 from tests.memory.contract_archive import (
     ANN,
     BOB,

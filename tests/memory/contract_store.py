@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.faults import Deleted, StoreError
-from proxy.memory.store import UNRENEWED, Held, Key, Put, Store
+from proxy.memory.errors import Deleted, StoreError
+from proxy.memory.stores.store import UNRENEWED, Held, Key, Put, Store
 from tests.memory.conftest import FORGETFUL, SEALED, Open
 
 pytestmark = pytest.mark.anyio

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.codec import ENCRYPTED, Plain
-from proxy.memory.encryption import Encryption
-from proxy.memory.faults import StoreError
-from proxy.memory.store import Key
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.codec import ENCRYPTED, Plain
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.store import Key
 
 OLD, NEW, OTHER = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))
 KEY = Key("acme", "call-1")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.contents import contents, imported
+from proxy.memory.interchange import contents, imported
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from proxy.memory.counts import Counts, OwnCounts
-from proxy.memory.redis.counts import RedisCounts
+from proxy.memory.stores.counts import Counts, OwnCounts
+from proxy.memory.stores.redis import RedisCounts
 from tests.peers.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.memory import codec
 from proxy.memory.archive.archive import Archive, Fact
 from proxy.memory.archive.open import open_archive
-from proxy.memory.owner import Owner
-from proxy.memory.sql.elsewhere import Elsewhere
-from proxy.memory.sql.sqlite import SqliteStore
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.stores import codec
+from proxy.memory.stores.sqlite import SqliteStore
+from proxy.memory.stores.sqlite_file import Elsewhere
+from proxy.memory.stores.store import Key, Owner, Put, Store
 
 pytestmark = pytest.mark.anyio
 

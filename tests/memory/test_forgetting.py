@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.codec import Plain
-from proxy.memory.coded import CodedStore
-from proxy.memory.encryption import Encryption
-from proxy.memory.faults import StoreError, Unread
-from proxy.memory.held_sessions import HeldSessions
-from proxy.memory.open import open_store
-from proxy.memory.owner import Owner
-from proxy.memory.people import People
+from proxy.memory.errors import StoreError, Unread
+from proxy.memory.privacy import HeldSessions, People
 from proxy.memory.session import Entry, Session, encode
-from proxy.memory.store import Key, Put, Store
-from proxy.memory.volatile import VolatileStore
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.store import Key, Owner, Put, Store
+from proxy.memory.stores.volatile import VolatileStore
 
 pytestmark = pytest.mark.anyio
 BOB = Owner("acme", "bob")

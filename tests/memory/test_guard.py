@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from proxy.memory import guard as guarding
-from proxy.memory.faults import StoreError
-from proxy.memory.guard import Guard
-from proxy.memory.store import Key, Put
+from proxy.memory.errors import StoreError
+from proxy.memory.stores import session_store
+from proxy.memory.stores.session_store import Guard
+from proxy.memory.stores.store import Key, Put
 
 pytestmark = pytest.mark.anyio
 
@@ -282,8 +282,8 @@ async def test_an_answer_later_than_the_deadline_opens_nothing(store: Moody, gua
 async def test_the_log_says_once_that_memory_is_slow_and_once_that_it_is_not(
     store: Moody, leisurely: Moody, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(guarding, "_TOLD_AFTER", -1.0)
-    monkeypatch.setattr(guarding, "_LONGEST", PATIENCE)
+    monkeypatch.setattr(session_store, "_TOLD_AFTER", -1.0)
+    monkeypatch.setattr(session_store, "_LONGEST_PAUSE", PATIENCE)
     store.delay = 2 * PATIENCE
     guard = Guard(store, deadline=4 * PATIENCE, leisurely=leisurely)
     await failing(guard.read(KEY))

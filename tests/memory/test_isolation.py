@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.merge.turn import TurnRecord
-from proxy.memory.recent import Recent
+from proxy.memory.recorder import Recorder, Writer
 from proxy.memory.session import decode
-from proxy.memory.store import Key, Store
+from proxy.memory.stores.session_store import Recent
+from proxy.memory.stores.store import Key, Store
 from proxy.memory.summaries.compaction import Window
-from proxy.record import Recorder
-from proxy.writer import Writer
 from tests.memory.contract_store import IDS
 from tests.peers.fake_upstream import stream_of
 

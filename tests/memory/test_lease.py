@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 import pytest
 
-from proxy.memory.lease import lease
 from proxy.memory.session import Entry, Session, decode, encode
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.stores.lease import lease
+from proxy.memory.stores.store import Key, Put, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from tests.memory.conftest import FORGETFUL, Open
@@ -41,7 +41,7 @@ async def test_a_lease_that_nobody_renews_ends(reopen: Open) -> None:
     held = lease(store, "work", KEY, ttl=1.0)
     assert await held.__aenter__()
     for task in asyncio.all_tasks():
-        if "_renewed" in repr(task):
+        if "_renew" in repr(task):
             task.cancel()
     await asyncio.sleep(1.3)
     async with lease(store, "work", KEY) as again:
@@ -53,7 +53,7 @@ async def test_who_lost_a_lease_does_not_give_back_anothers(reopen: Open) -> Non
     lost = lease(store, "work", KEY, ttl=1.0)
     assert await lost.__aenter__()
     for task in asyncio.all_tasks():
-        if "_renewed" in repr(task):
+        if "_renew" in repr(task):
             task.cancel()
     await asyncio.sleep(1.3)
     async with lease(store, "work", KEY) as theirs:
@@ -68,7 +68,7 @@ def held_by(
 ) -> Iterator[AbstractAsyncContextManager[bool]]:
     """A lease as the process of that number holds it."""
     with monkeypatch.context() as patch:
-        patch.setattr("proxy.memory.holder.os.getpid", lambda: pid)
+        patch.setattr("proxy.memory.stores.lease.os.getpid", lambda: pid)
         yield lease(store, "work", KEY)
 
 
@@ -107,7 +107,7 @@ async def test_nobody_knows_who_lives_on_another_machine(
         process.wait()
     store = reopen()
     with monkeypatch.context() as elsewhere, held_by(process.pid, store, monkeypatch) as held:
-        elsewhere.setattr("proxy.memory.holder.machine", lambda: "elsewhere")
+        elsewhere.setattr("proxy.memory.stores.lease.machine_id", lambda: "elsewhere")
         assert await held.__aenter__()
     async with lease(store, "work", KEY) as ours:
         assert not ours

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import trustme
 
-from proxy.memory import open as opening
-from proxy.memory.codec import ENCRYPTED, Plain
-from proxy.memory.coded import CodedStore
-from proxy.memory.encryption import Encryption
-from proxy.memory.faults import StoreError
-from proxy.memory.open import open_store
-from proxy.memory.sql.sqlite import SqliteStore
-from proxy.memory.store import Key, Put
-from proxy.memory.volatile import VolatileStore
+from proxy.memory.errors import StoreError
+from proxy.memory.stores import drivers as opening
+from proxy.memory.stores.codec import ENCRYPTED, Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.sqlite import SqliteStore
+from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.volatile import VolatileStore
 from proxy.settings.build import open_guarded
 
 KEY = Key("acme", "call-1")
@@ -85,14 +85,14 @@ async def test_a_path_is_taken_as_it_is_written(tmp_path: Path, name: str):
 
 def test_a_driver_is_loaded_when_it_is_asked_for():
     heavy = {"asyncpg", "cryptography", "redis", "sqlite3"}
-    code = f"import sys, proxy.memory.open\nprint({heavy} & {{*sys.modules}})"
+    code = f"import sys, proxy.memory.stores.drivers\nprint({heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
 def test_a_driver_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    for name in ("proxy.memory.sql.postgres", "proxy.memory.sql.pool"):
+    for name in ("proxy.memory.stores.postgres", "proxy.memory.stores.postgres_pool"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(
         ValueError, match=r"postgresql: needs the module asyncpg; install turnkeeper\[postgres\]"
@@ -101,7 +101,9 @@ def test_a_driver_that_is_not_installed_says_what_to_install(monkeypatch: pytest
 
 
 def test_installed_packages_add_drivers_and_replace_none(monkeypatch: pytest.MonkeyPatch):
-    others = [EntryPoint(name, "proxy.memory.volatile:open", opening.GROUP) for name in ("memory2", "sqlite")]
+    others = [
+        EntryPoint(name, "proxy.memory.stores.volatile:open", opening.GROUP) for name in ("memory2", "sqlite")
+    ]
     monkeypatch.setattr(opening, "entry_points", lambda group: others)
     with pytest.raises(ValueError, match="write memory: and nothing behind it"):
         opened("memory2:x")

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.codec import Plain
-from proxy.memory.faults import StoreError
-from proxy.memory.held_sessions import HeldSessions
-from proxy.memory.open import open_store
-from proxy.memory.owner import Owner
-from proxy.memory.people import People
+from proxy.memory.errors import StoreError
+from proxy.memory.privacy import HeldSessions, People
 from proxy.memory.session import Entry, Session, encode
-from proxy.memory.store import Key, Put
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.store import Key, Owner, Put
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from proxy.memory.errors import StoreError
 from proxy.memory.facts import promises
 from proxy.memory.facts.promises import Promises
-from proxy.memory.faults import StoreError
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,9 @@ import contextlib
 
 import pytest
 
-from proxy.memory.faults import StoreError, Unreadable
-from proxy.memory.pulse import Pulse
-from proxy.memory.store import Held, Key
+from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.recorder import Pulse
+from proxy.memory.stores.store import Held, Key
 
 pytestmark = pytest.mark.anyio
 

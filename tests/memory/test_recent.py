@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory import codec
-from proxy.memory.faults import StoreError
+from proxy.memory.errors import StoreError
 from proxy.memory.merge.answer import Answer, apply_answer
-from proxy.memory.open import open_store
-from proxy.memory.recent import Recent
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Held, Key, Put, Store
+from proxy.memory.stores import codec
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.session_store import Recent
+from proxy.memory.stores.store import Held, Key, Put, Store
 from proxy.memory.view import RequestView, prompt_view, read_session
 from tests.memory.call import asked, reconcile
 

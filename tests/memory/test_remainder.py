@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from filters.group import FUNCTION
 from filters.message import Message
-from proxy.memory.contents import contents, imported
+from proxy.memory.interchange import contents, imported
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import Remainder, remainder, restored
 from proxy.memory.session import START, Agents, Entry, Reach, Session

@@ -14,9 +14,8 @@ import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Fact
-from proxy.memory.owner import Owner
 from proxy.memory.session import Segment, decode, encode
-from proxy.memory.store import Key, Put
+from proxy.memory.stores.store import Key, Owner, Put
 from proxy.page.examples import TITLES, example
 from proxy.settings.build import build_runtime
 from proxy.settings.load import load

@@ -8,18 +8,16 @@ import msgspec
 import pytest
 
 from filters.message import Message
-from proxy.memory import codec
-from proxy.memory.faults import StoreError, Unreadable
+from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.merge.turn import TurnRecord
-from proxy.memory.open import open_store
-from proxy.memory.pulse import Pulse
-from proxy.memory.recent import Recent
+from proxy.memory.recorder import Pulse, Recorder, Writer
 from proxy.memory.session import Session, decode
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.stores import codec
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.session_store import Recent
+from proxy.memory.stores.store import Key, Put, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.view import RequestView
-from proxy.record import Recorder
-from proxy.writer import Writer
 from tests.peers.fake_upstream import stream_of
 
 KEY = Key("default", "s1")
@@ -272,7 +270,7 @@ CANNOT = "Memory cannot be written: full"
 def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.record._MOST_WAITING", 3)
+    monkeypatch.setattr("proxy.memory.recorder._MOST_WAITING", 3)
 
     async def run() -> None:
         store = Away(memory())

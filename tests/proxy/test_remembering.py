@@ -3,7 +3,7 @@
 import asyncio
 
 from proxy.memory.facts.promises import Promises
-from proxy.remembering import Archiving, Memory
+from proxy.memory.memory import Archiving, Memory
 from tests.hurried_loop import run
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from filters.base import Context
 from proxy.memory.archive.archive import Buried
 from proxy.memory.session import Session
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
 from proxy.traces import Retention, Traces, TurnContent

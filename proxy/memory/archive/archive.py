@@ -7,9 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from proxy.memory.archive.vector import Vector
-from proxy.memory.owner import Owner
 from proxy.memory.session import Entry, Session
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key, Owner
 
 Category = Literal["core", "daily", "conversation"]
 Kind = Literal["turn", "fact", "document"]

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.memory.archive.archive import Archive, Turn
-from proxy.memory.contents import contents
-from proxy.memory.owner import Owner
+from proxy.memory.interchange import contents
 from proxy.memory.session import Reach
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key, Owner
 
 
 class Archived:

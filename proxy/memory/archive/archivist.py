@@ -14,10 +14,9 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.keeping import Keeping
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
 from proxy.memory.session import UNREADABLE, Session, decode, made_anew
-from proxy.memory.store import APART, Key, Store
+from proxy.memory.stores.store import APART, Key, Owner, Store
 
 _log = logging.getLogger("turnkeeper")
 _MOST_DUE: Final = 10_000

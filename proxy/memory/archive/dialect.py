@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from proxy.memory.archive.statements import DOCUMENT, EXPIRED, FACT, PASSAGE, TURN
-from proxy.memory.sql.statement import Statement
+from proxy.memory.stores.sql import Statement
 
 
 class Dialect(msgspec.Struct, frozen=True):

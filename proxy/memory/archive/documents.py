@@ -6,9 +6,8 @@ from proxy.memory.archive.archive import Chunk
 from proxy.memory.archive.shelf import Line, Shelf
 from proxy.memory.archive.statements import DOCUMENT, DOCUMENTS, NO_DOCUMENT, NO_DOCUMENT_PASSAGES, PUT_CHUNK
 from proxy.memory.archive.steps import Steps, asked, first, owner_for
-from proxy.memory.owner import Owner
-from proxy.memory.sql.statement import shown, stored
-from proxy.memory.store import Key
+from proxy.memory.stores.sql import id_bytes, id_text
+from proxy.memory.stores.store import Key, Owner
 
 
 def add_document(shelf: Shelf, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> Steps[None]:
@@ -16,7 +15,7 @@ def add_document(shelf: Shelf, tenant: str, path: str, chunks: Sequence[Chunk], 
     yield from remove_document(tenant, path)
     whose = Owner(tenant)
     owner = yield from owner_for(whose)
-    place = {"tenant": stored(tenant), "path": stored(path)}
+    place = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
     for number, chunk in enumerate(chunks):
         blob = shelf.sealed(Key(tenant, path), chunk)
         item = yield from first(PUT_CHUNK, {**place, "chunk": number, "at": at, "blob": blob})
@@ -26,13 +25,13 @@ def add_document(shelf: Shelf, tenant: str, path: str, chunks: Sequence[Chunk], 
 
 def documents(tenant: str) -> Steps[list[str]]:
     """As the archive's ``documents``."""
-    rows = yield from asked(DOCUMENTS, {"tenant": stored(tenant)})
-    return [shown(path) for (path,) in rows]
+    rows = yield from asked(DOCUMENTS, {"tenant": id_bytes(tenant)})
+    return [id_text(path) for (path,) in rows]
 
 
 def remove_document(tenant: str, path: str) -> Steps[bool]:
     """As the archive's ``remove_document``."""
-    place = {"tenant": stored(tenant), "path": stored(path)}
+    place = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
     yield from asked(NO_DOCUMENT_PASSAGES, place)
     rows = yield from asked(NO_DOCUMENT, place)
     return bool(rows)

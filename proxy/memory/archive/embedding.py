@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
-from proxy.memory import lease
 from proxy.memory.archive.archive import Archive, Unmeant
 from proxy.memory.archive.vector import Vector
-from proxy.memory.faults import StoreError
-from proxy.memory.store import Key, Store
+from proxy.memory.errors import StoreError
+from proxy.memory.stores import lease
+from proxy.memory.stores.store import Key, Store
 
 _log = logging.getLogger("turnkeeper")
 

@@ -16,9 +16,8 @@ from proxy.memory.archive.statements import (
     SUPERSEDE,
 )
 from proxy.memory.archive.steps import Steps, asked, first, owner_for, owner_of, who
-from proxy.memory.owner import Owner
-from proxy.memory.sql.statement import stored
-from proxy.memory.store import Key
+from proxy.memory.stores.sql import id_bytes
+from proxy.memory.stores.store import Key, Owner
 
 
 def add_fact(shelf: Shelf, person: Owner, fact: Fact) -> Steps[None]:
@@ -38,7 +37,7 @@ def add_fact(shelf: Shelf, person: Owner, fact: Fact) -> Steps[None]:
 
 
 def _supersede(owner: int, fact: Fact) -> Steps[None]:
-    replaced = {"owner": owner, "replaces": stored(fact.replaces or ""), "created": fact.created}
+    replaced = {"owner": owner, "replaces": id_bytes(fact.replaces or ""), "created": fact.created}
     item = yield from first(SUPERSEDE, replaced)
     if item is not None:
         yield from asked(NO_PASSAGE, {"kind": FACT, "item": item})
@@ -58,7 +57,7 @@ def remove_fact(person: Owner, name: str) -> Steps[bool]:
     owner = yield from owner_of(person)
     item = None
     if owner is not None:
-        item = yield from first(NO_FACT, {"owner": owner, "name": stored(name)})
+        item = yield from first(NO_FACT, {"owner": owner, "name": id_bytes(name)})
     if item is not None:
         yield from asked(NO_PASSAGE, {"kind": FACT, "item": item})
     return item is not None
@@ -66,7 +65,7 @@ def remove_fact(person: Owner, name: str) -> Steps[bool]:
 
 def _row(shelf: Shelf, person: Owner, fact: Fact) -> dict[str, object]:
     return {
-        "name": stored(fact.id),
+        "name": id_bytes(fact.id),
         "category": fact.category,
         "created": fact.created,
         "expires": fact.expires,

@@ -10,9 +10,9 @@ import msgspec
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Archive, Found, Meaning, Query
 from proxy.memory.archive.embedding import Embedder
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
-from proxy.memory.patience import seen
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.store import Owner
+from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Finder:
 
     async def _found(self, person: Owner, query: Query, due: float) -> list[Found]:
         by_words = asyncio.ensure_future(self._archive.search(person, query))
-        by_words.add_done_callback(seen)
+        by_words.add_done_callback(retrieve_exception)
         meaning = await self._meaning(query.text, due)
         if meaning is None:
             return await by_words

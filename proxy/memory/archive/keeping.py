@@ -5,9 +5,9 @@ from typing import Final
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.moved import Settled, pages
-from proxy.memory.faults import StoreError, Unreadable
+from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.session import Session
-from proxy.memory.store import Key, Store
+from proxy.memory.stores.store import Key, Store
 
 _log: Final = logging.getLogger("turnkeeper")
 

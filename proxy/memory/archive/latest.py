@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from proxy.memory.archive.archive import Fact
-from proxy.memory.owner import Owner
-from proxy.memory.sql.elsewhere import Elsewhere
+from proxy.memory.stores.sqlite_file import Elsewhere
+from proxy.memory.stores.store import Owner
 
 _MOST: Final = 32
 _LASTING: Final = 60.0

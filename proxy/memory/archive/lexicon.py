@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from proxy.memory.archive.stems import Stemmer
-from proxy.memory.owner import Owner
+from proxy.memory.stores.store import Owner
 
 # Chinese characters, kana, Hangul, Thai to Myanmar, Khmer: words are not told apart by spaces, or take many
 # endings, so that each two neighbours count as a word.

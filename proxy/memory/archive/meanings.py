@@ -23,11 +23,10 @@ from proxy.memory.archive.statements import (
 )
 from proxy.memory.archive.steps import Rows, Steps, asked, first
 from proxy.memory.archive.vector import Vector, cosine, packed, sign
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry
-from proxy.memory.sql.statement import shown
-from proxy.memory.store import Key
+from proxy.memory.stores.sql import id_text
+from proxy.memory.stores.store import Key, Owner
 
 _LOOKED_THROUGH: Final = 2000
 """Of one owner, the newest."""
@@ -62,7 +61,7 @@ def _read(shelf: Shelf, rows: Rows) -> Steps[list[Unmeant]]:
 
 
 def _unmeant(shelf: Shelf, row: Sequence[Any], item: Sequence[Any] | None) -> Unmeant:
-    owner = Owner(shown(row[4]), shown(row[5]))
+    owner = Owner(id_text(row[4]), id_text(row[5]))
     text = None if item is None else _text(shelf, owner, row[1], item)
     return Unmeant(passage=row[0], owner=owner, terms=row[3], text=text)
 
@@ -73,7 +72,7 @@ def _text(shelf: Shelf, owner: Owner, kind: int, item: Sequence[Any]) -> str | N
     try:
         if kind == FACT:
             return shelf.opened(Key(owner.tenant, owner.person), blob, Fact).text
-        key = Key(owner.tenant, shown(place))
+        key = Key(owner.tenant, id_text(place))
         if kind == DOCUMENT:
             chunk = shelf.opened(key, blob, Chunk)
             return f"{chunk.title}\n{chunk.text}"

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.faults import Unreadable
+from proxy.memory.errors import Unreadable
 from proxy.memory.session import UNREADABLE, Entry, Session, decode, made_anew
-from proxy.memory.store import Key, Store
+from proxy.memory.stores.store import Key, Store
 
 _AT_ONCE: Final = 100
 _LOOKED_BACK: Final = 10

@@ -28,15 +28,14 @@ from proxy.memory.archive.statements import (
     UNEARTH,
 )
 from proxy.memory.archive.steps import Steps, asked, first, owner_of
-from proxy.memory.owner import Owner
-from proxy.memory.sql.statement import shown, stored, whose
-from proxy.memory.store import APART, DELETION_KEPT, Key
+from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
+from proxy.memory.stores.store import APART, DELETION_KEPT, Key, Owner
 
 
 def forget(person: Owner, *, at: float) -> Steps[Removed]:
     """As the archive's ``forget``."""
-    tenant = {"tenant": stored(person.tenant)}
-    yield from asked(ENTOMB, {**tenant, "kind": PERSON, "name": stored(person.person), "at": at})
+    tenant = {"tenant": id_bytes(person.tenant)}
+    yield from asked(ENTOMB, {**tenant, "kind": PERSON, "name": id_bytes(person.person), "at": at})
     owner = yield from owner_of(person)
     if owner is None:
         return Removed()
@@ -53,28 +52,28 @@ def forget(person: Owner, *, at: float) -> Steps[Removed]:
 
 def forget_session(key: Key, *, at: float) -> Steps[int]:
     """As the archive's ``forget_session``."""
-    tomb = {"tenant": stored(key.tenant), "kind": SESSION, "name": stored(key.session), "at": at}
+    tomb = {"tenant": id_bytes(key.tenant), "kind": SESSION, "name": id_bytes(key.session), "at": at}
     yield from asked(ENTOMB, tomb)
-    yield from asked(FORGET_SESSION_PASSAGES, whose(key))
-    rows = yield from asked(FORGET_SESSION, whose(key))
-    yield from asked(FORGET_TALKS, whose(key))
+    yield from asked(FORGET_SESSION_PASSAGES, key_arguments(key))
+    rows = yield from asked(FORGET_SESSION, key_arguments(key))
+    yield from asked(FORGET_TALKS, key_arguments(key))
     return len(rows)
 
 
 def forget_strangers(key: Key, *, at: float) -> Steps[int]:
     """As the archive's ``forget_strangers``; such turns have no words in the index."""
-    tombs = {"tenant": stored(key.tenant), "kind": STRANGERS}
+    tombs = {"tenant": id_bytes(key.tenant), "kind": STRANGERS}
     yield from asked(UNEARTH, {**tombs, "before": at - DELETION_KEPT})
-    yield from asked(ENTOMB, {**tombs, "name": stored(key.session), "at": at})
-    rows = yield from asked(FORGET_STRANGERS, whose(key))
+    yield from asked(ENTOMB, {**tombs, "name": id_bytes(key.session), "at": at})
+    rows = yield from asked(FORGET_STRANGERS, key_arguments(key))
     if rows:
-        yield from asked(FORGET_TALKS, whose(key))
+        yield from asked(FORGET_TALKS, key_arguments(key))
     return len(rows)
 
 
 def buried_at(tenant: str, kind: int, name: str) -> Steps[float]:
     """When a person or a session was forgotten, in seconds since 1970; 0 is never."""
-    at = yield from first(TOMBSTONE, {"tenant": stored(tenant), "kind": kind, "name": stored(name)})
+    at = yield from first(TOMBSTONE, {"tenant": id_bytes(tenant), "kind": kind, "name": id_bytes(name)})
     return 0.0 if at is None else float(at)
 
 
@@ -89,8 +88,8 @@ def refuses(forgotten: float, *, said: float, recorded: float) -> bool:
 
 def buried(tenant: str, *, since: float, until: float) -> Steps[Buried]:
     """As the archive's ``buried``."""
-    rows = yield from asked(BURIED, {"tenant": stored(tenant), "since": since, "until": until})
-    of = {kind: {shown(name): at for each, name, at in rows if each == kind} for kind in (PERSON, SESSION)}
+    rows = yield from asked(BURIED, {"tenant": id_bytes(tenant), "since": since, "until": until})
+    of = {kind: {id_text(name): at for each, name, at in rows if each == kind} for kind in (PERSON, SESSION)}
     return Buried(of[PERSON], of[SESSION])
 
 

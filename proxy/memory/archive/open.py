@@ -11,9 +11,9 @@ from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.lexicon import Lexicon
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.sql import SqlArchive
-from proxy.memory.codec import Codec
 from proxy.memory.redaction.redaction import NOTHING, Redaction
-from proxy.memory.sql.elsewhere import Elsewhere
+from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.sqlite_file import Elsewhere
 
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 _GROUP: Final = "turnkeeper.archives"

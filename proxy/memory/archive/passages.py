@@ -8,9 +8,9 @@ from typing import Final
 from filters.remembered import Remembered
 from proxy.memory.archive.archive import Found, Query
 from proxy.memory.archive.finder import Finder
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
-from proxy.memory.patience import in_time
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.store import Owner
+from proxy.memory.tasks import wait_for
 
 _SHUT: Final = 0.5
 _SLOW: Final = 3
@@ -40,7 +40,7 @@ class Passages:
         query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone)
         try:
             look = self._finder.search(person, query, within=self._deadline)
-            found = await in_time(look, self._deadline)
+            found = await wait_for(look, self._deadline)
         except TimeoutError:
             self._slow += 1
             if self._slow >= _SLOW:

@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 
 from proxy.memory.archive.database import Work
 from proxy.memory.archive.steps import Ask, Beside, Rows, Steps
-from proxy.memory.faults import StoreError
-from proxy.memory.sql.pool import Connection, Pool
-from proxy.memory.sql.statement import Statement
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.postgres_pool import Connection, Pool
+from proxy.memory.stores.sql import Statement
 
 T = TypeVar("T")
 _PARAMETER: Final = re.compile(r"\$(\d+)")

@@ -13,10 +13,9 @@ from proxy.memory.archive.ranking import Lookup, Passage, Ranked, Worths, ranked
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.statements import DOCUMENT, DURING, FACT, OWNED, TURN
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_of, together
-from proxy.memory.owner import Owner
 from proxy.memory.session import UNREADABLE, Entry
-from proxy.memory.sql.statement import shown
-from proxy.memory.store import Key
+from proxy.memory.stores.sql import id_text
+from proxy.memory.stores.store import Key, Owner
 
 _MOST_WORDS: Final = 32
 _LONGEST: Final = 2000
@@ -136,7 +135,7 @@ def _told(
 
 def _found(shelf: Shelf, person: Owner, kind: int, score: float, row: Sequence[Any]) -> Found:
     _, place, at, blob = row
-    name = shown(place)
+    name = id_text(place)
     if kind == FACT:
         fact = shelf.opened(Key(person.tenant, person.person), blob, Fact)
         return Found(kind="fact", score=score, text=fact.text, source=name, timestamp=at)

@@ -9,10 +9,9 @@ from proxy.memory.archive.dialect import Dialect
 from proxy.memory.archive.lexicon import Lexicon
 from proxy.memory.archive.statements import NO_PASSAGE, NO_VECTOR, PUT_PASSAGE
 from proxy.memory.archive.steps import Steps, asked, first
-from proxy.memory.codec import Codec
-from proxy.memory.owner import Owner
 from proxy.memory.redaction.redaction import NOTHING, Redaction
-from proxy.memory.store import Key
+from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.store import Key, Owner
 
 V = TypeVar("V")
 

@@ -10,9 +10,8 @@ from proxy.memory.archive.database import Database, Work
 from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.shelf import Shelf
 from proxy.memory.archive.vector import Vector
-from proxy.memory.owner import Owner
 from proxy.memory.session import Entry, Session
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key, Owner
 
 T = TypeVar("T")
 

@@ -11,12 +11,10 @@ from typing import Any, Final, TypeVar
 
 from proxy.memory.archive.database import Work
 from proxy.memory.archive.steps import Ask, Beside, Rows, Steps
-from proxy.memory.faults import StoreError
-from proxy.memory.patience import seen
-from proxy.memory.sql import wal
-from proxy.memory.sql.elsewhere import Elsewhere
-from proxy.memory.sql.file import File
-from proxy.memory.sql.writer import Writer
+from proxy.memory.errors import StoreError
+from proxy.memory.stores import sqlite_file
+from proxy.memory.stores.sqlite_file import Elsewhere, File, Writer
+from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
 
@@ -79,7 +77,7 @@ class SqliteDatabase:
         before = await self._submitted(partial(_merge, -_MERGED_AT_ONCE))
         while before:
             before = await self._submitted(partial(_merge, _MERGED_AT_ONCE))
-        await wal.empty(self._file.path)
+        await sqlite_file.empty_log(self._file.path)
 
     async def ping(self) -> None:
         """As the protocol has it."""
@@ -96,7 +94,7 @@ class SqliteDatabase:
 
     async def _submitted(self, work: Callable[[sqlite3.Connection], T]) -> T:
         outcome = self._writer.submit(work)
-        outcome.add_done_callback(seen)
+        outcome.add_done_callback(retrieve_exception)
         done, _ = await asyncio.wait({outcome}, timeout=_PATIENCE)
         if not done:
             raise StoreError("The archive is too slow.")
@@ -116,7 +114,7 @@ class SqliteDatabase:
 
     def _has_read(self, reading: "asyncio.Future[Any]") -> None:
         self._reading -= 1
-        seen(reading)
+        retrieve_exception(reading)
 
     def _read(self, work: Work[T]) -> T:
         with self._file.named():

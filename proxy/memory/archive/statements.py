@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from proxy.memory.sql.statement import Statement
+from proxy.memory.stores.sql import Statement
 
 TURN, FACT, DOCUMENT = 1, 2, 3
 LEXICON: Final = 1

@@ -5,8 +5,8 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from proxy.memory.archive.statements import NEW_PERSON, PERSON_ID
-from proxy.memory.owner import Owner
-from proxy.memory.sql.statement import Arguments, Statement, stored
+from proxy.memory.stores.sql import Arguments, Statement, id_bytes
+from proxy.memory.stores.store import Owner
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -77,7 +77,7 @@ def _reply(asked_now: Ask | Beside, left: Iterator[Rows]) -> Rows | list[Rows]:
 
 def who(whose: Owner) -> dict[str, object]:
     """The arguments that say which person is meant."""
-    return {"tenant": stored(whose.tenant), "person": stored(whose.person)}
+    return {"tenant": id_bytes(whose.tenant), "person": id_bytes(whose.person)}
 
 
 def owner_of(whose: Owner) -> Steps[int | None]:

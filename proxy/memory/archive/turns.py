@@ -25,10 +25,9 @@ from proxy.memory.archive.statements import (
 )
 from proxy.memory.archive.steps import Rows, Steps, asked, first, owner_for, owner_of
 from proxy.memory.archive.welcome import Share, welcome
-from proxy.memory.owner import Owner
 from proxy.memory.session import Entry, Session
-from proxy.memory.sql.statement import shown, stored, whose
-from proxy.memory.store import APART, Key
+from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
+from proxy.memory.stores.store import APART, Key, Owner
 
 _SPOKEN = ("user", "assistant")
 
@@ -88,14 +87,14 @@ def keep_moved(
 
 def marks(tenant: str) -> Steps[dict[str, float]]:
     """As the archive's ``marks``."""
-    rows = yield from asked(MARKS, {"tenant": stored(tenant)})
-    return {shown(session): mark for session, mark in rows}
+    rows = yield from asked(MARKS, {"tenant": id_bytes(tenant)})
+    return {id_text(session): mark for session, mark in rows}
 
 
 def talks(tenant: str, after: str, limit: int) -> Steps[dict[str, float]]:
     """As the archive's ``talks``."""
-    rows = yield from asked(TALKS, {"tenant": stored(tenant), "after": stored(after), "limit": limit})
-    return {shown(session): mark for session, mark in rows}
+    rows = yield from asked(TALKS, {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit})
+    return {id_text(session): mark for session, mark in rows}
 
 
 def turns(shelf: Shelf, person: Owner, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
@@ -119,13 +118,13 @@ def last_talk(shelf: Shelf, person: Owner, limit: int) -> Steps[list[Turn]]:
 
 def turns_of(shelf: Shelf, key: Key, start: int, limit: int) -> Steps[list[Turn]]:
     """As the archive's ``turns_of``."""
-    rows = yield from asked(TURNS_OF, {**whose(key), "start": start, "limit": limit})
+    rows = yield from asked(TURNS_OF, {**key_arguments(key), "start": start, "limit": limit})
     return [_turn(shelf, key.tenant, row) for row in rows]
 
 
 def _turn(shelf: Shelf, tenant: str, row: Sequence[object]) -> Turn:
     _, session, created, at, _, blob = row
-    name = shown(session)  # type: ignore[arg-type]
+    name = id_text(session)  # type: ignore[arg-type]
     entry = shelf.opened(Key(tenant, name), blob, Entry)  # type: ignore[arg-type]
     return Turn(session=name, began=created, at=at, entry=entry)  # type: ignore[arg-type]
 
@@ -133,7 +132,7 @@ def _turn(shelf: Shelf, tenant: str, row: Sequence[object]) -> Turn:
 def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
     """The talk; ``None`` where a newer state of the session was kept."""
     times = {"created": session.created, "updated": session.updated, "mark": mark}
-    id_ = yield from first(TALK, {**whose(key), **times, "ahead": time.time() + APART})
+    id_ = yield from first(TALK, {**key_arguments(key), **times, "ahead": time.time() + APART})
     if id_ is None:
         return None
     owner = None

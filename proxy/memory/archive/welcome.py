@@ -8,7 +8,7 @@ from proxy.memory.archive.statements import PERSON, SESSION, STRANGERS
 from proxy.memory.archive.steps import Steps
 from proxy.memory.session import Entry, Session
 from proxy.memory.speakers import NOBODY, guests
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 
 
 class Share(NamedTuple):

@@ -2,13 +2,12 @@
 
 import asyncio
 
-from proxy.memory.codec import Codec
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.shelf import EpisodeShelf
-from proxy.memory.redis.address import Address
-from proxy.memory.redis.client import clients
-from proxy.memory.redis.link import Link
-from proxy.memory.store import LEISURE, Key
+from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.redis_client import Address, clients
+from proxy.memory.stores.redis_link import Link
+from proxy.memory.stores.store import LEISURE, Key
 
 
 class RedisEpisodes:

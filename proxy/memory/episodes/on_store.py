@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.faults import StoreError, Unreadable
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.stores.store import Key, Put, Store
 
 MOST: Final = 1000
 """How many episodes of one agent are kept; the oldest go first."""

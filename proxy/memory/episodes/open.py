@@ -3,10 +3,10 @@
 from importlib.metadata import EntryPoint
 from typing import Final
 
-from proxy.memory.codec import Codec
 from proxy.memory.episodes.on_store import StoredEpisodes
 from proxy.memory.episodes.source import REDIS, Episodes
-from proxy.memory.store import Store
+from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.store import Store
 
 _REDIS: Final = EntryPoint("redis", "proxy.memory.episodes.on_redis:RedisEpisodes", "turnkeeper.episodes")
 

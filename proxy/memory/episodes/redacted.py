@@ -5,7 +5,7 @@ from typing import Final
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.redaction.redaction import Redaction
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 
 _TOLD: Final = ("interaction_type", "content", "platform", "metadata")
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from proxy.memory.codec import Codec, Plain
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.source import agent_id
-from proxy.memory.redis.names import Pair
-from proxy.memory.redis.scripts import Client, Script
-from proxy.memory.store import Key
+from proxy.memory.stores.codec import Codec, Plain
+from proxy.memory.stores.redis import Pair, Script
+from proxy.memory.stores.redis_client import Client
+from proxy.memory.stores.store import Key
 
 _PAGE: Final = 200
 _ATTEMPTS: Final = 100

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 from urllib.parse import quote
 
 from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 
 REDIS: Final = ("redis:", "rediss:", "redis+", "rediss+")
 """How addresses begin that are a Redis's."""

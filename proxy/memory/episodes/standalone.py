@@ -10,18 +10,16 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
-from proxy.memory.codec import Plain
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.on_store import StoredEpisodes
 from proxy.memory.episodes.shelf import EpisodeShelf
 from proxy.memory.episodes.short_term import ShortTermMemory
 from proxy.memory.episodes.source import REDIS, agent_of
-from proxy.memory.faults import StoreError
-from proxy.memory.open import open_store
-from proxy.memory.redis.address import Address
-from proxy.memory.redis.client import MOST_CONNECTIONS, Made, clients
-from proxy.memory.redis.fault import said
-from proxy.memory.store import Store
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.redis_client import MOST_CONNECTIONS, Address, Made, clients, describe
+from proxy.memory.stores.store import Store
 
 T = TypeVar("T")
 
@@ -68,7 +66,7 @@ class ShortTermMemoryManager(ShortTermMemory):
             async with self._room:
                 return await work(made)
         except (RedisError, RedisClusterException, OSError) as fault:
-            raise ConnectionError(said(fault)) from None  # its own words may quote what was to be kept
+            raise ConnectionError(describe(fault)) from None  # its own words may quote what was to be kept
 
 
 class StoredShortTermMemory(ShortTermMemory):

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from proxy.memory.archive.archive import Fact
+from proxy.memory.errors import StoreError
 from proxy.memory.facts.knowledge import Knowledge
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
-from proxy.memory.patience import ended
+from proxy.memory.stores.store import Owner
+from proxy.memory.tasks import wait_until_done
 
 _GIVEN_UP: Final = 1.0
 _TROUBLE: Final = 2
@@ -39,7 +39,7 @@ class Acquaintance:
             raise StoreError("facts did not come in time a moment ago")
         look = asyncio.create_task(self._knowledge.of(person))
         try:
-            if await ended(look, self._deadline):
+            if await wait_until_done(look, self._deadline):
                 return look.result()
         except asyncio.CancelledError:
             look.cancel()

@@ -11,8 +11,8 @@ import msgspec
 
 from filters.stated import plain
 from proxy.memory.archive.archive import Category, Fact
-from proxy.memory.owner import Owner
 from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.stores.store import Owner
 
 DAY: Final = 86400.0
 MOST: Final = 100

@@ -11,12 +11,11 @@ import msgspec
 from filters.tokens import in_text
 from proxy.memory.archive.archive import Fact
 from proxy.memory.cold import all_of
+from proxy.memory.errors import Unfound
 from proxy.memory.facts.knowledge import Knowledge, Learnt
-from proxy.memory.faults import Unfound
-from proxy.memory.owner import Owner
 from proxy.memory.session import Entry, Reach, Session, decode, encode, made_anew
 from proxy.memory.speakers import speaker
-from proxy.memory.store import UNRENEWED, Key, Put, Store
+from proxy.memory.stores.store import UNRENEWED, Key, Owner, Put, Store
 
 MANY: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""

@@ -11,9 +11,8 @@ from urllib.parse import quote
 import msgspec
 
 from proxy.memory.archive.archive import Fact
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
-from proxy.memory.store import Key
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.store import Key, Owner
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from proxy.memory.faults import StoreError
+from proxy.memory.errors import StoreError
 
 Work = Callable[[], Awaitable[object]]
 

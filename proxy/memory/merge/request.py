@@ -31,7 +31,7 @@ from proxy.memory.session import (
     request_fingerprint,
 )
 from proxy.memory.speech import Speech
-from proxy.memory.store import APART
+from proxy.memory.stores.store import APART
 from proxy.memory.wording import continues
 
 

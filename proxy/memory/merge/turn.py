@@ -7,14 +7,14 @@ import msgspec
 
 from filters.message import Message
 from proxy.answer.transcript import Transcript, transcript
-from proxy.memory.faults import Overgrown
+from proxy.memory.errors import Overgrown
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.request import apply_request
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import NO_ATTEMPT, Attempt, Session, ShownFacts, encode, with_positions
 from proxy.memory.speakers import with_speakers
 from proxy.memory.speech import speech_of
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.memory.summaries.compaction import Window, fitted
 from proxy.memory.view import SessionView
 

@@ -4,10 +4,10 @@ import contextlib
 
 import msgspec
 
-from proxy.memory.codec import Codec
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.session import Entry, Session, encode
-from proxy.memory.store import Key
+from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.store import Key
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -8,12 +8,12 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.cold import all_of
-from proxy.memory.contents import imported
-from proxy.memory.faults import Contended, Unnamed
+from proxy.memory.errors import Contended, Unnamed
+from proxy.memory.interchange import imported
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Segment, Session, decode, encode, entries_fingerprint, made_anew
 from proxy.memory.speakers import named
-from proxy.memory.store import UNRENEWED, Key, Put, Store
+from proxy.memory.stores.store import UNRENEWED, Key, Put, Store
 from proxy.memory.summaries.compaction import Plan, Window, digested, due, forced, put, segment, settled
 
 _TAKEN_BACK: Final = "(All of it was taken back.)"

@@ -15,15 +15,14 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.passages import Passages
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import first
-from proxy.memory.codec import Plain
-from proxy.memory.coded import CodedStore
-from proxy.memory.encryption import Encryption
-from proxy.memory.faults import StoreError
-from proxy.memory.open import open_store
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session, encode
-from proxy.memory.sql.statement import Statement
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.sql import Statement
+from proxy.memory.stores.store import Key, Owner, Put, Store
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")

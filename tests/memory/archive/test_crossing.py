@@ -13,9 +13,9 @@ from proxy.memory.archive.database import Database, Work
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, asked
-from proxy.memory.codec import Plain
-from proxy.memory.owner import Owner
-from proxy.memory.sql.statement import Statement
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.sql import Statement
+from proxy.memory.stores.store import Owner
 from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamUnreachable
-from proxy.memory import lease
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.vector import Vector
-from proxy.memory.codec import Plain
-from proxy.memory.open import open_store
 from proxy.memory.session import Entry, Session
-from proxy.memory.store import Key, Store
+from proxy.memory.stores import lease
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.store import Key, Store
 from tests.meanings import vector
 
 pytestmark = pytest.mark.anyio

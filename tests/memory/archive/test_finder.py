@@ -10,8 +10,8 @@ from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Found, Query
 from proxy.memory.archive.finder import Finder, Likeness, Order
 from proxy.memory.archive.vector import Vector
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.store import Owner
 from tests.meanings import vector
 
 pytestmark = pytest.mark.anyio

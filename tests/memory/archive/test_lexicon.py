@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from proxy.memory.archive.lexicon import Lexicon, words
 from proxy.memory.archive.stems import Stemmer
-from proxy.memory.owner import Owner
+from proxy.memory.stores.store import Owner
 
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
 PLAIN, SEALED = Lexicon(), Lexicon([b"new" * 8, b"old" * 8])

@@ -9,8 +9,8 @@ import pytest
 
 from proxy.memory.archive.archive import Found
 from proxy.memory.archive.passages import Passages
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.store import Owner
 
 DEADLINE = 0.05
 ANN = Owner("default", "ann")

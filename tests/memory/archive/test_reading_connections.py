@@ -9,12 +9,12 @@ import pytest
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.sql import SqlArchive
 from proxy.memory.archive.steps import Steps, first
-from proxy.memory.codec import Plain
-from proxy.memory.encryption import Encryption
-from proxy.memory.faults import StoreError
+from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session
-from proxy.memory.sql.statement import Statement
-from proxy.memory.store import Key
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.sql import Statement
+from proxy.memory.stores.store import Key
 
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call")

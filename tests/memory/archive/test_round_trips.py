@@ -11,10 +11,9 @@ from proxy.memory.archive.archive import Archive, Chunk, Fact, Query
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.statements import PERSON_ID
 from proxy.memory.archive.steps import Ask, Beside, Rows, Steps, asked, together
-from proxy.memory.codec import Plain
-from proxy.memory.owner import Owner
 from proxy.memory.session import Entry, Session
-from proxy.memory.store import Key
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.store import Key, Owner
 from tests.peers.postgres_server import PostgresServer
 
 NOW = time.time()

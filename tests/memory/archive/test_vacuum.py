@@ -7,9 +7,9 @@ import pytest
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Plain
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.store import Owner
 from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio

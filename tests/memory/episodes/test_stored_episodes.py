@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from proxy.memory.codec import Plain
-from proxy.memory.encryption import Encryption
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.on_store import MOST
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.episodes.source import Episodes
-from proxy.memory.open import open_store
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.store import Key, Put, Store
 from tests.memory.conftest import DRIVERS
 from tests.peers.redis_server import RedisServer
 

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from proxy.memory.archive.archive import Fact
+from proxy.memory.errors import StoreError
 from proxy.memory.facts.acquaintance import Acquaintance
 from proxy.memory.facts.knowledge import Knowledge
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.stores.store import Owner
 from tests.hurried_loop import run
 
 ANN, BOB, EVE = (Owner("acme", name) for name in ("ann", "bob", "eve"))

@@ -10,9 +10,9 @@ import pytest
 
 from proxy.memory.archive.archive import Archive, Query
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Plain
 from proxy.memory.facts.knowledge import DAY, Knowledge, Learnt
-from proxy.memory.owner import Owner
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.store import Owner
 
 pytestmark = pytest.mark.anyio
 ANN = Owner("acme", "ann")

@@ -11,14 +11,13 @@ import pytest
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Plain
+from proxy.memory.errors import Unfound
 from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.facts.learning import MANY, Learning, Utterance, heard
-from proxy.memory.faults import Unfound
-from proxy.memory.open import open_store
-from proxy.memory.owner import Owner
 from proxy.memory.session import Entry, Reach, Session, decode, encode
-from proxy.memory.store import Key, Put
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.store import Key, Owner, Put
 from proxy.page.hearing import lines
 
 pytestmark = pytest.mark.anyio

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.archive import Fact
+from proxy.memory.errors import StoreError
 from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.facts.mem0 import Mem0
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.stores.store import Owner
 from proxy.settings.load import config_errors
 from tests.memory.mem0_library import Library
 

@@ -14,7 +14,7 @@ from proxy.memory.archive.archive import Fact
 from proxy.memory.facts.telling import telling
 from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.session import Session, ShownFacts, decode, encode, with_positions
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.memory.summaries.compaction import Window, forced, put, segment, settled
 from proxy.memory.view import RequestView, prompt_view
 from proxy.settings.load import load

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from filters.message import Message
 from filters.redact import Redact
 from proxy.errors import ConfigError
-from proxy.memory.codec import Plain
 from proxy.memory.redaction.codec import RedactingCodec
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.session import Entry, Segment, Session, decode, encode
-from proxy.memory.store import Key
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.store import Key
 from proxy.settings.load import load
 
 CARD = "4111 1111 1111 1111"

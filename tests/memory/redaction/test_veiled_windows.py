@@ -15,7 +15,7 @@ from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.memory.view import ChainNeeds, PromptView, RequestView, prompt_view
 from tests.memory.call import message
 from tests.memory.conversation_faults import talks

@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.memory.redis import open as open_store
-from proxy.memory.redis.address import CLUSTER, SENTINEL, SINGLE, UNIX, Address
+from proxy.memory.stores.redis import open as open_store
+from proxy.memory.stores.redis_client import CLUSTER, SENTINEL, SINGLE, UNIX, Address
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis.asyncio
 
-from proxy.memory.faults import StoreError
-from proxy.memory.redis import open as open_store
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.redis import open as open_store
+from proxy.memory.stores.store import Key, Put, Store
 from tests.peers.redis_server import RedisServer, single
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]

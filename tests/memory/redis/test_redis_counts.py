@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.memory.redis.counts import RedisCounts
+from proxy.memory.stores.redis import RedisCounts
 from tests.peers.redis_server import RedisServer, single
 
 pytestmark = pytest.mark.anyio

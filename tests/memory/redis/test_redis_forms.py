@@ -11,10 +11,10 @@ import pytest
 import trustme
 from redis.crc import key_slot
 
-from proxy.memory.faults import StoreError
-from proxy.memory.redis import open as open_store
-from proxy.memory.redis.names import Names
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.redis import Names
+from proxy.memory.stores.redis import open as open_store
+from proxy.memory.stores.store import Key, Put, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, cluster, replicated, single, stopped, wait_until
 
 pytestmark = pytest.mark.anyio

@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from proxy.memory import codec
-from proxy.memory.coded import CodedStore
-from proxy.memory.faults import StoreError
-from proxy.memory.guard import Guard
-from proxy.memory.metered import Metered
-from proxy.memory.redis import open as open_store
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.errors import StoreError
+from proxy.memory.stores import codec
+from proxy.memory.stores.redis import open as open_store
+from proxy.memory.stores.session_store import CodedStore, Guard, Metered
+from proxy.memory.stores.store import Key, Put, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, single
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from proxy.memory.redis.names import Names, member
-from proxy.memory.store import Key
+from proxy.memory.stores.redis import Names, member
+from proxy.memory.stores.store import Key
 
 NAMES = Names("turnkeeper:")
 hostile = st.text(st.one_of(st.sampled_from("{}:%\0 ;*é\ud800"), st.characters()), max_size=12)

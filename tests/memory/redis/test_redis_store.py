@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from proxy.memory.faults import StoreError
-from proxy.memory.redis import open as open_store
-from proxy.memory.redis.names import Names
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.redis import Names
+from proxy.memory.stores.redis import open as open_store
+from proxy.memory.stores.store import Key, Put, Store
 from tests.peers.redis_server import RedisServer, single
 
 pytestmark = pytest.mark.anyio

@@ -1,7 +1,7 @@
 """What an engine says by itself, against a silence or for a failure, is nobody's words where it is told."""
 
 from filters.message import Message
-from proxy.memory.contents import shown
+from proxy.memory.interchange import shown
 from proxy.memory.merge.calls import Agent, apply_history
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.memory.sql.postgres import PostgresStore
-from proxy.memory.store import Key, Put
+from proxy.memory.stores.postgres import PostgresStore
+from proxy.memory.stores.store import Key, Put
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.transaction_pooler import TransactionPooler
 

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from proxy.memory.faults import StoreError
-from proxy.memory.sql import migrations, pool
-from proxy.memory.sql.postgres import PostgresStore
-from proxy.memory.sql.statement import READ, whose
-from proxy.memory.store import Held, Key, Put
+from proxy.memory.errors import StoreError
+from proxy.memory.stores import postgres_pool, sql
+from proxy.memory.stores.postgres import PostgresStore
+from proxy.memory.stores.sql import READ, key_arguments
+from proxy.memory.stores.store import Held, Key, Put
 from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def at_last(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()
 
 
-async def sql(url: str, *statements: str) -> list[Any]:
+async def query(url: str, *statements: str) -> list[Any]:
     connection = await asyncpg.connect(url)
     try:
         return [await connection.fetch(statement) for statement in statements]
@@ -149,30 +149,30 @@ async def test_a_row_that_is_locked_costs_the_timeout(store: PostgresStore, hast
 
 async def test_a_newer_database_is_refused_and_not_touched(opened: Open, url: str, store: PostgresStore):
     await store.write(KEY, Put(b"1", version=0, ttl=60))
-    await sql(url, "INSERT INTO turnkeeper_migrations VALUES ('m900_the_future')")
+    await query(url, "INSERT INTO turnkeeper_migrations VALUES ('m900_the_future')")
     older = opened(url)
     for use in (older.read(KEY), older.write(KEY, Put(b"2", version=0, ttl=60)), older.ping()):
         with pytest.raises(StoreError, match=r"newer Turnkeeper \(m900_the_future"):
             await use
-    ((row,),) = await sql(url, "SELECT blob FROM turnkeeper_sessions")
+    ((row,),) = await query(url, "SELECT blob FROM turnkeeper_sessions")
     assert row["blob"] == b"1"
 
 
 async def test_processes_that_start_together_migrate_once(opened: Open, url: str):
     await asyncio.gather(*[opened(url).ping() for _ in range(6)])
-    (rows,) = await sql(url, migrations.TAKEN)
-    assert [row["name"] for row in rows] == [step.__name__ for step in migrations.MIGRATIONS]
+    (rows,) = await query(url, sql.APPLIED)
+    assert [row["name"] for row in rows] == [step.__name__ for step in sql.MIGRATIONS]
 
 
 async def test_tables_that_take_long_to_bring_up_to_date_get_the_time(
     opened: Open, url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
-    def m999_large(types: migrations.Types) -> tuple[str, ...]:
+    def m999_large(types: sql.Types) -> tuple[str, ...]:
         return ("DO $$ BEGIN PERFORM pg_sleep(1); END $$",)
 
     await store.write(KEY, Put(b"1", version=0, ttl=60))
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, m999_large))
-    monkeypatch.setattr(pool, "_WAITING", 0.2)
+    monkeypatch.setattr(sql, "MIGRATIONS", (*sql.MIGRATIONS, m999_large))
+    monkeypatch.setattr(postgres_pool, "_WAITING", 0.2)
     newer = [opened(url, TIMEOUT) for _ in range(2)]
     with pytest.raises(StoreError, match="too slow"):
         await newer[0].ping()
@@ -193,7 +193,7 @@ async def test_what_has_expired_leaves_the_tables(store: PostgresStore, url: str
     store._sweep_due = 0.0
     await store.write(KEY, Put(b"1", version=0, ttl=60))
     await store.aclose()
-    rows, cold = await sql(url, "SELECT session FROM turnkeeper_sessions", "SELECT * FROM turnkeeper_cold")
+    rows, cold = await query(url, "SELECT session FROM turnkeeper_sessions", "SELECT * FROM turnkeeper_cold")
     assert [row["session"] for row in rows] == [b"call-1"]
     assert cold == []
 
@@ -201,7 +201,7 @@ async def test_what_has_expired_leaves_the_tables(store: PostgresStore, url: str
 async def test_a_long_cold_part_makes_no_read_dearer(store: PostgresStore, url: str):
     await store.write(Key("acme", "s"), Put(b"x", version=0, ttl=60, cold=[b"y"] * 2000))
     connection = await asyncpg.connect(url)
-    given = READ.in_order({**whose(Key("acme", "s")), "now": time.time()})
+    given = READ.in_order({**key_arguments(Key("acme", "s")), "now": time.time()})
     plan = await connection.fetch(f"EXPLAIN ANALYZE {READ.numbered}", *given)
     await connection.close()
     lines = [row[0] for row in plan]
@@ -230,7 +230,7 @@ async def test_a_read_and_a_write_are_one_round_trip_each(
 async def test_a_reply_that_came_while_the_loop_was_busy_is_not_late(opened: Open, url: str):
     store = opened(url)
     await at_last(lambda: store.read(KEY))  # which is prepared from now on
-    reading = asyncio.create_task(store._fetch(READ, whose(KEY) | {"now": 0.0}, within=0.05))
+    reading = asyncio.create_task(store._fetch(READ, key_arguments(KEY) | {"now": 0.0}, within=0.05))
     for _ in range(5):
         await asyncio.sleep(0)
     time.sleep(0.1)
@@ -240,7 +240,7 @@ async def test_a_reply_that_came_while_the_loop_was_busy_is_not_late(opened: Ope
 async def connected(url: str) -> set[int]:
     """Whom the server serves, but for who asks."""
     served = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
-    [rows] = await sql(url, f"{served} AND pid <> pg_backend_pid()")
+    [rows] = await query(url, f"{served} AND pid <> pg_backend_pid()")
     return {row["pid"] for row in rows}
 
 
@@ -255,7 +255,8 @@ async def test_callers_who_come_at_once_find_connections(opened: Open, url: str)
 async def test_a_server_that_has_one_connection_left_is_memory_all_the_same(opened: Open, url: str):
     schema = url.rpartition("=")[2]
     role = f"alone_{schema}"
-    await sql(url, f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1", f"GRANT ALL ON SCHEMA {schema} TO {role}")
+    create = f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1"
+    await query(url, create, f"GRANT ALL ON SCHEMA {schema} TO {role}")
     store = opened(url.replace("postgres@", f"{role}@"))
     await at_last(store.ping)
     assert await store.write(KEY, Put(b"1", version=0, ttl=60))

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.memory.archive.open import open_archive
-from proxy.memory.codec import Plain
-from proxy.memory.faults import StoreError
-from proxy.memory.open import open_store
-from proxy.memory.sql.address import read
-from proxy.memory.sql.pool import Pool
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.postgres_pool import Pool, checked_address
 from proxy.settings.load import config_errors
 
 GOOD = [
@@ -60,13 +59,13 @@ BAD = [
 @pytest.mark.parametrize("url", GOOD)
 def test_what_the_driver_reads_is_read(url: str):
     parsed(url)
-    assert read(url) == url
+    assert checked_address(url) == url
 
 
 @pytest.mark.parametrize(("url", "said"), BAD)
 def test_another_is_refused_and_never_shown(url: str, said: str):
     for reading in (
-        read,
+        checked_address,
         lambda url: open_store(url, deadline=0.05, codec=Plain()),
         lambda url: open_archive(url, codec=Plain()),
     ):
@@ -92,7 +91,7 @@ def test_the_check_says_how_it_is_written(tmp_path: Path, key: str):
 @given(st.text("apx5:@/[]?#=&,%4. ", max_size=24))
 def test_the_driver_can_read_whatever_is_not_refused(rest: str):
     with contextlib.suppress(ValueError):
-        url = read(f"postgresql://{rest}")
+        url = checked_address(f"postgresql://{rest}")
         # What it then says itself, of hosts and ports that do not match, is an error that stores know.
         with contextlib.suppress(InterfaceError):
             assert parsed(url)

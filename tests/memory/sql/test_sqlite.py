@@ -17,19 +17,19 @@ from pathlib import Path
 
 import pytest
 
-from proxy.memory.faults import StoreError
-from proxy.memory.sql import migrations, statement
-from proxy.memory.sql.sqlite import SqliteStore
-from proxy.memory.sql.statement import READ, whose
-from proxy.memory.sql.writer import GATHERING
-from proxy.memory.store import Held, Key, Put
+from proxy.memory.errors import StoreError
+from proxy.memory.stores import sql
+from proxy.memory.stores.sql import READ, key_arguments
+from proxy.memory.stores.sqlite import SqliteStore
+from proxy.memory.stores.sqlite_file import GATHERING
+from proxy.memory.stores.store import Held, Key, Put
 
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call-1")
 DEADLINE = 0.05
 PATIENCE = 5.0
 """Of whoever reads from a file that is yet to be opened: that takes a thread its time."""
-STEPS = [(step.__name__,) for step in migrations.MIGRATIONS]
+STEPS = [(step.__name__,) for step in sql.MIGRATIONS]
 ROOT = Path(__file__).parents[3]
 
 
@@ -161,9 +161,9 @@ async def test_a_folder_is_no_file(tmp_path: Path):
 def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     prologue = f"""
         import asyncio, concurrent.futures.thread, os, pathlib
-        from proxy.memory.faults import StoreError
-        from proxy.memory.store import Key, Put
-        from proxy.memory.sql.sqlite import SqliteStore
+        from proxy.memory.errors import StoreError
+        from proxy.memory.stores.store import Key, Put
+        from proxy.memory.stores.sqlite import SqliteStore
         KEY = Key("acme", "call-1")
         path = pathlib.Path({str(path)!r})
         store = SqliteStore(path, deadline={DEADLINE})
@@ -305,15 +305,15 @@ async def test_another_programs_database_is_refused_and_not_touched(store: Sqlit
 async def test_an_older_database_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch):
     await fill(path)
 
-    def m999_colour(types: migrations.Types) -> tuple[str, ...]:
+    def m999_colour(types: sql.Types) -> tuple[str, ...]:
         return (f"ALTER TABLE turnkeeper_sessions ADD COLUMN colour {types.blob}",)
 
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, m999_colour))
+    monkeypatch.setattr(sql, "MIGRATIONS", (*sql.MIGRATIONS, m999_colour))
     await fill_again(path)
     await fill_again(path)
     with other_program(path) as other:
         assert other.execute("SELECT colour FROM turnkeeper_sessions").fetchall() == [(None,)]
-        assert other.execute(migrations.TAKEN).fetchall() == [*STEPS, ("m999_colour",)]
+        assert other.execute(sql.APPLIED).fetchall() == [*STEPS, ("m999_colour",)]
 
 
 async def fill_again(path: Path) -> None:
@@ -372,7 +372,7 @@ async def test_what_a_failed_batch_began_is_undone(store: SqliteStore, path: Pat
     with pytest.raises(StoreError):
         await store._writer.submit(half)
     with other_program(path, "BEGIN IMMEDIATE", "ROLLBACK") as other:  # no lock is left behind
-        assert other.execute(migrations.TAKEN).fetchall() == STEPS
+        assert other.execute(sql.APPLIED).fetchall() == STEPS
     await written(store)  # nor does the next job pay for it
 
 
@@ -512,7 +512,7 @@ def steps_of_reading(store: SqliteStore, key: Key) -> int:
 
     connection = store._reader._connected()
     connection.set_progress_handler(step, 1)
-    assert store._reader._row(READ, {**whose(key), "now": time.time()})
+    assert store._reader._row(READ, {**key_arguments(key), "now": time.time()})
     connection.set_progress_handler(None, 1)
     return steps
 
@@ -520,12 +520,10 @@ def steps_of_reading(store: SqliteStore, key: Key) -> int:
 async def test_every_query_that_names_a_session_goes_by_an_index(store: SqliteStore):
     await store.ping()
     asked = ["READ", "STATE", "COLD", "LIST", "DUE", "SWEEP", "REPLACE", "EXPIRE", "EXPIRE_COLD"]
-    asked += ["EMPTY", "CLEAR", "REFUSED"]
-    given = dict.fromkeys(re.findall(r":(\w+)", "".join(getattr(statement, name).named for name in asked)), 1)
+    asked += ["EMPTY", "CLEAR", "ERASED_SINCE"]
+    given = dict.fromkeys(re.findall(r":(\w+)", "".join(getattr(sql, name).named for name in asked)), 1)
     for name in asked:
-        plan = store._reader._connected().execute(
-            "EXPLAIN QUERY PLAN " + getattr(statement, name).named, given
-        )
+        plan = store._reader._connected().execute("EXPLAIN QUERY PLAN " + getattr(sql, name).named, given)
         assert [row[3] for row in plan if row[3].startswith("SCAN")] == [], name
 
 
@@ -551,8 +549,8 @@ async def live(n):
 async def test_what_was_acknowledged_survives_a_kill(path: Path, after: float):
     prologue = f"""
 import asyncio, os, pathlib
-from proxy.memory.store import Key, Put
-from proxy.memory.sql.sqlite import SqliteStore
+from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.sqlite import SqliteStore
 store = SqliteStore(pathlib.Path({str(path)!r}), deadline={DEADLINE})
 """
     program = prologue + WRITING + "\nasyncio.run(main())\n"
@@ -580,9 +578,9 @@ store = SqliteStore(pathlib.Path({str(path)!r}), deadline={DEADLINE})
 async def test_two_processes_that_start_together_share_a_new_file(path: Path):
     program = f"""
 import asyncio, pathlib, sys
-from proxy.memory.faults import StoreError
-from proxy.memory.store import Key, Put
-from proxy.memory.sql.sqlite import SqliteStore
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.sqlite import SqliteStore
 store, key = SqliteStore(pathlib.Path({str(path)!r}), deadline=0.5), Key("acme", "shared")
 async def patiently(ask):  # a busy machine may let one wait longer than a call does
     while True:

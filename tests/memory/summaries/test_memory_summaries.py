@@ -9,11 +9,11 @@ import pytest
 
 from filters.covered import Covered
 from filters.message import Message
-from proxy.memory import codec
-from proxy.memory.faults import Unmade, Unnamed
-from proxy.memory.open import open_store
+from proxy.memory.errors import Unmade, Unnamed
 from proxy.memory.session import Entry, Segment, Session, decode, encode
-from proxy.memory.store import Key, Put, Store
+from proxy.memory.stores import codec
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.store import Key, Put, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries, WrittenNotes
 from proxy.memory.view import ChainNeeds, RequestView, prompt_view

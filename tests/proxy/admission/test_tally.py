@@ -8,8 +8,8 @@ import pytest
 
 from proxy.admission.tally import Tally
 from proxy.admission.windows import Allowance
-from proxy.memory.counts import Count, OwnCounts
-from proxy.memory.faults import StoreError
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.counts import Count, OwnCounts
 
 DEADLINE = 0.05
 REST = 0.02

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from proxy.admission.windows import Allowance, Left, Windows
-from proxy.memory.counts import Count, OwnCounts
+from proxy.memory.stores.counts import Count, OwnCounts
 
 BOTH = Allowance(requests_per_minute=3, tokens_per_minute=10)
 

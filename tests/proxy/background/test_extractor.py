@@ -14,8 +14,8 @@ from proxy.background.extractor import FORM, Extractor
 from proxy.background.models import EmptyAnswer
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import Fact
+from proxy.memory.errors import Unasked, Unfound
 from proxy.memory.facts.learning import Utterance
-from proxy.memory.faults import Unasked, Unfound
 from tests.peers.scripted_model import fact
 
 SAID = [

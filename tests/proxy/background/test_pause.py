@@ -4,7 +4,7 @@ import asyncio
 
 from proxy.background.worker import IdleTimer
 from proxy.memory.session import Session
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 
 ONE, TWO = Key("t", "1"), Key("t", "2")
 AFTER = 1.0

@@ -12,7 +12,7 @@ from filters.tokens import in_text
 from proxy.background.models import EmptyAnswer, RefusedAnswer
 from proxy.background.summariser import Summariser
 from proxy.errors import UpstreamBroken
-from proxy.memory.faults import Unmade, Useless
+from proxy.memory.errors import Unmade, Useless
 from proxy.memory.session import Entry
 
 

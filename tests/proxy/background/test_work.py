@@ -12,14 +12,14 @@ import pytest
 from proxy.background import backoff, worker
 from proxy.background.worker import Worker
 from proxy.errors import UpstreamBroken
-from proxy.memory import codec, lease
-from proxy.memory.coded import CodedStore
-from proxy.memory.encryption import Encryption
-from proxy.memory.faults import Contended, StoreError, Unasked, Unfound, Unusable, Useless
-from proxy.memory.open import open_store
+from proxy.memory.errors import Contended, StoreError, Unasked, Unfound, Unusable, Useless
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.store import Key, Listed, Put, Store
-from proxy.memory.volatile import VolatileStore
+from proxy.memory.stores import codec, lease
+from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.store import Key, Listed, Put, Store
+from proxy.memory.stores.volatile import VolatileStore
 from tests import hurried_loop
 
 KEY = Key("default", "s1")

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from proxy.memory.archive.finder import Finder, Likeness
+from proxy.memory.errors import StoreError
 from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.facts.promises import Promises
-from proxy.memory.faults import StoreError
-from proxy.memory.owner import Owner
+from proxy.memory.stores.store import Owner
 from proxy.tools import TOOLS, Offer
 from proxy.tools.dialogue import Dialogue, Tools
 from proxy.tools.memory_tools import Notebook

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.edge.hangup import ClientGone, until_gone
 from proxy.edge.reply import Reply
 from proxy.errors import Superseded
-from proxy.memory.store import Key
+from proxy.memory.stores.store import Key
 from proxy.turn.active import Asked, InFlight, supersedes
 from proxy.turn.request import Call
 from tests.calls import call_of

@@ -1,0 +1,208 @@
+"""Sessions in PostgreSQL: for several processes that share them."""
+
+import asyncio
+import math
+import secrets
+import time
+from functools import partial
+from typing import Any, Final, cast
+
+from proxy.memory.errors import Deleted, StoreError
+from proxy.memory.stores.postgres_pool import Connection, Pool
+from proxy.memory.stores.sql import (
+    CLEAR,
+    COLD,
+    CREATE,
+    DUE,
+    EMPTY,
+    ERASED_SINCE,
+    EXPIRE,
+    EXPIRE_COLD,
+    LIST,
+    READ,
+    REPLACE,
+    STATE,
+    TOMBSTONE,
+    Arguments,
+    Statement,
+    id_bytes,
+    id_text,
+    key_arguments,
+    sweep_arguments,
+)
+from proxy.memory.stores.store import LEISURE, Held, Key, Listed, Put, Store
+
+Rows = list[Any]
+TIMEOUT: Final = 0.2
+"""Seconds after which a command, or a connection that does not stand yet, is given up."""
+_VERSION_BITS: Final = 53
+_CONNECTIONS: Final = 8
+_FEW_CONNECTIONS: Final = 2
+_SWEEP_EVERY: Final = 60.0
+_SWEPT_AT_ONCE: Final = 50
+_LOCKED: Final = Statement(f"{READ.named} FOR UPDATE")
+# Whom another process is about to sweep is left to it.
+_SWEEP: Final = Statement(
+    f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named} FOR UPDATE SKIP LOCKED) RETURNING id"
+)
+
+
+def _with_cold(change: Statement) -> Statement:
+    """A change of the hot part that appends to the cold part as well, as one statement."""
+    return Statement(
+        f"WITH changed AS ({change.named} RETURNING id, cold), appended AS ("
+        "INSERT INTO turnkeeper_cold (session_id, position, blob)"
+        " SELECT changed.id, changed.cold - :count::bigint + added.ordinality - 1, added.entry"
+        " FROM changed, unnest(:entries::bytea[]) WITH ORDINALITY AS added (entry, ordinality)"
+        ") SELECT id FROM changed"
+    )
+
+
+_CREATE: Final = _with_cold(CREATE)
+
+
+_REPLACE: Final = _with_cold(REPLACE)
+
+
+def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
+    """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema.
+
+    Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and
+    whoever reads leaves at the deadline. Where that gives everybody leisure, few come at once.
+    """
+    size = _CONNECTIONS if deadline < LEISURE else 2 * _FEW_CONNECTIONS
+    return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline, size=size)
+
+
+class PostgresStore:
+    """One round trip for each read and each write. Versions are drawn at random, as SqliteStore's are."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = TIMEOUT,
+        leisure: float = LEISURE,
+        deadline: float | None = None,
+        size: int = _CONNECTIONS,
+    ) -> None:
+        self._deadline = deadline
+        self._pool = Pool(url, timeout=timeout, size=size)
+        # How long a command may take is a connection's matter, and calls shall not wait for what is long.
+        self._leisurely = Pool(url, timeout=max(timeout, leisure), size=_FEW_CONNECTIONS)
+        self._sweep_due = time.monotonic() + _SWEEP_EVERY
+
+    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+        """As the protocol has it."""
+        pool, within = (self._leisurely, None) if leisure else (self._pool, self._deadline)
+        rows = await self._fetch(READ, key_arguments(key), pool, within)
+        return Held(*rows[0]) if rows else None
+
+    async def write(self, key: Key, put: Put) -> bool:
+        """As the protocol has it; what has expired is taken away first, in a round trip of its own."""
+        arguments = _arguments(key, put)
+        self._sweep()
+        if await self._fetch(_REPLACE if put.version else _CREATE, arguments):
+            return True
+        if await self._fetch(ERASED_SINCE, arguments):
+            raise Deleted("The session was deleted.")
+        return put.version == 0 and await self._pool.run(partial(_created_anew, arguments))
+
+    async def replace(self, key: Key, put: Put) -> bool:
+        """As the protocol has it, in several round trips."""
+        arguments = _arguments(key, put._replace(at=math.inf))
+        return await self._leisurely.run(partial(_replaced if put.version else _created_anew, arguments))
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """As the protocol has it."""
+        given = {**key_arguments(key), "start": start, "limit": limit}
+        rows = await self._fetch(COLD, given, self._leisurely)
+        return [row[0] for row in rows]
+
+    async def delete(self, key: Key) -> bool:
+        """As the protocol has it, in several round trips."""
+        return await self._leisurely.run(partial(_deleted, key_arguments(key) | {"blob": b""}))
+
+    async def deleted(self, key: Key) -> float | None:
+        """As the protocol has it."""
+        rows = await self._fetch(STATE, key_arguments(key))
+        return float(rows[0][1]) if rows and rows[0][1] > 0 else None
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+        """As the protocol has it, in the order of code points, whatever the database's collation is."""
+        given = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
+        rows = await self._fetch(LIST, given, self._leisurely)
+        return [Listed(id_text(session), updated, size) for session, updated, size in rows]
+
+    async def ping(self) -> None:
+        """A standby, or a server set to read only, could not take a turn."""
+        if await self._pool.run(_reads_only):
+            raise StoreError("The memory database takes no writes: it is a standby, or set to read only.")
+
+    async def aclose(self) -> None:
+        """As the protocol has it."""
+        await asyncio.gather(self._pool.aclose(), self._leisurely.aclose())
+
+    async def _fetch(
+        self,
+        statement: Statement,
+        arguments: Arguments,
+        pool: Pool | None = None,
+        within: float | None = None,
+    ) -> Rows:
+        given = statement.in_order({**arguments, "now": time.time()})
+
+        async def work(connection: Connection) -> Rows:
+            return cast("Rows", await connection.fetch(statement.numbered, *given))
+
+        return await (pool or self._pool).run(work, within)
+
+    def _sweep(self) -> None:
+        if time.monotonic() >= self._sweep_due:
+            self._sweep_due = time.monotonic() + _SWEEP_EVERY
+            self._pool.start(_swept)
+
+
+def _arguments(key: Key, put: Put) -> dict[str, object]:
+    return key_arguments(key) | {
+        "blob": put.blob,
+        "version": put.version,
+        "fresh": secrets.randbits(_VERSION_BITS) + 1,
+        "expires": time.time() + put.ttl,
+        "count": len(put.cold),
+        "entries": list(put.cold),
+        "at": put.at,
+    }
+
+
+async def _replaced(arguments: Arguments, connection: Connection) -> bool:
+    return bool((await _in_turn(connection, arguments, EMPTY, CLEAR, _REPLACE))[-1])
+
+
+async def _created_anew(arguments: Arguments, connection: Connection) -> bool:
+    """Where a session that has expired stands in the way."""
+    return bool((await _in_turn(connection, arguments, EXPIRE, EXPIRE_COLD, _CREATE))[-1])
+
+
+async def _deleted(arguments: Arguments, connection: Connection) -> bool:
+    there, *_ = await _in_turn(connection, arguments, _LOCKED, TOMBSTONE, EXPIRE_COLD)
+    return bool(there)
+
+
+async def _in_turn(connection: Connection, arguments: Arguments, *statements: Statement) -> list[Rows]:
+    """What comes of some statements in one transaction."""
+    given = {**arguments, "now": time.time()}
+    async with connection.transaction():
+        return [await connection.fetch(one.numbered, *one.in_order(given)) for one in statements]
+
+
+async def _swept(connection: Connection) -> None:
+    """Removes sessions that have expired, a few at a time."""
+    while True:
+        given = _SWEEP.in_order(sweep_arguments(_SWEPT_AT_ONCE))
+        if len(await connection.fetch(_SWEEP.numbered, *given)) < _SWEPT_AT_ONCE:
+            return
+
+
+async def _reads_only(connection: Connection) -> bool:
+    return cast("str", await connection.fetchval("SHOW transaction_read_only")) == "on"

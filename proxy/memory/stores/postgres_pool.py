@@ -1,0 +1,250 @@
+"""Connections to a PostgreSQL server that may be away, slow or new."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import asyncpg
+
+from proxy.hostname import ADVICE, is_host_name
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.sql import APPLIED, LEDGER_TABLE, Types, pending_statements
+from proxy.memory.tasks import wait_until_done
+
+T = TypeVar("T")
+Connection = Any  # asyncpg says nothing of its types
+TYPES: Final = Types(
+    identity="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    number="BIGINT",
+    real="DOUBLE PRECISION",
+    blob="BYTEA",
+    index=(
+        (
+            "CREATE INDEX turnkeeper_index ON turnkeeper_passages"
+            " USING gin (array_to_tsvector(string_to_array(terms, ' ')))"
+        ),
+    ),
+)
+# Whoever finds another process at it comes back.
+_WAITING: Final = 30.0
+# A large table takes many minutes, and no call waits for it: to give up would be to begin it anew for ever.
+_MIGRATING: Final = 6 * 3600.0
+_STATEMENTS: Final = 100
+_ALONE: Final = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock($1)"
+# Whoever waited for it has left by then, and a server that answers does so sooner.
+_CLOSING: Final = 0.4
+# Any number will do, as long as nobody else takes it: the letters "turnkeep".
+_MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
+_FAILURES: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+# What the environment or a service file adds to an address is read when a connection is made.
+_UNREADABLE: Final = (ValueError, IndexError, OverflowError)
+_HOST: Final = re.compile(
+    r"/.*|(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|(?P<name>[^\s:\[\]@/]+))(?::(?P<port>[0-9]{1,5}))?"
+)
+_HIGHEST: Final = 65535
+_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_HOW: Final = (
+    "write postgresql://user:password@host:port/database, and in a password %40 for '@', %3A for ':',"
+    " %2F for '/', %3F for '?', %23 for '#', %5B for '[' and %25 for '%'"
+)
+
+
+Work = Callable[[Connection], Awaitable[T]]
+
+
+class Pool:
+    """A few connections, made when they are needed, and made anew after the server was away.
+
+    Nobody waits longer than ``timeout`` seconds. Whoever stops waiting earlier leaves at once, while the
+    command ends, or is given up, on its own. Raises ValueError for an address that cannot be read.
+    """
+
+    def __init__(self, url: str, *, timeout: float, size: int) -> None:
+        self._url = checked_address(url)
+        self._timeout = timeout
+        self._size = size
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._opening: asyncio.Task[Any] | None = None
+        self._closed = False
+
+    async def run(self, work: Work[T], within: float | None = None) -> T:
+        """What ``work`` makes of a connection to tables that are up to date.
+
+        Raises StoreError, after ``within`` seconds at the latest where that is given.
+        """
+        if self._closed:
+            raise StoreError("The memory has been closed.")
+        return await self._awaited(self._start(self._carry_out(work)), within or self._timeout)
+
+    def start(self, work: Work[object]) -> None:
+        """Carries out ``work`` that nobody waits for."""
+        if not self._closed:
+            self._start(self._carry_out(work))
+
+    async def aclose(self) -> None:
+        """What was begun has ended, or is given up; all connections are closed."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=min(4 * self._timeout, _CLOSING))
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._opening is not None and _succeeded(self._opening):
+            self._opening.result().terminate()
+
+    def _start(self, work: Awaitable[T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited may have left: the error is known all the same
+
+    async def _awaited(self, task: asyncio.Task[T], within: float) -> T:
+        if not await wait_until_done(task, within):
+            raise StoreError("The memory database is too slow.")
+        return task.result()
+
+    async def _carry_out(self, work: Work[T]) -> T:
+        try:
+            pool = await self._opened()
+            async with pool.acquire(timeout=self._timeout) as connection:
+                return await work(connection)
+        except _FAILURES as error:
+            raise _failure(error) from error
+
+    async def _opened(self) -> Any:
+        """The pool of a database whose tables are up to date; one task opens it for all."""
+        if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
+            self._opening = self._start(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Any:
+        try:
+            kept = _STATEMENTS if await self._migrated() else 0
+        except _UNREADABLE:
+            raise StoreError("The address of the memory database cannot be understood.") from None
+        # Connections are handed on as they are: nothing is set in a session that would have to be undone.
+        pool = asyncpg.create_pool(
+            self._url,
+            min_size=0,
+            max_size=self._size,
+            timeout=self._timeout,
+            command_timeout=self._timeout,
+            statement_cache_size=kept,
+            reset=_as_it_is,
+        )
+        await pool
+        try:
+            await self._ready(pool)
+        except BaseException:
+            pool.terminate()
+            raise
+        return pool
+
+    async def _migrated(self) -> bool:
+        """Brings the tables up to date; whether what is prepared on a connection is there the next time.
+
+        A pooler, as PgBouncer is, may go on with another connection of the server's: what was prepared is
+        unknown there, or is what another process has prepared under the same name.
+        """
+        connection = await asyncpg.connect(
+            self._url, timeout=self._timeout, command_timeout=self._timeout, statement_cache_size=0
+        )
+        try:
+            # A pooler tells its clients a number of its own.
+            return await _migrate(connection) == int(connection.get_server_pid())
+        finally:
+            connection.terminate()
+
+    async def _ready(self, pool: Any) -> None:
+        """Half of the connections stand, or as many as the server gives: callers come several at once."""
+        asked = (pool.acquire(timeout=self._timeout) for _ in range(-(-self._size // 2)))
+        for connection in await asyncio.gather(*asked, return_exceptions=True):
+            if not isinstance(connection, BaseException):
+                await pool.release(connection)
+
+
+async def _as_it_is(_connection: Connection) -> None:
+    """Saves the round trip of asyncpg's own reset."""
+
+
+async def _migrate(connection: Connection) -> int:
+    """The number of the process that did it for us."""
+    async with connection.transaction():
+        process = await connection.fetchval(_ALONE, _MIGRATION_LOCK, timeout=_WAITING)
+        await connection.execute(LEDGER_TABLE, timeout=_WAITING)
+        taken = [row["name"] for row in await connection.fetch(APPLIED, timeout=_WAITING)]
+        for statement in pending_statements(taken, TYPES):
+            await connection.execute(statement, timeout=_MIGRATING)
+    return int(process)
+
+
+def _succeeded(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _failure(error: BaseException) -> StoreError:
+    """Said without the address, which may hold a password."""
+    if isinstance(error, TimeoutError):
+        return StoreError("The memory database is too slow.")
+    if isinstance(error, asyncpg.PostgresError):
+        return StoreError(f"The memory database says: {error.sqlstate} {type(error).__name__}.")
+    return StoreError(f"The memory database cannot be reached ({type(error).__name__}).")
+
+
+def checked_address(url: str) -> str:
+    """The address, where the driver can read it; it would say so at each turn, and not before.
+
+    Raises ValueError, which never shows what was written: it may hold a password.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        _refuse(_HOW)
+    before, at, hosts = parts.netloc.partition("@")
+    if "@" in hosts or parts.fragment or (not at and "@" in parts.path + parts.query):
+        _refuse(_HOW)
+    _check_hosts(hosts if at else before)
+    _check_options(parts.query)
+    return url
+
+
+def _check_hosts(written: str) -> None:
+    for host in written.split(",") if written else ():
+        found = _HOST.fullmatch(host)
+        if not found or not _is_port(found["port"] or "5432"):
+            _refuse(_HOW)
+        name = unquote(found["name"] or "/")  # a socket's path may be written as a host
+        if not name.startswith("/") and not is_host_name(name):
+            _refuse(ADVICE)
+
+
+def _check_options(written: str) -> None:
+    try:
+        options = parse_qs(written, strict_parsing=bool(written))
+    except ValueError:
+        _refuse("its options are written name=value, with & between two")
+    _check_hosts(options.get("host", [""])[-1])
+    if not all(map(_is_port, options.get("port", ["5432"])[-1].split(","))):
+        _refuse(f"a port is a number from 1 to {_HIGHEST}")
+    if options.get("sslmode", ["prefer"])[-1] not in _MODES:
+        _refuse(f"sslmode is one of {', '.join(_MODES)}")
+
+
+def _is_port(written: str) -> bool:
+    return written.isascii() and written.isdigit() and 0 < int(written[:6]) <= _HIGHEST
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ValueError(f"the address of PostgreSQL cannot be understood: {why}") from None

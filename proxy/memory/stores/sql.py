@@ -1,0 +1,373 @@
+"""How the tables came to be: a list that only ever grows, each step recorded where it has been taken."""
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.store import APART, DELETION_KEPT, Key
+
+LEDGER: Final = "turnkeeper_migrations"
+Arguments = Mapping[str, object]
+_PARAMETER = re.compile(r"(?<!:):([a-z]+)")
+_THIS = "tenant = :tenant AND session = :session"
+
+
+class Types(msgspec.Struct, frozen=True):
+    """What a database calls its types."""
+
+    identity: str
+    """A whole number that the database gives to each row, its primary key."""
+    number: str
+    real: str
+    blob: str
+    index: tuple[str, ...] = ()
+    """The statements that make an index of the words in ``turnkeeper_passages.terms``."""
+
+
+Migration = Callable[[Types], tuple[str, ...]]
+
+
+LEDGER_TABLE: Final = f"CREATE TABLE IF NOT EXISTS {LEDGER} (name TEXT PRIMARY KEY)"
+
+
+APPLIED: Final = f"SELECT name FROM {LEDGER}"
+
+
+def m001_sessions(types: Types) -> tuple[str, ...]:
+    """A session's hot part is one row, its cold part as many as it has entries, counted in ``cold``."""
+    sessions = f"""CREATE TABLE turnkeeper_sessions (
+        id {types.identity},
+        tenant {types.blob} NOT NULL,
+        session {types.blob} NOT NULL,
+        version {types.number} NOT NULL,
+        updated {types.real} NOT NULL,
+        expires {types.real} NOT NULL,
+        cold {types.number} NOT NULL,
+        blob {types.blob} NOT NULL,
+        UNIQUE (tenant, session)
+    )"""
+    by_expiry = "CREATE INDEX turnkeeper_sessions_expires ON turnkeeper_sessions (expires)"
+    cold = f"""CREATE TABLE turnkeeper_cold (
+        session_id {types.number} NOT NULL REFERENCES turnkeeper_sessions (id) ON DELETE CASCADE,
+        position {types.number} NOT NULL,
+        blob {types.blob} NOT NULL,
+        PRIMARY KEY (session_id, position)
+    )"""
+    return sessions, by_expiry, cold
+
+
+def m002_deletions(types: Types) -> tuple[str, ...]:
+    """A deleted session leaves an empty row that has expired and says when that was; -1 is never."""
+    return (f"ALTER TABLE turnkeeper_sessions ADD COLUMN deleted {types.real} NOT NULL DEFAULT -1",)
+
+
+def m003_archive(types: Types) -> tuple[str, ...]:
+    """Every turn as heard, under whose it is; facts, documents, and the words of all of them."""
+    return (
+        *_people_tables(types),
+        *_turns_tables(types),
+        *_facts_tables(types),
+        *_passages_tables(types),
+        *types.index,
+    )
+
+
+def _people_tables(types: Types) -> tuple[str, ...]:
+    people = f"""CREATE TABLE turnkeeper_people (
+        id {types.identity},
+        tenant {types.blob} NOT NULL,
+        person {types.blob} NOT NULL,
+        UNIQUE (tenant, person)
+    )"""
+    tombstones = f"""CREATE TABLE turnkeeper_tombstones (
+        tenant {types.blob} NOT NULL,
+        kind {types.number} NOT NULL,
+        name {types.blob} NOT NULL,
+        at {types.real} NOT NULL,
+        PRIMARY KEY (tenant, kind, name)
+    )"""
+    talks = f"""CREATE TABLE turnkeeper_talks (
+        id {types.identity},
+        tenant {types.blob} NOT NULL,
+        session {types.blob} NOT NULL,
+        created {types.real} NOT NULL,
+        mark {types.real} NOT NULL,
+        UNIQUE (tenant, session, created)
+    )"""
+    return people, tombstones, talks
+
+
+def _turns_tables(types: Types) -> tuple[str, ...]:
+    turns = f"""CREATE TABLE turnkeeper_turns (
+        id {types.identity},
+        talk {types.number} NOT NULL REFERENCES turnkeeper_talks (id) ON DELETE CASCADE,
+        life {types.number} NOT NULL,
+        turn {types.number} NOT NULL,
+        role TEXT NOT NULL,
+        position {types.number} NOT NULL,
+        place {types.number} NOT NULL,
+        owner {types.number},
+        speaker {types.number},
+        at {types.real} NOT NULL,
+        recorded {types.real} NOT NULL,
+        digest {types.blob} NOT NULL,
+        blob {types.blob} NOT NULL,
+        UNIQUE (talk, life, turn, role, position)
+    )"""
+    indexes = [
+        f"CREATE INDEX turnkeeper_turns_{column} ON turnkeeper_turns ({columns})"
+        for column, columns in (
+            ("place", "talk, place"),
+            ("owner", "owner, id"),
+            ("speaker", "speaker"),
+            ("recorded", "recorded"),
+        )
+    ]
+    return turns, *indexes
+
+
+def _facts_tables(types: Types) -> tuple[str, ...]:
+    facts = f"""CREATE TABLE turnkeeper_facts (
+        id {types.identity},
+        owner {types.number} NOT NULL,
+        name {types.blob} NOT NULL,
+        category TEXT NOT NULL,
+        created {types.real} NOT NULL,
+        expires {types.real},
+        superseded {types.real},
+        importance {types.real} NOT NULL,
+        blob {types.blob} NOT NULL,
+        UNIQUE (owner, name)
+    )"""
+    documents = f"""CREATE TABLE turnkeeper_documents (
+        id {types.identity},
+        tenant {types.blob} NOT NULL,
+        path {types.blob} NOT NULL,
+        chunk {types.number} NOT NULL,
+        added {types.real} NOT NULL,
+        blob {types.blob} NOT NULL,
+        UNIQUE (tenant, path, chunk)
+    )"""
+    return facts, documents
+
+
+def _passages_tables(types: Types) -> tuple[str, ...]:
+    passages = f"""CREATE TABLE turnkeeper_passages (
+        id {types.identity},
+        owner {types.number} NOT NULL,
+        kind {types.number} NOT NULL,
+        item {types.number} NOT NULL,
+        talk {types.number} NOT NULL,
+        place {types.number} NOT NULL,
+        at {types.real} NOT NULL,
+        terms TEXT NOT NULL,
+        UNIQUE (kind, item)
+    )"""
+    by_time = "CREATE INDEX turnkeeper_passages_at ON turnkeeper_passages (owner, at)"
+    by_place = "CREATE INDEX turnkeeper_passages_place ON turnkeeper_passages (talk, place)"
+    return passages, by_time, by_place
+
+
+def m004_vectors(types: Types) -> tuple[str, ...]:
+    """What passages mean to a model; ``meant`` names the one that was asked last, empty where none was."""
+    meant = "ALTER TABLE turnkeeper_passages ADD COLUMN meant TEXT NOT NULL DEFAULT ''"
+    by_meant = "CREATE INDEX turnkeeper_passages_meant ON turnkeeper_passages (meant)"
+    vectors = f"""CREATE TABLE turnkeeper_vectors (
+        passage {types.number} PRIMARY KEY REFERENCES turnkeeper_passages (id) ON DELETE CASCADE,
+        owner {types.number} NOT NULL,
+        model TEXT NOT NULL,
+        sign {types.blob} NOT NULL,
+        blob {types.blob} NOT NULL
+    )"""
+    # It holds all that a look through an owner's signs reads.
+    by_owner = (
+        "CREATE INDEX turnkeeper_vectors_owner ON turnkeeper_vectors (owner, model, passage DESC, sign)"
+    )
+    return meant, by_meant, vectors, by_owner
+
+
+def m005_expiry(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
+    """Facts that expire are found by when they do."""
+    return ("CREATE INDEX turnkeeper_facts_expires ON turnkeeper_facts (expires) WHERE expires IS NOT NULL",)
+
+
+def m006_lexicon(types: Types) -> tuple[str, ...]:
+    """Which way of telling words apart a passage was indexed in; those of an older one are found by it."""
+    lexicon = f"ALTER TABLE turnkeeper_passages ADD COLUMN lexicon {types.number} NOT NULL DEFAULT 0"
+    older = "CREATE INDEX turnkeeper_passages_lexicon ON turnkeeper_passages (id) WHERE lexicon < 1"
+    return lexicon, older
+
+
+def m007_talks(types: Types) -> tuple[str, ...]:
+    """Which state of its session a talk was kept in last, by when that was updated; -1 is unknown."""
+    return (f"ALTER TABLE turnkeeper_talks ADD COLUMN updated {types.real} NOT NULL DEFAULT -1",)
+
+
+def m008_speakers(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
+    """Where several spoke, all was indexed as one's: it is nobody's until it is found out whose it is."""
+    spoken = "SELECT talk FROM turnkeeper_turns WHERE speaker IS NOT NULL"
+    return (f"UPDATE turnkeeper_passages SET owner = 0 WHERE kind = 1 AND talk IN ({spoken})",)
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    m001_sessions,
+    m002_deletions,
+    m003_archive,
+    m004_vectors,
+    m005_expiry,
+    m006_lexicon,
+    m007_talks,
+    m008_speakers,
+)
+
+
+def pending_statements(taken: Collection[str], types: Types) -> Iterator[str]:
+    """The statements that are still to be run, each step's record last.
+
+    Raises StoreError for a database that has taken steps which nobody here knows.
+    """
+    known = {step.__name__: step for step in MIGRATIONS}
+    if unknown := sorted(set(taken) - known.keys()):
+        raise StoreError(
+            f"The memory database was made by a newer Turnkeeper ({unknown[0]} is unknown here)."
+            " Upgrade Turnkeeper, or set MEMORY_URL to another database."
+        )
+    return _statements([step for name, step in known.items() if name not in taken], types)
+
+
+def _statements(steps: list[Migration], types: Types) -> Iterator[str]:
+    for step in steps:
+        yield from step(types)
+        yield f"INSERT INTO {LEDGER} (name) VALUES ('{step.__name__}')"
+
+
+_UNCHANGED = f"{_THIS} AND version = :version AND expires > :now"
+
+
+class Statement:
+    """SQL with parameters by name (``:name``, for SQLite) and by number (``$1``, for PostgreSQL).
+
+    ``order`` has the name of each number.
+    """
+
+    __slots__ = ("named", "numbered", "order")
+
+    def __init__(self, named: str) -> None:
+        self.named = named
+        self.order = tuple(dict.fromkeys(_PARAMETER.findall(named)))
+        self.numbered = _PARAMETER.sub(lambda found: f"${self.order.index(found[1]) + 1}", named)
+
+    def in_order(self, arguments: Arguments) -> list[object]:
+        """The arguments of the numbered form."""
+        return [arguments[name] for name in self.order]
+
+
+def id_bytes(text: str) -> bytes:
+    """An id as a database holds it; the order of such bytes is the order of the texts."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def id_text(blob: bytes) -> str:
+    """The id that a database holds so."""
+    return bytes(blob).decode("utf-8", "surrogatepass")
+
+
+def key_arguments(key: Key) -> dict[str, object]:
+    """The arguments that say whose session is meant."""
+    return {"tenant": id_bytes(key.tenant), "session": id_bytes(key.session)}
+
+
+def sweep_arguments(limit: int) -> dict[str, object]:
+    """The arguments that say which sessions are to be swept: what has expired, and no deletion of late."""
+    now = time.time()
+    return {"now": now, "forgotten": now - DELETION_KEPT, "limit": limit}
+
+
+READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
+
+
+STATE: Final = Statement(
+    "SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted, expires"
+    f" FROM turnkeeper_sessions WHERE {_THIS}"
+)
+
+
+REPLACE: Final = Statement(
+    "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires ="
+    " CASE WHEN CAST(:expires AS double precision) < 0 THEN expires ELSE :expires END,"
+    f" cold = cold + :count WHERE {_UNCHANGED} AND (deleted < :at OR deleted - {APART} > :now)"
+)
+
+
+CREATE: Final = Statement(
+    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold)"
+    " VALUES (:tenant, :session, :blob, :fresh, :now, :expires, :count)"
+    " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = excluded.version,"
+    " updated = excluded.updated, expires = excluded.expires, cold = excluded.cold"
+    " WHERE turnkeeper_sessions.expires <= :now AND turnkeeper_sessions.cold = 0"
+    f" AND (turnkeeper_sessions.deleted < :at OR turnkeeper_sessions.deleted - {APART} > :now)"
+)
+
+
+APPEND: Final = Statement(
+    "INSERT INTO turnkeeper_cold (session_id, position, blob)"
+    f" SELECT id, cold - :count + :index, :entry FROM turnkeeper_sessions WHERE {_THIS}"
+)
+
+
+# These two, carried out in this order before REPLACE, leave its new entries alone in the cold part.
+EMPTY: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_UNCHANGED}")
+
+
+CLEAR: Final = Statement(
+    f"DELETE FROM turnkeeper_cold WHERE session_id IN (SELECT id FROM turnkeeper_sessions WHERE {_UNCHANGED})"
+)
+
+
+ERASED_SINCE: Final = Statement(
+    f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at AND deleted - {APART} <= :now"
+)
+
+
+# These two take away what an expired session has left, but for when it was deleted before that.
+EXPIRE: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_THIS} AND expires <= :now")
+
+
+EXPIRE_COLD: Final = Statement(
+    "DELETE FROM turnkeeper_cold WHERE session_id IN"
+    f" (SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND expires <= :now)"
+)
+
+
+TOMBSTONE: Final = Statement(
+    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold, deleted)"
+    " VALUES (:tenant, :session, :blob, 0, 0, 0, 0, :now)"
+    " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = 0, updated = 0,"
+    " expires = 0, cold = 0, deleted = excluded.deleted"
+)
+
+
+COLD: Final = Statement(
+    "SELECT turnkeeper_cold.blob FROM turnkeeper_cold"
+    " JOIN turnkeeper_sessions ON turnkeeper_sessions.id = turnkeeper_cold.session_id"
+    f" WHERE {_THIS} AND expires > :now AND position >= :start ORDER BY position LIMIT :limit"
+)
+
+
+LIST: Final = Statement(
+    "SELECT session, updated, length(blob) FROM turnkeeper_sessions"
+    " WHERE tenant = :tenant AND session > :after AND expires > :now ORDER BY session LIMIT :limit"
+)
+
+
+DUE: Final = Statement(
+    "SELECT id FROM turnkeeper_sessions WHERE expires <= :now AND deleted <= :forgotten"
+    " ORDER BY expires LIMIT :limit"
+)
+
+
+SWEEP: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named})")

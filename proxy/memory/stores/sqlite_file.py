@@ -1,0 +1,486 @@
+"""A file with an SQLite database in it: how it is made, checked and opened."""
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.sql import (
+    APPLIED,
+    LEDGER,
+    LEDGER_TABLE,
+    Arguments,
+    Statement,
+    Types,
+    pending_statements,
+)
+
+# Terms have no spaces and stand in lower case; all beyond ASCII is part of one.
+_FORGET_TERMS: Final = (
+    "INSERT INTO turnkeeper_index (turnkeeper_index, rowid, terms) VALUES ('delete', old.id, old.terms);"
+)
+_LEARN_TERMS: Final = "INSERT INTO turnkeeper_index (rowid, terms) VALUES (new.id, new.terms);"
+_ON: Final = "ON turnkeeper_passages"
+_LOCKED: Final = frozenset({"SQLITE_BUSY", "SQLITE_LOCKED"})
+_ADVICE: Final = {
+    "SQLITE_BUSY": "it is locked by another program",
+    "SQLITE_LOCKED": "it is locked by another program",
+    "SQLITE_FULL": "the disk is full, or the file has reached its limit",
+    "SQLITE_IOERR": "the disk is full or broken, or the file has reached its limit",
+    "SQLITE_READONLY": "it may not be written; give this user the right to write the file and its folder",
+    "SQLITE_CANTOPEN": "it cannot be opened; see that its folder is there and that this user may write in it",
+    "SQLITE_PERM": "this user may not open it",
+    "SQLITE_AUTH": "this user may not open it",
+    "SQLITE_NOTADB": "it is no SQLite database; set MEMORY_URL to another file",
+    "SQLITE_CORRUPT": "it is damaged; move it away, or restore it from a backup",
+}
+# A commit of any other connection's empties the cache, so that a large one is of no use.
+_FEW_PAGES: Final = "PRAGMA cache_size = -512"
+# Two processes that start together wait for one another's migrations, on a thread that keeps no call waiting.
+_OPENING = 1.0
+Row = tuple[object, ...]
+_LOCK_PAUSE = 0.002
+# A file's times go by the kernel's clock, which ticks each 10 ms at the slowest; some file systems keep
+# seconds.
+_TICK: Final = 25_000_000
+_SECONDS: Final = 3_000_000_000
+_A_SECOND: Final = 1_000_000_000
+T = TypeVar("T")
+GATHERING: Final = 0.05
+"""Seconds between two commits at the least: with the commit itself, a write is durable within 0.1 s."""
+PATIENCE: Final = 1.0
+"""Seconds after which nobody waits for the outcome of a batch any longer."""
+_MOST_QUEUED: Final = 10_000
+_CHORE_EVERY: Final = 1.0
+_CHORE_PAUSE: Final = 0.05
+_CHECKPOINT_WAIT: Final = 1.0
+_CHECKPOINT_ATTEMPTS: Final = 20
+_CHECKPOINT_PAUSE: Final = 0.05
+
+
+TYPES: Final = Types(
+    identity="INTEGER PRIMARY KEY",
+    number="INTEGER",
+    real="REAL",
+    blob="BLOB",
+    index=(
+        (
+            "CREATE VIRTUAL TABLE turnkeeper_index USING fts5("
+            "terms, content = 'turnkeeper_passages', content_rowid = 'id', tokenize = 'ascii')"
+        ),
+        f"CREATE TRIGGER turnkeeper_index_new AFTER INSERT {_ON} BEGIN {_LEARN_TERMS} END",
+        f"CREATE TRIGGER turnkeeper_index_old AFTER DELETE {_ON} BEGIN {_FORGET_TERMS} END",
+        (
+            f"CREATE TRIGGER turnkeeper_index_other AFTER UPDATE OF terms {_ON}"
+            f" BEGIN {_FORGET_TERMS} {_LEARN_TERMS} END"
+        ),
+    ),
+)
+
+
+class File:
+    """One database file. ``identity`` tells the file that was opened last from another of its name."""
+
+    def __init__(self, path: Path, *, wait: float) -> None:
+        self.path = path
+        self.identity: tuple[int, int] | None = None
+        self._wait = wait
+
+    def open(self) -> sqlite3.Connection:
+        """A connection that may write, to tables that are up to date; a new file is its owner's alone.
+
+        Raises StoreError, and then an existing file is as it was.
+        """
+        with self.named():
+            self._make()
+            connection = self.connect(wait=_OPENING)
+            try:
+                _prepare(connection)
+                connection.execute(f"PRAGMA busy_timeout = {int(self._wait * 1000)}")
+            except BaseException:
+                connection.close()
+                raise
+        self.identity = self._there()
+        return connection
+
+    def connect(self, *, wait: float, shared: bool = False) -> sqlite3.Connection:
+        """A connection to the file as it is, without a transaction; a lock is waited for so many seconds.
+
+        One that is ``shared`` may be closed by another thread than the one that opened it.
+        """
+        place = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+        connection = sqlite3.connect(
+            place, uri=True, timeout=wait, isolation_level=None, check_same_thread=not shared
+        )
+        try:
+            connection.execute(_FEW_PAGES)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def fetch(self, statement: Statement, arguments: Arguments) -> list[tuple[object, ...]]:
+        """All rows, over a connection of their own; for any thread. Raises StoreError."""
+        with self.named(), contextlib.closing(self.connect(wait=self._wait)) as connection:
+            return connection.execute(statement.named, arguments).fetchall()
+
+    def replaced(self) -> bool:
+        """Whether the file that was opened has been taken away, or another put in its place."""
+        return self._there() != self.identity
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Turns the errors of SQLite and of the file system into StoreError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
+        except OSError as error:
+            raise StoreError(f"The memory file {self.path} cannot be used: {error.strerror}.") from error
+
+    def failure(self, error: sqlite3.Error) -> StoreError:
+        """The error with what to do about it."""
+        return StoreError(f"The memory file {self.path}: {_ADVICE.get(_name(error)) or error}.")
+
+    def _make(self) -> None:
+        """An empty file for this user alone; SQLite gives its companions the same rights."""
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+    def _there(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+def is_locked(error: sqlite3.Error) -> bool:
+    """Whether the database itself is sound, and merely somebody else's for now."""
+    return _name(error) in _LOCKED
+
+
+def _name(error: sqlite3.Error) -> str:
+    """The error's primary code: extended ones carry it in front (SQLITE_IOERR_WRITE)."""
+    return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    _ahead(connection)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(LEDGER_TABLE)
+    for statement in _ahead(connection):
+        connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+def _ahead(connection: sqlite3.Connection) -> Iterator[str]:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if LEDGER not in tables:
+        if tables:
+            raise StoreError(
+                "The memory file holds another program's tables. Set MEMORY_URL to another file."
+            )
+        return pending_statements((), TYPES)
+    return pending_statements([name for (name,) in connection.execute(APPLIED)], TYPES)
+
+
+class Reader:
+    """A connection of the loop's own. SQLite itself never waits here; a locked file is asked again."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+
+    async def row(self, statement: Statement, arguments: Arguments, *, due: float) -> Row | None:
+        """The only row, if any. Raises StoreError, for a lock when ``due`` (in loop's time) has passed."""
+        while True:
+            try:
+                return self._row(statement, arguments)
+            except sqlite3.Error as error:
+                if not is_locked(error):
+                    self.close()
+                if not is_locked(error) or asyncio.get_running_loop().time() >= due:
+                    raise self._file.failure(error) from error
+            await asyncio.sleep(_LOCK_PAUSE)
+
+    def close(self) -> None:
+        """The next read connects anew."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _row(self, statement: Statement, arguments: Arguments) -> Row | None:
+        # All rows are fetched, so that no statement stays open and holds an old state of the file.
+        rows: list[Row] = self._connected().execute(statement.named, arguments).fetchall()
+        return rows[0] if rows else None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None or self._identity != self._file.identity:
+            self.close()
+            if self._file.identity is None:
+                raise StoreError(f"The memory file {self._file.path} has not been opened yet.")
+            self._connection = self._file.connect(wait=0)
+            self._identity = self._file.identity
+        return self._connection
+
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+class _Stamp(NamedTuple):
+    """What a log shows from outside; ``written`` is in nanoseconds since 1970."""
+
+    file: int
+    size: int
+    written: int
+
+    def is_settled(self) -> bool:
+        """Whether anything that is written from now on would show."""
+        coarse = self.written % _A_SECOND == 0
+        return time.time_ns() - self.written > (_SECONDS if coarse else _TICK)
+
+
+class Began(NamedTuple):
+    """A transaction of our own. It is ``alone`` where nobody had written since the one before."""
+
+    alone: bool
+    version: int
+
+
+class Elsewhere:
+    """Counts the times at which somebody else may have written to a database file; for any thread.
+
+    A look takes a few microseconds, where the least statement takes fifty, and thrice that of a processor
+    that was asleep. It is sure of nothing while the file is being written: then one has to read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._log = Path(f"{path}-wal")
+        self._lock = threading.Lock()
+        self._seen: tuple[_Stamp | None, int] = (None, 0)
+
+    @property
+    def count(self) -> int:
+        """The count at our last commit."""
+        return self._seen[1]
+
+    def unchanged(self) -> int | None:
+        """The count, where it is sure that nobody has written since our last commit; else ``None``."""
+        stamp, count = self._seen
+        return count if stamp is not None and stamp == self._look() and stamp.is_settled() else None
+
+    def began(self, connection: "sqlite3.Connection") -> Began:
+        """To be asked within each transaction of our own, once nobody else may write."""
+        return Began(self.unchanged() is not None, _version(connection))
+
+    def committed(self, connection: "sqlite3.Connection", began: Began) -> None:
+        """To be told when that has been committed."""
+        # In this order: what others have committed before the look, SQLite tells of behind it.
+        stamp = self._look()
+        alone = began.alone and _version(connection) == began.version != 0
+        with self._lock:
+            self._seen = (stamp, self._seen[1] + (not alone))
+
+    def _look(self) -> _Stamp | None:
+        try:
+            found = self._log.stat()
+        except OSError:
+            return None
+        return _Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _version(connection: "sqlite3.Connection") -> int:
+    """What changes when others commit; 0 where it cannot be told."""
+    try:
+        return int(connection.execute("PRAGMA data_version").fetchone()[0])
+    except connection.Error:
+        return 0
+
+
+Work = Callable[[sqlite3.Connection], T]
+
+
+class _Job(NamedTuple):
+    work: Work[Any]
+    outcome: asyncio.Future[Any]
+
+
+class _Stuck(StoreError):
+    """No transaction could be begun, so that there is no use in trying the next."""
+
+
+class Writer:
+    """Takes work from one event loop and carries it out in the order in which it came.
+
+    ``chore`` is done beside it, now and then; it says whether there is more of it to do. ``elsewhere`` is
+    told of each commit.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        *,
+        chore: Work[bool] | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        self._file = file
+        self._elsewhere = elsewhere or Elsewhere(file.path)
+        self._chore = chore
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._hurry = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._chore_due = 0.0
+        self._free = 0.0
+
+    def submit(self, work: Work[T]) -> asyncio.Future[T]:
+        """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken."""
+        if self._hurry.is_set():
+            raise StoreError("The memory has been closed.")
+        if self._jobs.qsize() >= _MOST_QUEUED:
+            raise StoreError("The memory file cannot keep up: too much waits to be written.")
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+        self._jobs.put(_Job(work, outcome))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(loop,), name="memory", daemon=True)
+            self._thread.start()
+        return outcome
+
+    async def aclose(self) -> None:
+        """What was submitted is durable, or has failed; the file is closed."""
+        self._hurry.set()
+        if self._thread is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        open_ = True
+        while open_:
+            jobs, open_ = self._batch()
+            if jobs:
+                _tell(loop, self._carry_out(jobs))
+            self._do_chore()
+        self._drop()
+
+    def _batch(self) -> tuple[list[_Job], bool]:
+        """The next jobs, if any come before a chore is due, and whether more may come."""
+        try:
+            found = [self._jobs.get(timeout=max(_CHORE_PAUSE, self._chore_due - time.monotonic()))]
+        except queue.Empty:
+            return [], True
+        self._hurry.wait(max(0.0, self._free - time.monotonic()))
+        found.extend(self._jobs.get_nowait() for _ in range(self._jobs.qsize()))
+        return [job for job in found if job is not None], found[-1] is not None
+
+    def _carry_out(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Any]]:
+        """Each job with its result, or with the error that it failed of."""
+        try:
+            return list(zip(jobs, self._commit(jobs), strict=True))
+        except _Stuck as error:
+            return [(job, StoreError(str(error))) for job in jobs]
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told to whom it concerns
+            if len(jobs) == 1 or _concerns_all(error):
+                return [(job, self._told(error)) for job in jobs]
+        return [outcome for job in jobs for outcome in self._carry_out([job])]
+
+    def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
+        connection = self._begun()
+        try:
+            began = self._elsewhere.began(connection)
+            results = [job.work(connection) for job in jobs]
+            connection.execute("COMMIT")
+            self._elsewhere.committed(connection, began)
+            self._free = time.monotonic() + GATHERING
+        except BaseException:
+            self._drop()  # which rolls back, and forgets what may be broken
+            raise
+        return results
+
+    def _begun(self) -> sqlite3.Connection:
+        """A connection inside a transaction that may write."""
+        try:
+            if self._connection is not None and self._file.replaced():
+                self._drop()
+            if self._connection is None:
+                self._connection = self._file.open()
+            self._connection.execute("BEGIN IMMEDIATE")
+        except StoreError as error:
+            raise _Stuck(str(error)) from error
+        except sqlite3.Error as error:
+            if not is_locked(error):
+                self._drop()
+            raise _Stuck(str(self._file.failure(error))) from error
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _do_chore(self) -> None:
+        if time.monotonic() < self._chore_due:
+            return
+        more = False
+        # What fails is tried again, and whoever writes will say what is wrong.
+        with contextlib.suppress(sqlite3.Error):
+            more = self._chore is not None and self._connection is not None and self._chore(self._connection)
+        self._chore_due = time.monotonic() + (_CHORE_PAUSE if more else _CHORE_EVERY)
+
+    def _told(self, error: Exception) -> Exception:
+        return self._file.failure(error) if isinstance(error, sqlite3.Error) else error
+
+
+def _concerns_all(error: Exception) -> bool:
+    """Whether it is the file's fault rather than one job's, as far as SQLite tells."""
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+
+
+def _tell(loop: asyncio.AbstractEventLoop, outcomes: list[tuple[_Job, Any]]) -> None:
+    try:
+        loop.call_soon_threadsafe(_settle, outcomes)
+    except RuntimeError:  # the loop is closed: nobody waits any more
+        return
+
+
+def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
+    for job, result in outcomes:
+        if job.outcome.done():
+            continue
+        if isinstance(result, Exception):
+            job.outcome.set_exception(result)
+        else:
+            job.outcome.set_result(result)
+
+
+async def empty_log(path: Path) -> None:
+    """Moves all of it into the file and leaves it empty. Raises StoreError where others keep reading it."""
+    file = File(path, wait=_CHECKPOINT_WAIT)
+    for _ in range(_CHECKPOINT_ATTEMPTS):
+        if await asyncio.to_thread(_checkpoint, file):
+            return
+        await asyncio.sleep(_CHECKPOINT_PAUSE)
+    raise StoreError(f"The log of {path} cannot be emptied: another program is reading the file.")
+
+
+def _checkpoint(file: File) -> bool:
+    if not file.path.exists():
+        return True
+    with file.named(), contextlib.closing(file.connect(wait=_CHECKPOINT_WAIT)) as connection:
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
