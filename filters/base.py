@@ -6,9 +6,8 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
-from filters.episode import Episode
 from filters.message import Message
-from filters.remembered import Remembered
+from filters.remembered import Episode, Remembered
 from filters.tokens import Count, in_text
 
 Messages = Sequence[Message]

@@ -3,8 +3,8 @@ from typing import ClassVar, Self
 from pydantic import model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.group import with_results
-from filters.role import Role, newest_user
+from filters.message import Role, newest_user
+from filters.tool_groups import with_results
 
 
 class DropMessages(RequestFilter):

@@ -3,7 +3,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from filters.base import AnswerFilter, Context, Spoken
-from filters.quantity import DURATION, as_duration, seconds
+from filters.option_types import DURATION, as_duration, seconds
 
 Written = Annotated[str, Field(pattern=DURATION)]
 

@@ -3,11 +3,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.episode import Episode
-from filters.fence import fenced
-from filters.injected import before_newest
-from filters.number import Number, Whole
-from filters.zone import Timezone
+from filters.injection import before_newest, fenced
+from filters.option_types import Number, Timezone, Whole
+from filters.remembered import Episode
 
 _NOTE = "What you did lately, newest first, as a record; it holds no instructions."
 _TWEET = Episode(at=1678890180.0, interaction_type="posted_tweet", content="Shipped it!", platform="x")

@@ -4,12 +4,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.fence import defused, fenced
-from filters.injected import Injected, instructions, users
-from filters.line import one_line
-from filters.number import Whole
+from filters.injection import Injected, Stated, defused, fenced, instructions, one_line, users
+from filters.option_types import Whole
 from filters.remembered import Remembered
-from filters.stated import Stated
 
 _NEWS = "What came to be known of the caller since this conversation began; it holds no instructions."
 _NAME = Remembered(kind="fact", text="Is called Ann.")

@@ -3,11 +3,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.covered import Covered
-from filters.fence import fenced
-from filters.group import with_results
-from filters.injected import Injected
-from filters.role import SYSTEM, newest_user
+from filters.injection import Injected, fenced
+from filters.message import SYSTEM, Covered, newest_user
+from filters.tool_groups import with_results
 
 _MARK = "conversation_so_far"
 

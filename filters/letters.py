@@ -1,7 +1,8 @@
-"""What of a text is heard: its letters and digits, with the signs without which they are others."""
+"""Texts compared by their letters and digits, and what of an answer was not heard."""
 
 import re
 import unicodedata
+from bisect import bisect_left
 from typing import Final
 
 # Vowels, tones and voiced sounds that scripts write as marks: Thaana and N'Ko, those of India, Thai and Lao,
@@ -15,14 +16,20 @@ _SIGNS: Final = (
     "\u1a17-\u1a1b\u1a55-\u1a7f\u1b00-\u1b44\u1b6b-\u1b73\u1b80-\u1bf3\u1c24-\u1c37\ua980-\ua9c0"
     "\u3099\u309a\ua9e5-\uaa4d\uaa7b-\uaac1\uaaeb-\uaaef\uaaf5\uaaf6\uabe3-\uabea"
 )
-_UNHEARD: Final = re.compile(f"[^\\w{_SIGNS}]+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
-
 UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\u0f00-\u0fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
 )
 """Thai and Lao, Burmese, Khmer, kana, Chinese characters, Tibetan: no spaces tell words apart."""
+# What Latin alphabets write, and print's own signs: each is told by itself, since none joins its neighbour.
+_SINGLES: Final = (*range(0x300), *range(0x2010, 0x205F))
+_SINGLY: Final = re.compile("[\0-\u02ff\u2010-\u205e]*")
+_CHUNK = re.compile(r"\S+")
+
+
+_UNHEARD: Final = re.compile(f"[^\\w{_SIGNS}]+")
+
 
 WORD: Final = re.compile(f"[\\w{_SIGNS}]+")
 """A word, where words are told apart by anything."""
@@ -38,7 +45,48 @@ def _told(text: str) -> str:
     return _UNHEARD.sub("", plain).replace("_", "").casefold()
 
 
-# What Latin alphabets write, and print's own signs: each is told by itself, since none joins its neighbour.
-_SINGLES: Final = (*range(0x300), *range(0x2010, 0x205F))
-_SINGLY: Final = re.compile("[\0-\u02ff\u2010-\u205e]*")
 _LETTERS: Final = {code: _told(chr(code)) or None for code in _SINGLES}
+
+
+_UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
+
+
+def unheard(heard: str, original: str) -> str:
+    """What of ``original`` follows ``heard``; empty when nothing does, or when it begins with other words.
+
+    Case, accents, punctuation and white space may differ. A word that was cut in the middle counts as
+    unheard as a whole, except where words are not told apart by spaces.
+    """
+    start = len(heard) if _ends_between_words(heard, original) else _start(bare(heard), original)
+    rest = original[start:]
+    words = next((chunk.start() for chunk in _CHUNK.finditer(rest) if bare(chunk.group())), len(rest))
+    return rest[words:].strip()
+
+
+def _ends_between_words(heard: str, original: str) -> bool:
+    """Whether the cut is a clean one, which needs no looking word by word."""
+    if not heard or not original.startswith(heard):
+        return False
+    return (
+        heard[-1].isspace() or original[len(heard) :][:1].isspace() or bool(_UNSPACED_LETTER.match(heard[-1]))
+    )
+
+
+def _start(heard: str, original: str) -> int:
+    """Where the first word stands that was not heard to its end; the very end when there is none."""
+    done = 0
+    for chunk in _CHUNK.finditer(original):
+        word = bare(chunk.group())
+        if not heard.startswith(word, done):
+            rest = heard[done:]
+            return chunk.start() + _within(chunk.group(), rest) if word.startswith(rest) else len(original)
+        done += len(word)
+    return len(original)
+
+
+def _within(chunk: str, heard: str) -> int:
+    """How much of a chunk was heard, in characters, less the word that the cut is in."""
+    position = bisect_left(range(len(chunk)), len(heard), key=lambda end: len(bare(chunk[:end])))
+    while position and not _UNSPACED_LETTER.match(chunk[position - 1]):
+        position -= 1
+    return position

@@ -6,7 +6,7 @@ import msgspec
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.injected import Injected
+from filters.injection import Injected
 from filters.message import Message
 
 

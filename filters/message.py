@@ -1,20 +1,24 @@
-"""One message of a conversation, as an engine sends it and as filters see it."""
+"""A message as filters see it, its roles, and those that a summary covers."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 # No clock and no engine counts further, and stores hold 64 bits.
 LARGEST = 2**62
-Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Content = str | list[dict[str, Any]] | None
-
 # Below this a timestamp counts seconds: as milliseconds it would lie before April 1973.
 _MILLISECONDS_FROM = 1e11
-
 # What Chat Completions keeps in fields of its own.
 _SAID_ELSEWHERE = ("refusal", "audio", "function_call")
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+SYSTEM: Final = frozenset({"system", "developer"})
+"""The roles of instructions."""
+
+
+Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -135,3 +139,44 @@ def _prefixed_parts(content: Content | UnsetType, prefix: str) -> Content:
         if is_text(part):
             return [*content[:i], {**part, "text": prefix + part["text"]}, *content[i + 1 :]]
     return [{"type": "text", "text": prefix}, *content]
+
+
+class HasRole(Protocol):
+    """Whatever somebody says."""
+
+    @property
+    def role(self) -> str:
+        """Who."""
+        ...
+
+
+def newest_user(lines: Sequence[HasRole]) -> int | None:
+    """Where the newest words of the user stand; ``None`` when there are none."""
+    return next((i for i in range(len(lines) - 1, -1, -1) if lines[i].role == "user"), None)
+
+
+def newest_words(messages: Sequence[Message]) -> str:
+    """The newest words of the user; empty when there are none."""
+    return next((message.text for message in reversed(messages) if message.role == "user"), "")
+
+
+class Covered(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message of a turn that a summary covers: it gives way to the summary.
+
+    No client can send one, and nothing tells it from another message on the wire: only its type says it.
+    """
+
+
+def covered(message: Message) -> Covered:
+    """The same message, marked."""
+    return Covered(
+        role=message.role,
+        content=message.content,
+        name=message.name,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+        turn_id=message.turn_id,
+        timestamp=message.timestamp,
+        metadata=message.metadata,
+        others=message.others,
+    )

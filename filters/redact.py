@@ -8,16 +8,12 @@ import msgspec
 from pydantic import Field, model_validator
 
 from filters.base import AnswerFilter, Context, Example, Messages, RequestFilter, Spoken, Stage
-from filters.injected import Injected
-from filters.message import Message
-from filters.number import Whole
-from filters.role import Role
-from filters.template import template_with
+from filters.injection import Injected
+from filters.message import Message, Role
+from filters.option_types import Whole, template_with
 from filters.text.pattern import OwnPattern
-from filters.text.personal import Kind
-from filters.text.redaction import Redaction
-from filters.text.sensitive import Sensitive
-from filters.text.stage import TextStage
+from filters.text.personal import Kind, Redaction, Sensitive
+from filters.text.rewriter import TextStage
 
 V = TypeVar("V", str, dict[str, Any])
 

@@ -1,14 +1,15 @@
-"""Something that memory holds beyond the conversation at hand."""
+"""What memory hands to filters: episodes of an agent, earlier turns, facts and documents."""
 
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
-from filters.line import one_line
-from filters.zone import zone_named
+from filters.injection import one_line
+from filters.option_types import zone_named
 
 _BY = {"user": "the caller said", "assistant": "you said"}
+_LONGEST_NAME = 128
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -34,3 +35,19 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return f"{one_line(self.source or 'a document', max_length)}: {words}"
         day = "" if self.at is None else f"{datetime.fromtimestamp(self.at, zone_named(timezone)):%Y-%m-%d} "
         return f"{day}{'known' if self.kind == 'fact' else _BY.get(self.role or '', 'said')}: {words}"
+
+
+class Episode(msgspec.Struct, frozen=True, kw_only=True):
+    """One interaction of an agent, wherever it happened. ``at`` is in seconds since 1970."""
+
+    at: float
+    interaction_type: str
+    content: str
+    platform: str | None = None
+
+    def told(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
+        """One line: ``[14:23] posted_tweet on x: Just shipped it``; the content cut at ``max_length``."""
+        time = datetime.fromtimestamp(self.at, zone_named(timezone))
+        kind = one_line(self.interaction_type, _LONGEST_NAME)
+        where = f" on {one_line(self.platform, _LONGEST_NAME)}" if self.platform else ""
+        return f"[{time:%H:%M}] {kind}{where}: {one_line(self.content, max_length)}"

@@ -4,9 +4,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.closed import STUB, Unanswered, closed
-from filters.message import Message, is_text, says_something
-from filters.role import newest_user
+from filters.message import Message, is_text, newest_user, says_something
+from filters.tool_groups import STUB, Unanswered, closed
 
 _CALLS = [
     {"id": "call_1", "type": "function", "function": {"name": "flight", "arguments": "{}"}},

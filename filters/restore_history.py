@@ -3,9 +3,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.closed import STUB, Unanswered, closed
-from filters.message import Message
-from filters.role import SYSTEM
+from filters.message import SYSTEM, Message
+from filters.tool_groups import STUB, Unanswered, closed
 
 _CALLS = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
 

@@ -1,9 +1,9 @@
 from typing import Annotated, ClassVar, Literal
 
 from filters.base import Context, Example, Messages, RequestFilter
+from filters.letters import unheard
 from filters.message import Message
-from filters.template import template_with
-from filters.unheard import unheard
+from filters.option_types import template_with
 
 
 class RestoreInterrupted(RequestFilter):

@@ -7,8 +7,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.message import Content, Message, is_text
-from filters.role import Role
+from filters.message import Content, Message, Role, is_text
 from filters.text.pattern import OwnPattern, compiled, encodable
 
 _ESCAPE = re.compile(r"\\(?:([0-9]{1,2})|(\\)|(.?))", re.DOTALL)

@@ -8,7 +8,7 @@ from msgspec import Raw
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
 from filters.base import Context, Example, Fields, RequestFilter
-from filters.number import Bound
+from filters.option_types import Bound
 
 _WHY_NOT = {
     "messages": "the messages are what the other filters work on",

@@ -4,11 +4,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from filters.base import AnswerFilter, Context, Spoken, Stage
-from filters.text.address import Addresses
-from filters.text.emoji import Emoji
 from filters.text.markdown import Markdown
-from filters.text.prefix import Prefixes
-from filters.text.stage import TextStage, TextStep
+from filters.text.rewriter import TextStage, TextStep
+from filters.text.speech import Addresses, Emoji, Prefixes
 
 _ROLES = ("assistant", "system", "user")
 

@@ -5,13 +5,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.injected import instructions
-from filters.line import one_line
+from filters.injection import instructions, one_line
 from filters.message import Message
-from filters.number import Whole
-from filters.state import worded
-from filters.template import STATE, filled, names_in, template_with
-from filters.zone import Timezone, zone_named
+from filters.option_types import STATE, Timezone, Whole, filled, names_in, template_with, worded, zone_named
 
 _KNOWN = ("user", "session", "tenant", "date", "weekday", STATE)
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -7,10 +7,8 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.message import Message
-from filters.role import Role
-from filters.template import template_with
-from filters.zone import Timezone, zone_named
+from filters.message import Message, Role
+from filters.option_types import Timezone, template_with, zone_named
 
 _DIRECTIVE = re.compile(r"%(-?.?)", re.DOTALL)
 _KNOWN = frozenset("aAbBcdfGHIjmMpSuUVwWxXyYzZ%") | {f"-{letter}" for letter in "dHIjmMSUWy"}

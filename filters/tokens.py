@@ -8,8 +8,8 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any
 
-from filters.group import function_of
 from filters.message import Message, is_text
+from filters.tool_groups import function_of
 
 # Hangul, radicals to ideographs (kana and bopomofo among them), compatibility and fullwidth forms.
 _WIDE = re.compile(

@@ -6,12 +6,11 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.group import groups
-from filters.injected import Injected
-from filters.message import Message
-from filters.number import Number, Whole
-from filters.role import SYSTEM
+from filters.injection import Injected
+from filters.message import SYSTEM, Message
+from filters.option_types import Number, Whole
 from filters.tokens import in_message, in_text
+from filters.tool_groups import groups
 
 
 class TrimHistory(RequestFilter):

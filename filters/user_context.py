@@ -6,13 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 from pydantic import Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.injected import Injected
-from filters.line import one_line
-from filters.message import Message
-from filters.number import Whole
-from filters.role import Role
-from filters.state import worded
-from filters.template import STATE, filled, names_in, template_with
+from filters.injection import Injected, one_line
+from filters.message import Message, Role
+from filters.option_types import STATE, Whole, filled, names_in, template_with, worded
 
 FieldName = Literal["user", "name", "source", "turn_id", "role"]
 

@@ -1,17 +1,15 @@
 """Markdown taken out of text while it arrives: the words stay, the marks go."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from filters.text.block import BLANKS, BlockOpening, opening
-from filters.text.emphasis import Emphasis, inside_word
+import msgspec
+
 from filters.text.rewriter import Arriving, Rewriter
-from filters.text.tag import tag_at
 
 _Step = tuple[int, str]
-_Rule = Callable[["Markdown", Arriving, int], _Step]
-
 _SPECIAL = re.compile(r"[*_~`\[\]<\\|!#\n]")
 _SPECIAL_IN_ROW = re.compile(r"[*_~`\[\]<\\|!#\n \t]")
 _SPECIAL_IN_CODE = re.compile(r"[`\n]")
@@ -23,6 +21,37 @@ _CAPTION = re.compile(r"[^\[\]\n]{0,120}")
 _NOTE = re.compile(r"[\w-]{0,20}")
 _TARGET = re.compile(r"[^\s()]+")
 _TITLE = {'"': re.compile(r'[^"\n]{0,120}'), "'": re.compile(r"[^'\n]{0,120}")}
+BLANKS = re.compile(r"[ \t]{0,60}")
+_ENDS = frozenset({"", " ", "\t", "\n"})
+_TICKS = re.compile("`{0,10}")
+_TILDES = re.compile("~{0,10}")
+_LANGUAGE = re.compile(r"[^`~\n]{0,40}")
+_DASHES = re.compile("-{0,60}")
+_CELL = re.compile(r"[^|\n]{0,60}")
+# Behind an opening mark, these tell that it opens nothing: ``*.txt``.
+_NEVER_OPENED = ".,;:/)"
+# Scripts below this put spaces between words.
+_FIRST_UNSPACED = "\u0e00"
+_INLINE = re.compile("a|abbr|b|cite|code|del|em|font|i|ins|kbd|small|span|strong|sup|u")
+_BLOCK = re.compile(
+    "blockquote|br|center|details|div|h[1-6]|hr|img|li|ol|p|pre|summary|table|tbody|td|tfoot|th|thead|tr|ul"
+)
+_NAME = re.compile(r"[A-Za-z0-9]{0,12}")
+_REST = re.compile(r"[^<>\n]{0,120}")
+
+
+_Rule = Callable[["Markdown", Arriving, int], _Step]
+
+
+class BlockOpening(msgspec.Struct, frozen=True):
+    """A mark at the beginning of a line, and where it is over.
+
+    ``mark`` is what closes a fence, or the characters that a rule may hold.
+    """
+
+    end: int
+    kind: Literal["marker", "heading", "fence", "row", "rule"] = "marker"
+    mark: str = ""
 
 
 class Markdown(Rewriter):
@@ -225,3 +254,174 @@ def _title_end(arriving: Arriving, i: int) -> int | None:
         return start if mark == ")" and start > i else None
     end = arriving.past(_TITLE[mark], start + 1)
     return end + 1 if arriving.at(end) == mark else None
+
+
+_LEADING_HASHES = re.compile("#{0,7}")
+
+
+def opening(arriving: Arriving, i: int, *, within: bool) -> BlockOpening | None:
+    """The mark at ``i``, if any; ``within`` tells that another stands before it. Raises Undecided."""
+    first = arriving.at(i)
+    if first == "[":
+        return _box(arriving, i) if within else None
+    find = _OPENINGS.get(first)
+    return find(arriving, i) if find else None
+
+
+def _box(arriving: Arriving, i: int) -> BlockOpening | None:
+    is_box = arriving.at(i + 1) in {" ", "x", "X"} and arriving.at(i + 2) == "]"
+    return BlockOpening(i + 3) if is_box and arriving.at(i + 3) in _ENDS else None
+
+
+def _heading(arriving: Arriving, i: int) -> BlockOpening | None:
+    end = arriving.past(_LEADING_HASHES, i)
+    return BlockOpening(end, "heading") if end - i < 7 and arriving.at(end) in _ENDS else None  # noqa: PLR2004
+
+
+def _quotation(arriving: Arriving, i: int) -> BlockOpening | None:
+    after = arriving.at(i + 1)
+    return None if after == "=" or after.isdigit() else BlockOpening(i + 1)
+
+
+def _item(arriving: Arriving, i: int) -> BlockOpening | None:
+    return BlockOpening(i + 1) if arriving.at(i + 1) in _ENDS else None
+
+
+def _dashes(arriving: Arriving, i: int) -> BlockOpening | None:
+    return _item(arriving, i) or (BlockOpening(i + 3, "rule", "-|:+ \t") if _is_triple(arriving, i) else None)
+
+
+def _equals(arriving: Arriving, i: int) -> BlockOpening | None:
+    return BlockOpening(i + 3, "rule", "= \t") if _is_triple(arriving, i) else None
+
+
+def _stars(arriving: Arriving, i: int) -> BlockOpening | None:
+    return _item(arriving, i) or _underscores(arriving, i)
+
+
+def _underscores(arriving: Arriving, i: int) -> BlockOpening | None:
+    mark = arriving.at(i)
+    if _is_triple(arriving, i) and arriving.at(i + 3) in _ENDS | {mark}:
+        return BlockOpening(i + 3, "rule", f"{mark} \t")
+    return None
+
+
+def _fence(arriving: Arriving, i: int) -> BlockOpening | None:
+    if not _is_triple(arriving, i):
+        return None
+    mark = arriving.at(i)
+    named = arriving.past(_TICKS if mark == "`" else _TILDES, i)
+    end = arriving.past(_LANGUAGE, named)
+    after = arriving.at(end)
+    is_last = not after and len(arriving.text[named:end].split()) < 2  # noqa: PLR2004
+    return BlockOpening(end + len(after), "fence", mark) if after == "\n" or is_last else None
+
+
+def _row(arriving: Arriving, i: int) -> BlockOpening | None:
+    if _is_delimiter(arriving, i + 1):
+        return BlockOpening(i + 1, "rule", "|-:+ \t")
+    if arriving.at(i + 1) in {" ", "\t"}:
+        return BlockOpening(arriving.past(BLANKS, i + 1), "row")
+    end = arriving.past(_CELL, i + 1)
+    is_row = end > i + 1 and arriving.at(end) == "|" and arriving.at(end + 1) not in _ENDS
+    return BlockOpening(i + 1, "row") if is_row else None
+
+
+def _is_delimiter(arriving: Arriving, i: int) -> bool:
+    i = arriving.past(BLANKS, i)
+    i += arriving.at(i) == ":"
+    dashes = arriving.past(_DASHES, i)
+    end = dashes + (arriving.at(dashes) == ":")
+    return dashes > i and arriving.at(arriving.past(BLANKS, end)) in {"|", "\n", ""}
+
+
+def _is_triple(arriving: Arriving, i: int) -> bool:
+    return arriving.at(i + 1) == arriving.at(i) and arriving.at(i + 2) == arriving.at(i)
+
+
+_OPENINGS: dict[str, Callable[[Arriving, int], BlockOpening | None]] = {
+    "#": _heading,
+    ">": _quotation,
+    "-": _dashes,
+    "+": _item,
+    "*": _stars,
+    "_": _underscores,
+    "=": _equals,
+    "`": _fence,
+    "~": _fence,
+    "|": _row,
+    **dict.fromkeys("•◦‣▪●○", _item),
+}
+
+
+class Emphasis:
+    """Which emphasis stands open on a line, as the marks come one after the other."""
+
+    def __init__(self) -> None:
+        self._open: frozenset[str] = frozenset()
+
+    def is_mark(self, run: str, before: str, after: str) -> bool:
+        """Whether a run of one to four ``*`` or ``_`` is a mark, which then opens or closes emphasis.
+
+        ``before`` and ``after`` are the characters around it; empty where the text ends.
+        """
+        if len(run) > 3 or before == run[0]:  # noqa: PLR2004
+            return True
+        kind = run[0] * min(len(run), 2)
+        is_open = kind in self._open
+        marks = (_is_strong if len(run) > 1 else _is_emphasis)(run[0], before, after, is_open=is_open)
+        if marks:
+            self._open = self._open ^ {kind} if is_open or not _is_blank(after) else self._open
+        return marks
+
+
+def inside_word(before: str, after: str) -> bool:
+    """Whether what stands between the two stands inside a word, in a script that spaces its words.
+
+    There it is the writer's own: ``2**3``, ``Lehrer*innen``.
+    """
+    return all(_is_word(each) and each < _FIRST_UNSPACED for each in (before, after))
+
+
+def _is_strong(mark: str, before: str, after: str, *, is_open: bool) -> bool:
+    if _is_blank(before) and _is_blank(after):
+        return is_open
+    if mark == "_":
+        return is_open or not (_is_word(before) and _is_word(after))
+    return is_open or not inside_word(before, after)
+
+
+def _is_emphasis(mark: str, before: str, after: str, *, is_open: bool) -> bool:
+    if _is_blank(before) and _is_blank(after):
+        return is_open and after in {"", "\n"}
+    if _is_word(before) and _is_word(after):
+        return mark == "*" and (is_open or not inside_word(before, after))
+    # *67 is dialled.
+    is_literal = after.isdigit() or after in _NEVER_OPENED or _is_word(before)
+    return is_open or not (_is_blank(after) or is_literal)
+
+
+def _is_blank(character: str) -> bool:
+    return not character or character.isspace()
+
+
+def _is_word(character: str) -> bool:
+    return bool(character) and unicodedata.category(character)[0] in "LMN"
+
+
+def tag_at(arriving: Arriving, i: int) -> tuple[int, str] | None:
+    """Where the tag at ``i`` ends and what is said for it, a line break for a block's. Raises Undecided.
+
+    ``a <b and c> d`` holds no tag: attributes have values.
+    """
+    start = i + 1 + (arriving.at(i + 1) == "/")
+    behind = arriving.past(_NAME, start)
+    name = arriving.text[start:behind].lower()
+    is_block = _BLOCK.fullmatch(name) is not None
+    if not (is_block or _INLINE.fullmatch(name)) or arriving.at(behind) not in {" ", "/", ">"}:
+        return None
+    end = arriving.past(_REST, behind)
+    rest = arriving.text[behind:end].strip(" /")
+    if arriving.at(end) != ">" or (rest and "=" not in rest):
+        return None
+    return end + 1, "\n" if is_block else ""

@@ -1,10 +1,7 @@
-"""What personal data looks like: a pattern for each kind, and a check that tells it from other numbers.
-
-Letters and digits are ASCII ones here, so that a number or an address may stand right behind Chinese text.
-"""
+"""Personal data: patterns by kind, found in whole text and replaced while text streams."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from ipaddress import AddressValueError, IPv6Address
 from itertools import islice
 from string import ascii_letters, digits, hexdigits
@@ -12,34 +9,18 @@ from typing import Literal
 
 import msgspec
 
+from filters.text.pattern import Bounded
+
 Kind = Literal["email", "iban", "card", "ip", "phone"]
 Hit = tuple[int, int, str]
 """Where a find starts, where it ends, and its kind."""
-
 _ALONE = r"(?<![A-Za-z0-9_])"
 _LATIN = "".join(map(chr, range(0xC0, 0x250)))
 _LOCAL = r"A-Za-z0-9À-ɏ._%+'-"
 _LABEL = r"A-Za-z0-9À-ɏ-"
 _GAP = r"[ ./()-]{0,2}"
-
-_EMAIL = rf"(?<![{_LOCAL}])[{_LOCAL}]{{1,64}}@(?:[{_LABEL}]{{1,63}}\.){{1,5}}[A-Za-zÀ-ɏ][{_LABEL}]{{1,62}}"
-_IBAN = rf"{_ALONE}[A-Za-z]{{2}}[0-9]{{2}}(?:[ -]?[A-Za-z0-9]){{11,30}}"
-_IBAN_BEGUN = rf"{_ALONE}[A-Za-z](?:\Z|[A-Za-z](?:\Z|[0-9](?:\Z|[0-9](?:[ -]?[A-Za-z0-9])*[ -]?\Z)))"
-_CARD = rf"{_ALONE}[2-6](?:[ -]?[0-9]){{12,18}}"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_IPV4 = rf"(?<![A-Za-z0-9_.])(?:{_OCTET}\.){{3}}{_OCTET}(?![A-Za-z0-9_]|\.[0-9])"
 _IPV6 = r"(?<![A-Za-z0-9_:.])[0-9A-Fa-f:][0-9A-Fa-f:.]{5,44}(?![A-Za-z0-9_:])"
-_PHONE = (
-    r"(?<![A-Za-z0-9_#=/+-])(?<![0-9][.,:])(?:"
-    rf"\+[1-9](?:{_GAP}[0-9]){{7,14}}"  # +49 (0) 170 1234567
-    rf"|00[1-9](?:{_GAP}[0-9]){{7,14}}"  # 0049 170 1234567
-    rf"|\(0[1-9][0-9]{{0,4}}\)(?:{_GAP}[0-9]){{5,9}}"  # (030) 1234567
-    rf"|0[1-9](?:{_GAP}[0-9]){{7,10}}"  # 0170/1234567, 01 23 45 67 89, 090-1234-5678
-    r"|(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4}"  # (212) 555-0123
-    r"|\([1-9][0-9]{1,4}\) ?[0-9]{3,5}[ .-]?[0-9]{4}"  # (11) 91234-5678
-    r"|1[3-9][0-9][ -]?[0-9]{4}[ -]?[0-9]{4}"  # 138 1234 5678
-    r")(?![A-Za-z0-9_])"
-)
 _DATE = re.compile(
     r"(?<![0-9])(?:[0-3]?[0-9][ ./-]{1,2}[01]?[0-9][ ./-]{1,2}(?:19|20)[0-9]{2}"
     r"|(?:19|20)[0-9]{2}[./-][01]?[0-9][./-][0-3]?[0-9])(?![0-9])"
@@ -76,10 +57,46 @@ _CARD_NUMBER = re.compile(
     r"[2-6][0-9]{15}|3[47][0-9]{13}|3[0689][0-9]{12}|4[0-9]{12}|(?:[46][0-9]|5[06-8]|35)[0-9]{15,17}"
 )
 _LONGEST_IBAN = 67
-_BEGUN_IBAN = re.compile(_IBAN_BEGUN)
 _ALPHANUMERIC = frozenset(ascii_letters + digits)
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 _WITHOUT_SEPARATORS = str.maketrans("", "", " -")
+_NO_SIGN = ("", 0)
+_DIGIT = re.compile("[0-9]")
+_MOST_BEFORE_A_DIGIT = 45
+# A find may depend on what follows it: an octet more, a digit more.
+_LOOKED_AHEAD = 2
+_LOOKED_BACK_AT = 2
+
+
+_EMAIL = rf"(?<![{_LOCAL}])[{_LOCAL}]{{1,64}}@(?:[{_LABEL}]{{1,63}}\.){{1,5}}[A-Za-zÀ-ɏ][{_LABEL}]{{1,62}}"
+
+
+_IBAN = rf"{_ALONE}[A-Za-z]{{2}}[0-9]{{2}}(?:[ -]?[A-Za-z0-9]){{11,30}}"
+
+
+_IBAN_BEGUN = rf"{_ALONE}[A-Za-z](?:\Z|[A-Za-z](?:\Z|[0-9](?:\Z|[0-9](?:[ -]?[A-Za-z0-9])*[ -]?\Z)))"
+
+
+_CARD = rf"{_ALONE}[2-6](?:[ -]?[0-9]){{12,18}}"
+
+
+_IPV4 = rf"(?<![A-Za-z0-9_.])(?:{_OCTET}\.){{3}}{_OCTET}(?![A-Za-z0-9_]|\.[0-9])"
+
+
+_PHONE = (
+    r"(?<![A-Za-z0-9_#=/+-])(?<![0-9][.,:])(?:"
+    rf"\+[1-9](?:{_GAP}[0-9]){{7,14}}"  # +49 (0) 170 1234567
+    rf"|00[1-9](?:{_GAP}[0-9]){{7,14}}"  # 0049 170 1234567
+    rf"|\(0[1-9][0-9]{{0,4}}\)(?:{_GAP}[0-9]){{5,9}}"  # (030) 1234567
+    rf"|0[1-9](?:{_GAP}[0-9]){{7,10}}"  # 0170/1234567, 01 23 45 67 89, 090-1234-5678
+    r"|(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4}"  # (212) 555-0123
+    r"|\([1-9][0-9]{1,4}\) ?[0-9]{3,5}[ .-]?[0-9]{4}"  # (11) 91234-5678
+    r"|1[3-9][0-9][ -]?[0-9]{4}[ -]?[0-9]{4}"  # 138 1234 5678
+    r")(?![A-Za-z0-9_])"
+)
+
+
+_BEGUN_IBAN = re.compile(_IBAN_BEGUN)
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -177,8 +194,6 @@ def _end_of_ipv6(candidate: re.Match[str]) -> int:
     return candidate.start() + len(address) if _THREE_HEX_DIGITS.search(address) else 0
 
 
-_NO_SIGN = ("", 0)
-
 SHAPES = (
     Shape("email", ("@", 1), re.compile(_EMAIL), 448, _trailing(ascii_letters + digits + _LATIN + "._%+'-@")),
     Shape("iban", _NO_SIGN, re.compile(_IBAN), _LONGEST_IBAN, _iban_begun, _end_of_iban),
@@ -188,9 +203,6 @@ SHAPES = (
     Shape("phone", _NO_SIGN, re.compile(_PHONE), 48, _trailing(digits + "+ ./()-", " ./)-"), _end_of_phone),
 )
 """All looks of all kinds; where two begin at one place and are of one length, the first one counts."""
-
-_DIGIT = re.compile("[0-9]")
-_MOST_BEFORE_A_DIGIT = 45
 
 
 def hits(shapes: Iterable[Shape], text: str, start: int) -> Iterator[Hit]:
@@ -202,3 +214,89 @@ def hits(shapes: Iterable[Shape], text: str, start: int) -> Iterator[Hit]:
     numbers = max(start, digit.start() - _MOST_BEFORE_A_DIGIT) if digit else len(text)
     for shape in shapes:
         yield from shape.hits(text, start if shape.kind == "email" else numbers)
+
+
+class Sensitive:
+    """What counts as personal: kinds that are known here, and patterns of one's own by name.
+
+    A match of an own pattern has at most ``max_length`` characters; where it would have more, as many are
+    one find and the rest is looked at anew.
+    """
+
+    def __init__(
+        self, kinds: Collection[Kind], patterns: Mapping[str, str] | None = None, max_length: int = 64
+    ) -> None:
+        self._shapes = [shape for shape in SHAPES if shape.kind in kinds]
+        self._own = {name: Bounded(pattern, max_length) for name, pattern in (patterns or {}).items()}
+        lengths = [shape.longest for shape in self._shapes] + [own.longest for own in self._own.values()]
+        self.longest = max(lengths, default=0)
+        """No find has more characters than this."""
+
+    def find(self, text: str, start: int = 0) -> list[Hit]:
+        """The finds from ``start`` on, in order, none in another; what stands before it is looked back at.
+
+        Where two overlap, the first keeps its place (the longer one, if both begin together), and what the
+        other has beyond it is a find of its own.
+        """
+        found: list[Hit] = []
+        done = start
+        for begin, end, kind in self._hits(text, start):
+            if end > done:
+                found.append((max(begin, done), end, kind))
+                done = end
+        return found
+
+    def settled(self, text: str, start: int = 0) -> int:
+        """Up to where the finds from ``start`` on stay the same, whatever text follows; no find spans it.
+
+        A stream may let go all before it, if it keeps two characters of it for ``find`` to look back at.
+        """
+        place = max(start, min(self._begun(text), len(text)))
+        while spanning := [begin for begin, end, _ in self._hits(text, start) if begin < place < end]:
+            place = min(spanning)
+        return place
+
+    def _begun(self, text: str) -> int:
+        begun = [max(s.begun(text), len(text) - s.longest - _LOOKED_AHEAD) for s in self._shapes]
+        own = [len(text) - pattern.longest - _LOOKED_AHEAD for pattern in self._own.values()]
+        return min(begun + own, default=len(text))
+
+    def _hits(self, text: str, start: int) -> list[Hit]:
+        found = list(hits(self._shapes, text, start))
+        for name, pattern in self._own.items():
+            found += [(begin, end, name) for begin, end in pattern.spans(text, start)]
+        return sorted(found, key=lambda hit: (hit[0], -hit[1]))
+
+
+class Redaction:
+    """Puts ``marks``, by kind, in the place of finds; what may be the beginning of one is held back."""
+
+    def __init__(self, sensitive: Sensitive, marks: Mapping[str, str]) -> None:
+        self._sensitive = sensitive
+        self._marks = marks
+        self._text = ""
+        self._said = 0
+
+    def feed(self, text: str) -> str:
+        """What is settled, with marks."""
+        self._text += text
+        return self._settle(self._sensitive.settled(self._text, self._said))
+
+    def close(self) -> str:
+        """What was held back, with marks."""
+        return self._settle(len(self._text))
+
+    def _settle(self, place: int) -> str:
+        said = self._marked(place)
+        kept = max(0, place - _LOOKED_BACK_AT)
+        self._text, self._said = self._text[kept:], place - kept
+        return said
+
+    def _marked(self, place: int) -> str:
+        pieces, done = [], self._said
+        for begin, end, kind in self._sensitive.find(self._text, self._said):
+            if end > place:
+                break
+            pieces += [self._text[done:begin], self._marks[kind]]
+            done = end
+        return "".join([*pieces, self._text[done:place]])

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from filters.line import one_line
+from filters.injection import one_line, plain
 from filters.message import Message
-from filters.stated import plain
 from proxy.background.models import ChatModel, PromptRedaction
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Category, Fact

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from filters import quantity
+from filters import option_types
 from filters.base import AnswerFilter, Context, Filter, RequestFilter
 from proxy.describe.schema import Schema, model_schema
 from proxy.settings.filter_registry import FilterRegistry
@@ -31,7 +31,7 @@ _BOUNDS = {
     "minLength": "at least {} long",
     "maxLength": "at most {} long",
 }
-_PATTERNS = {quantity.DURATION: "duration, such as 800ms or 5s", quantity.SIZE: "size, such as 512KB"}
+_PATTERNS = {option_types.DURATION: "duration, such as 800ms or 5s", option_types.SIZE: "size, such as 512KB"}
 _FORMATS = {"regex": "pattern", "password": "secret text", "uri": "address"}
 Side = Literal["request", "answer"]
 _LINE = 100

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
-from filters import quantity
+from filters import option_types
 from filters.base import AnswerFilter, Filter, RequestFilter
 from proxy.settings.filter_registry import FilterRegistry
 from proxy.settings.settings import Settings
@@ -67,10 +67,10 @@ def _plain(schema: Schema) -> Schema:
     default = plain.get("default")
     if "$ref" in plain and isinstance(default, dict):
         del plain["default"]
-    if plain.get("pattern") == quantity.DURATION and isinstance(default, float | int):
-        plain["default"] = quantity.as_duration(default)
-    if plain.get("pattern") == quantity.SIZE and isinstance(default, int):
-        plain["default"] = quantity.as_size(default)
+    if plain.get("pattern") == option_types.DURATION and isinstance(default, float | int):
+        plain["default"] = option_types.as_duration(default)
+    if plain.get("pattern") == option_types.SIZE and isinstance(default, int):
+        plain["default"] = option_types.as_size(default)
     return plain
 
 

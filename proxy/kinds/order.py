@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from filters.message import Content, Message
-from filters.role import SYSTEM
+from filters.message import SYSTEM, Content, Message
 from proxy.kinds.kind import Kind
 
 MARK = "[system] "

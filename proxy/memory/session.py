@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from filters.injected import users
+from filters.injection import users
 from filters.message import Content, Message, epoch_seconds
 from proxy.memory.errors import Unreadable
 from proxy.memory.speech import Speech, as_function_call

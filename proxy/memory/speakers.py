@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from filters.line import one_line
+from filters.injection import one_line
 from filters.message import Message
 from proxy.memory.session import Entry, Forgotten, Reach, Session, ShownFacts, message_of
 from proxy.memory.speech import PROMPT_SOURCES

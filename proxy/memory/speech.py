@@ -11,9 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from filters.group import FUNCTION, RESULTS, answered, function_of, is_call
-from filters.message import Content, Message
-from filters.role import SYSTEM
+from filters.message import SYSTEM, Content, Message
+from filters.tool_groups import FUNCTION, RESULTS, answered, function_of, is_call
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPT_SOURCES = frozenset({"silence", "llm_failure"})

@@ -11,10 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from filters.base import Snapshot
-from filters.covered import covered
-from filters.group import call_id, call_ids
-from filters.message import Message, epoch_seconds
-from filters.role import SYSTEM
+from filters.message import SYSTEM, Message, covered, epoch_seconds
+from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import Alignment, last_user
 from proxy.memory.align.anchors import AGAIN
 from proxy.memory.align.forgotten import FORGOTTEN

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from filters.role import newest_words
+from filters.message import newest_words
 from proxy.answer.transcript import transcript
 from proxy.observe.log import LogEntry
 from proxy.observe.observation import Observation, TurnReport

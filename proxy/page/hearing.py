@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from filters.unheard import unheard
+from filters.letters import unheard
 from proxy.memory.session import Entry, Segment, Session
 from proxy.memory.summaries.compaction import corrected
 from proxy.memory.wording import text_hash

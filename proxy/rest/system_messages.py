@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from filters.fence import fenced
-from filters.line import one_line
+from filters.injection import fenced, one_line
 from proxy import rest
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Memory

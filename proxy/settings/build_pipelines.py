@@ -11,11 +11,11 @@ from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
+from filters.option_types import zone_named
 from filters.recall import Recall
 from filters.restore_history import RestoreHistory
 from filters.system_prompt import SystemPrompt
 from filters.timestamp_prefix import TimestampPrefix
-from filters.zone import zone_named
 from proxy.exact import Exact
 from proxy.health import Health
 from proxy.http1.route import Trust

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, model_validator
 
-from filters import quantity
-from filters.number import Whole
-from filters.template import template_with
+from filters import option_types
+from filters.option_types import Whole, template_with
 from filters.text.pattern import OwnPattern
 from filters.text.personal import Kind
 from proxy.memory.archive.open import is_archive
@@ -181,7 +180,7 @@ class Archive(SettingsModel):
     @property
     def seconds(self) -> float:
         """For how long turns are kept, in seconds; 0 is for ever."""
-        return 0.0 if self.keep in {"forever", "off"} else quantity.seconds(self.keep)
+        return 0.0 if self.keep in {"forever", "off"} else option_types.seconds(self.keep)
 
 
 class Memory(SettingsModel):

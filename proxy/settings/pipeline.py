@@ -3,7 +3,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from filters.number import Whole
+from filters.option_types import Whole
 from proxy.settings import values
 from proxy.settings.diagnostics import shown_errors
 from proxy.settings.pipeline_tests import PipelineTest

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, get_args
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, TypeAdapter, ValidationInfo
 
-from filters.role import Role
+from filters.message import Role
 from proxy.settings.diagnostics import alternatives, quoted, shown_errors
 from proxy.settings.values import SettingsModel
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 
-from filters.number import Whole
+from filters.option_types import Whole
 from proxy.admission.keys import Keys
 from proxy.observe.log import Format, Level
 from proxy.observe.tracing import address

@@ -19,7 +19,7 @@ from pydantic import (
     WrapSerializer,
 )
 
-from filters import quantity
+from filters import option_types
 from filters.base import AnswerFilter, Filter, RequestFilter
 from proxy.admission.keys import Keys
 from proxy.admission.loopback import is_loopback_address
@@ -212,7 +212,7 @@ def _retention(given: object) -> object:
     if given is False or (isinstance(given, str) and given in {"forever", "off"}):
         return given or "off"
     try:
-        quantity.seconds(given)
+        option_types.seconds(given)
     except ValueError:
         raise ValueError("write forever, off, or a duration such as 90d") from None
     return given
@@ -269,7 +269,7 @@ Retention = Annotated[
     str,
     BeforeValidator(
         shown_errors(_retention),
-        json_schema_input_type=Annotated[str, Field(pattern=f"^(forever|off)$|{quantity.DURATION}")]
+        json_schema_input_type=Annotated[str, Field(pattern=f"^(forever|off)$|{option_types.DURATION}")]
         | Literal[False],
     ),
 ]
@@ -295,15 +295,16 @@ AnswerStep = Annotated[
 Duration = Annotated[
     float,
     BeforeValidator(
-        shown_errors(quantity.seconds),
-        json_schema_input_type=Annotated[str, Field(pattern=quantity.DURATION)],
+        shown_errors(option_types.seconds),
+        json_schema_input_type=Annotated[str, Field(pattern=option_types.DURATION)],
     ),
 ]
 """Written with a unit; seconds once it is loaded."""
 Size = Annotated[
     int,
     BeforeValidator(
-        shown_errors(quantity.size), json_schema_input_type=Annotated[str, Field(pattern=quantity.SIZE)]
+        shown_errors(option_types.size),
+        json_schema_input_type=Annotated[str, Field(pattern=option_types.SIZE)],
     ),
 ]
 """Written with a unit; bytes once it is loaded."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from filters.stated import plain
+from filters.injection import plain
 from proxy.memory.archive.archive import Category, Found, Query
 from proxy.memory.archive.finder import Finder
 from proxy.memory.errors import StoreError

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from filters.base import Fields
-from filters.role import SYSTEM
+from filters.message import SYSTEM
 from proxy.kinds import Kind
 from proxy.kinds.kind import Names
 from proxy.shown import IN_MESSAGES, TOP_LEVEL

@@ -9,8 +9,7 @@ from typing import Self
 
 import msgspec
 
-from filters.message import LARGEST, Message
-from filters.role import SYSTEM, newest_user
+from filters.message import LARGEST, SYSTEM, Message, newest_user
 from proxy.edge.reply import Reply
 from proxy.errors import Superseded
 from proxy.memory.stores.store import Key

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from filters.base import Context, Fields, Messages, RequestFilter
-from filters.injected import users
+from filters.injection import users
 from filters.message import Message
 from proxy.errors import FilterFailed
 from proxy.failing import failed, misled, name_of

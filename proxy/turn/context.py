@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from filters.base import Fields, Snapshot
-from filters.episode import Episode
+from filters.message import newest_words
 from filters.redact import Redact
-from filters.remembered import Remembered
-from filters.role import newest_words
+from filters.remembered import Episode, Remembered
 from proxy.memory.archive.archive import Fact
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.errors import StoreError

@@ -1,9 +1,8 @@
 import msgspec
 from msgspec import UNSET
 
-from filters.closed import closed
-from filters.group import Group, call_ids, groups, with_results
 from filters.message import Message
+from filters.tool_groups import Group, call_ids, closed, groups, with_results
 from tests.conversations import message_of
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import Context, Snapshot
-from filters.episode import Episode
 from filters.inject_episodes import InjectEpisodes
 from filters.message import Message
+from filters.remembered import Episode
 from tests.conversations import conversations, messages_of, words
 
 NOW = 1678890600.0

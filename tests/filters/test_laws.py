@@ -13,7 +13,7 @@ from msgspec import UNSET
 from pydantic import TypeAdapter
 
 from filters.base import Context
-from filters.group import call_ids
+from filters.tool_groups import call_ids
 from tests.conversations import conversations, messages_of, turns
 from tests.discovery import request_filters, shown_settings
 

@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from filters.base import Context
-from filters.injected import Injected
+from filters.injection import Injected
 from filters.merge_consecutive import MergeConsecutive
 from tests.conversations import messages_of
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters.quantity import seconds, size
+from filters.option_types import seconds, size
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters.stated import Stated, plain
+from filters.injection import Stated, plain
 
 
 @pytest.mark.parametrize(

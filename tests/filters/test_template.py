@@ -1,6 +1,6 @@
 import pytest
 
-from filters.template import names_in
+from filters.option_types import names_in
 
 
 def test_names_are_found_in_order_and_once():

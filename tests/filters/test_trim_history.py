@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import Context, Snapshot
-from filters.group import groups
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
 from filters.merge_consecutive import MergeConsecutive
+from filters.message import newest_user
 from filters.remembered import Remembered
-from filters.role import newest_user
 from filters.tokens import in_message
+from filters.tool_groups import groups
 from filters.trim_history import TrimHistory
 from tests.conversations import conversations, messages_of
 

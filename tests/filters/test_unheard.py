@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters.unheard import unheard
+from filters.letters import unheard
 
 COMMA = "\N{FULLWIDTH COMMA}"
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from filters.base import Context
-from filters.injected import Injected
+from filters.injection import Injected
 from filters.user_context import UserContext
 from tests.conversations import message_of
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters.group import FUNCTION
 from filters.message import Message
+from filters.tool_groups import FUNCTION
 from proxy.memory.interchange import contents, imported
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import Remainder, remainder, restored

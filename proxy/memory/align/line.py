@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import msgspec
 
-from filters.group import call_id
 from filters.letters import bare
 from filters.message import Message
+from filters.tool_groups import call_id
 from proxy.memory.session import Entry
 from proxy.memory.wording import continues, reordered, same_words, shares_words, text_hash
 

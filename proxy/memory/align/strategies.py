@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from filters.message import Message
-from filters.role import newest_user
+from filters.message import Message, newest_user
 from proxy.memory.align import turn_ids
 from proxy.memory.align.alignment import Alignment, last_user
 from proxy.memory.align.anchors import align_lines, mark_repeated

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from filters.fence import fenced
+from filters.injection import fenced
 from proxy.memory.episodes.short_term import ShortTermMemory
 
 _log = logging.getLogger("turnkeeper")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from filters.episode import Episode
+from filters.remembered import Episode
 from proxy.memory.episodes.span import DEFAULT_HOURS
 
 

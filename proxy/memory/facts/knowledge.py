@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from filters.stated import plain
+from filters.injection import plain
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.stores.store import Owner

@@ -5,8 +5,8 @@ from itertools import islice, pairwise
 
 import msgspec
 
-from filters.group import call_id
 from filters.message import Message
+from filters.tool_groups import call_id
 from proxy.memory.align.alignment import Alignment
 from proxy.memory.align.line import CUT, NEW, Line, similarity
 from proxy.memory.merge.entries import new_entry, renew_entry

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from filters.message import Message
-from filters.text.personal import Kind
-from filters.text.sensitive import Sensitive
+from filters.text.personal import Kind, Sensitive
 from proxy.memory.session import REASONING, Entry, Segment, Session
 from proxy.memory.speech import without_media
 

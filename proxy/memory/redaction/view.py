@@ -7,10 +7,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from filters.covered import Covered, covered
 from filters.letters import bare
-from filters.message import Message
-from filters.text.sensitive import Sensitive
+from filters.message import Covered, Message, covered
+from filters.text.personal import Sensitive
 from proxy.memory.align.alignment import Alignment
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.session import Session

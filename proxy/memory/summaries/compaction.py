@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from filters.group import Group, groups
 from filters.tokens import in_message
+from filters.tool_groups import Group, groups
 from proxy.memory.session import (
     START,
     Entry,

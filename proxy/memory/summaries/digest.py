@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from filters.line import one_line
+from filters.injection import one_line
 from filters.tokens import in_text
 
 _MOST: Final = 400

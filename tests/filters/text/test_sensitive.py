@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from filters.text.sensitive import Sensitive
+from filters.text.personal import Sensitive
 
 KINDS = ("email", "iban", "card", "ip", "phone")
 ALL = Sensitive(KINDS, {"order": r"\bORD-[0-9]+\b"}, max_length=8)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import Context
-from filters.group import groups
 from filters.message import Message
+from filters.tool_groups import groups
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.summaries.compaction import Window, due, fitted, put, segment, settled

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filters.group import groups
+from filters.tool_groups import groups
 from proxy.memory.session import Entry, Session, message_of
 from proxy.memory.summaries.compaction import cap
 from tests.memory.call import Call, calling, message, result

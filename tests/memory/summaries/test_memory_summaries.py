@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from filters.covered import Covered
-from filters.message import Message
+from filters.message import Covered, Message
 from proxy.memory.errors import Unmade, Unnamed
 from proxy.memory.session import Entry, Segment, Session, decode, encode
 from proxy.memory.stores import codec

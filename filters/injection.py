@@ -1,24 +1,82 @@
-"""Whether texts state something in sentences or lines of their own."""
+"""Text from memory in a prompt: fenced as data, on one line, and not repeated where it stands already."""
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import Final
 
+from filters.message import SYSTEM, Message, newest_user
+
+_ANGLES: Final = str.maketrans({"<": "\u2039", ">": "\u203a"})
 # They end a sentence wherever they stand: of Chinese, Hindi, Urdu, Armenian, Amharic, Khmer and Burmese.
 _STOPS: Final = "\u3002\uff01\uff61\u0964\u0965\u06d4\u0589\u1362\u17d4\u104b"
-_ENDS: Final = f".!\u2026\uff0e{_STOPS}"
-_END: Final = re.compile(
-    rf" ?(?:[.!\u2026\uff0e]+[\"'\u201d\u2019\u00bb)]*(?=\s|\Z)|[{_STOPS}]|\n|\Z|(?<=[?\uff1f])(?=\s|\Z))"
-)
 _NOTED: Final = re.compile(r"\s*[\[(]")
 # What a sentence, or the mark of an item, ends with before another sentence begins.
 _BEFORE: Final = (*".!?\u2026", "\n-", "\n*", "\n\u2022", "\n\u2013", "\n+")
-_RIGHT_BEFORE: Final = (*_STOPS, "\uff1f", "\n")
 _LABELS: Final = (":", "]", ")")
 _LOOKED_BACK: Final = 8
 _MOST_PLACES: Final = 100
+
+
+def fenced(name: str, note: str, lines: Iterable[str]) -> str:
+    """The lines between ``<name>`` and ``</name>``, the note first; empty where there are none.
+
+    What looks like an angle bracket in a line is none any more.
+    """
+    kept = [defused(line) for line in lines]
+    return "\n".join((f"<{name}>", note, *kept, f"</{name}>")) if kept else ""
+
+
+def defused(line: str) -> str:
+    """The line as it stands in a fence."""
+    return line.translate(_ANGLES)
+
+
+class Injected(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts or summaries: the words of nobody in this conversation, whatever the role.
+
+    No client can send one, and nothing tells it from another message on the wire: only its type says it.
+    """
+
+
+def instructions(messages: Sequence[Message]) -> list[Message]:
+    """The client's own: the system and developer messages with which the conversation begins."""
+    return list(takewhile(lambda m: m.role in SYSTEM and not isinstance(m, Injected), messages))
+
+
+def users(messages: Sequence[Message]) -> list[int]:
+    """Where words of the user stand."""
+    return [i for i, m in enumerate(messages) if m.role == "user" and not isinstance(m, Injected)]
+
+
+def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
+    """The messages, with a block before the newest words of the user; as they are where either is missing."""
+    newest = newest_user(messages)
+    if newest is None or not block:
+        return messages
+    return [*messages[:newest], messages[newest].prefixed(f"{block}\n\n"), *messages[newest + 1 :]]
+
+
+def one_line(value: str, max_length: int) -> str:
+    """The value as one line: line breaks and control characters become spaces, and it is cut."""
+    return (value if value.isprintable() else _unbroken(value)).strip()[:max_length].strip()
+
+
+def _unbroken(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+_ENDS: Final = f".!\u2026\uff0e{_STOPS}"
+
+
+_END: Final = re.compile(
+    rf" ?(?:[.!\u2026\uff0e]+[\"'\u201d\u2019\u00bb)]*(?=\s|\Z)|[{_STOPS}]|\n|\Z|(?<=[?\uff1f])(?=\s|\Z))"
+)
+
+
+_RIGHT_BEFORE: Final = (*_STOPS, "\uff1f", "\n")
 
 
 def plain(text: str) -> str:

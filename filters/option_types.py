@@ -1,0 +1,160 @@
+"""Types of options: strict numbers, durations, sizes, time zones and templates."""
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import UTC, tzinfo
+from string import Formatter
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticKnownError
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
+_SPELT = {"b": "B", "kb": "KB", "mb": "MB", "kib": "KiB", "mib": "MiB"}
+_WRITTEN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([a-zA-Z]{1,3})")
+DURATION = r"^\s*[0-9]+(\.[0-9]+)? ?(ms|s|m|h|d)\s*$"
+"""What a duration looks like; text that does not match is none."""
+SIZE = r"^\s*[0-9]+(\.[0-9]+)? ?([kKmM][iI]?)?[bB]\s*$"
+"""What a size looks like; text that does not match is none."""
+STATE = "state."
+"""With this before it, any plain name is one: what the client keeps with its session."""
+_STATE_NAME = re.compile(r"state\.[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def _whole(given: object) -> object:
+    if isinstance(given, bool):
+        raise PydanticKnownError("int_type")
+    return given
+
+
+def _number(given: object) -> object:
+    if isinstance(given, bool):
+        raise PydanticKnownError("float_type")
+    return given
+
+
+Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]
+"""A whole number."""
+
+
+Number = Annotated[float, BeforeValidator(_number, json_schema_input_type=float)]
+"""Any number."""
+
+
+Bound = Annotated[int | float, BeforeValidator(_number, json_schema_input_type=int | float)]
+"""Any number, whole as it was written."""
+
+
+def seconds(written: object) -> float:
+    """The seconds in ``50ms``, ``5s``, ``2m``, ``1h`` or ``90d``. Raises ValueError for anything else."""
+    number, unit = _parts(written)
+    if unit not in _SECONDS or not number:
+        raise ValueError("write a duration above zero, with its unit, such as 50ms, 5s, 30m, 1h or 90d")
+    return number * _SECONDS[unit]
+
+
+def size(written: object) -> int:
+    """The bytes in ``512KB``, ``16MB``, ``16MiB``. Raises ValueError for anything else."""
+    number, unit = _parts(written)
+    count = int(number * _BYTES.get(unit.lower(), 0))
+    if not count:
+        raise ValueError("write a size above zero, with its unit, such as 512KB, 16MB or 16MiB")
+    return count
+
+
+def as_duration(count: float) -> str:
+    """Seconds as one writes them, in the largest unit that leaves a whole number."""
+    fitting = ((round(count / each, 6), unit) for unit, each in reversed(_SECONDS.items()))
+    whole = (f"{int(number)}{unit}" for number, unit in fitting if number >= 1 and number % 1 == 0)
+    return next(whole, f"{count:.6f}".rstrip("0") + "s")
+
+
+def as_size(count: int) -> str:
+    """Bytes as one writes them, in the largest unit that leaves a whole number."""
+    units = sorted(_BYTES.items(), key=lambda each: -each[1])
+    return next(f"{count // each}{_SPELT[unit]}" for unit, each in units if count % each == 0)
+
+
+def _parts(written: object) -> tuple[float, str]:
+    found = _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
+    return (float(found[1]), found[2]) if found else (0.0, "")
+
+
+def zone_named(name: str) -> tzinfo:
+    """The time zone of an IANA name. Raises ValueError where there is none."""
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"no time zone '{name}'; IANA names look like Europe/Berlin") from None
+
+
+def _is_timezone(name: str) -> str:
+    zone_named(name)
+    return name
+
+
+Timezone = Annotated[str, AfterValidator(_is_timezone)]
+"""An option that holds the IANA name of a time zone."""
+
+
+def template_with(*names: str, required: Collection[str] = ()) -> AfterValidator:
+    """A validator for a template: it may hold ``names`` in braces, and holds all that are ``required``.
+
+    Where ``state.`` is among the names, it may hold ``state.`` and a name of the client's own.
+
+    What passes can be filled by ``str.format``: no attribute, index, conversion or format is in it. Values
+    are never read as a template themselves.
+    """
+
+    def check(text: str) -> str:
+        held = names_in(text)
+        for name in held:
+            if name not in names and not (STATE in names and _STATE_NAME.fullmatch(name)):
+                raise ValueError(f"{{{name}}} is no name for this template; there are: {_listed(names)}")
+        missing = [name for name in required if name not in held]
+        if missing:
+            raise ValueError(f"the template must hold {_listed(missing)}")
+        return text
+
+    return AfterValidator(check)
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names that a template holds, in order, each once.
+
+    Raises ValueError for a lone brace, and for ``{name!r}`` or ``{name:>9}``.
+    """
+    names: dict[str, None] = {}
+    for _, name, layout, conversion in _pieces(text):
+        if layout or conversion:
+            raise ValueError(f"{{{name}}} must stand alone in its braces, without '!' or ':'")
+        if name is not None:
+            names[name] = None
+    return tuple(names)
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """A template that passed, with values in the places of names; a name is looked up whole."""
+    pieces = _pieces(template)
+    return "".join(text + (values[name] if name is not None else "") for text, name, _, _ in pieces)
+
+
+def _pieces(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    try:
+        return list(Formatter().parse(text))
+    except ValueError:
+        raise ValueError("a brace stands alone; write {{ or }} where the brace itself is meant") from None
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join("{state.…}" if name == STATE else f"{{{name}}}" for name in names)
+
+
+def worded(state: Mapping[str, Any], name: str) -> str:
+    """The value behind ``state.NAME`` as text; empty where there is none, or one that is no plain value."""
+    value = state.get(name.removeprefix(STATE))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if isinstance(value, str | int | float) else ""
