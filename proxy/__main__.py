@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-from proxy.serving import signals
+from proxy.server import signals
 
 _READ_AGAIN: Final = {"serve", "worker"}
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 import httpx2
 import uvicorn
 
-from proxy.application import build_app
-from proxy.serving import server
+from proxy.server import process
+from proxy.server.app import build_app
 from proxy.settings.load import load
 
 CONFIG = """
@@ -68,7 +68,7 @@ class ProxyServer:
 
     def __init__(self, config: Path, environ: Mapping[str, str]) -> None:
         self.app = build_app(load(config, environ))
-        self._server = _PromptServer(server.uvicorn_config(self.app, host="127.0.0.1", port=0))
+        self._server = _PromptServer(process.uvicorn_config(self.app, host="127.0.0.1", port=0))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:

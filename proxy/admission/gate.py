@@ -1,9 +1,9 @@
 """Who may come in: a key's holder, or without keys whoever speaks from this machine."""
 
+import re
 from collections.abc import Mapping
 
 from proxy.admission.keys import Keys
-from proxy.admission.loopback import is_loopback_name
 from proxy.errors import Forbidden, Unauthorized
 
 # Probes ask under whatever name a container has.
@@ -11,6 +11,7 @@ _OPEN = frozenset({"/healthz", "/readyz"})
 _SIGNED = frozenset({"/webhooks/agora"})
 _CHAT_ONLY = "chat"
 _FOR_ALL_KEYS = ("/models", "/v1/models", "/chat/completions", "/v1/chat/completions", "/pipelines/")
+_NUMBER = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 
 
 class Gate:
@@ -77,3 +78,22 @@ def _is_foreign(headers: Mapping[str, str]) -> bool:
     if site is not None or origin is None:
         return site == "cross-site"
     return not is_loopback_name(origin.partition("://")[2])
+
+
+_IPV4 = re.compile(rf"127(?:\.{_NUMBER}){{3}}")
+
+
+# The dot at the end says that the name is whole (RFC 1034, 3.1).
+_NAME = re.compile(
+    rf"(?:\[::1\]|(?:[a-z0-9_-]+\.)*localhost\.?|{_IPV4.pattern})(?::[0-9]{{1,5}})?", re.ASCII | re.IGNORECASE
+)
+
+
+def is_loopback_address(host: str) -> bool:
+    """Whether listening on this host, an address or ``localhost``, admits callers of this machine only."""
+    return host.lower() == "localhost" or host == "::1" or _IPV4.fullmatch(host) is not None
+
+
+def is_loopback_name(host_header: str) -> bool:
+    """Whether a Host header can mean nothing but this machine, whatever a DNS server says."""
+    return _NAME.fullmatch(host_header) is not None

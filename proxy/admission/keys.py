@@ -9,10 +9,11 @@ from typing import Literal, Self
 import msgspec
 
 Scope = Literal["all", "chat"]
-
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET = re.compile(r"[!-~]+")
 _EXPECTED = "name:secret or name:secret:chat"
+
+
 _SCOPES: dict[str, Scope] = {"": "all", "all": "all", "chat": "chat"}
 
 
@@ -88,3 +89,23 @@ def _check_distinct(entries: tuple[Access, ...]) -> None:
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """A secret, and the tenant whose calls are told of. The secret is never shown."""
+
+    secret: bytes
+    tenant: str
+
+    def __repr__(self) -> str:
+        return f"Webhook(tenant={self.tenant!r})"
+
+    def signed(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Whether Agora's signature fits the raw body: the newer one where it is there, else the older one.
+
+        They are HMAC-SHA256 and HMAC-SHA1 in hexadecimal digits (Agora, "Receive notifications").
+        """
+        newer, older = headers.get("agora-signature-v2"), headers.get("agora-signature")
+        given, digest = (newer, hashlib.sha256) if newer is not None else (older or "", hashlib.sha1)
+        expected = hmac.digest(self.secret, body, digest).hex()
+        return hmac.compare_digest(expected.encode(), given.strip().lower().encode())

@@ -1,18 +1,164 @@
-"""How much each key may ask for: requests and tokens in a minute, and turns at once."""
+"""Requests and tokens of a minute, by tenant, as one place counts them."""
 
 import asyncio
+import logging
+import math
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
 
-from proxy.admission.tally import Tally
-from proxy.admission.windows import Allowance
-from proxy.edge.reply import Reply
+import msgspec
+
 from proxy.errors import LimitExceeded
-from proxy.memory.stores.counts import Counts
+from proxy.http.reply import Reply
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.counts import Counts, OwnCounts
+from proxy.memory.tasks import wait_for
 from proxy.observe.observation import usage_of
 
+_MINUTE: Final = 60.0
+_REST: Final = 1.0
+_LONGEST_REST: Final = 60.0
+_SOON: Final = 60.0
+_log: Final = logging.getLogger("turnkeeper")
 _BYTES_OF_A_TOKEN = 4
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """What one key may have; 0 is no limit."""
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    concurrent_streams: int = 0
+
+
+class Remaining(NamedTuple):
+    """One limit: how much of it is left, and for how many seconds until all of it is there again."""
+
+    limit: int
+    remaining: int
+    reset: float
+
+
+class Windows:
+    """Windows of a minute that begin with their first request. Raises StoreError where ``counts`` does."""
+
+    def __init__(self, limits: Allowance, counts: Counts) -> None:
+        self._limits = limits
+        self._counts = counts
+
+    async def asked(self, tenant: str) -> dict[str, Remaining]:
+        """What is left of each limit, once this request has been counted."""
+        requests, tokens = self._limits.requests_per_minute, self._limits.tokens_per_minute
+        asked = {}
+        if requests:
+            asked["requests"] = self._left("requests", tenant, requests, cost=1)
+        if tokens:
+            asked["tokens"] = self._left("tokens", tenant, tokens, cost=0)
+        return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+
+    async def spend(self, tenant: str, tokens: int) -> None:
+        """So many tokens have been taken; none asks whether there is somebody who counts."""
+        await self._counts.add(_key("tokens", tenant), tokens, lasting=_MINUTE)
+
+    async def aclose(self) -> None:
+        """Lets the counts go."""
+        await self._counts.aclose()
+
+    async def _left(self, kind: str, tenant: str, limit: int, *, cost: int) -> Remaining:
+        number, reset = await self._counts.add(_key(kind, tenant), cost, lasting=_MINUTE)
+        remaining = limit - number
+        # What this request costs has been counted; of what it will cost there must be something left.
+        within = remaining >= 0 if cost else remaining > 0
+        return Remaining(limit, remaining if within else -1, reset)
+
+
+def _key(kind: str, tenant: str) -> str:
+    return f"{kind}/{tenant}"
+
+
+class Tally:
+    """Counts in the process where ``shared`` is ``None``, and for as long as that fails.
+
+    It has failed where it raises StoreError, or takes longer than ``deadline`` seconds if there is one. It
+    is then asked every ``rest`` seconds, beside the calls, until it counts again; where it fails again
+    within a minute it has twice the rest, up to a minute, so that it does not come and go all the time.
+    """
+
+    def __init__(
+        self,
+        limits: Allowance,
+        shared: Counts | None,
+        *,
+        deadline: float | None = None,
+        rest: float = _REST,
+    ) -> None:
+        self._own = Windows(limits, OwnCounts())
+        self._shared = Windows(limits, shared) if shared else None
+        self._deadline = deadline
+        self._probe: asyncio.Task[None] | None = None
+        self._rest = self._shortest = rest
+        self._back = -math.inf
+
+    @property
+    def alone(self) -> bool:
+        """Whether this process counts by itself what all servers should count together."""
+        return self._probe is not None and not self._probe.done()
+
+    async def asked(self, tenant: str) -> dict[str, Remaining]:
+        """What is left of each limit, once this request has been counted."""
+        if self._shared and not self.alone:
+            try:
+                return await wait_for(self._shared.asked(tenant), self._deadline)
+            except (StoreError, TimeoutError) as error:
+                self._fails(self._shared, tenant, error)
+        return await self._own.asked(tenant)
+
+    async def spend(self, tenant: str, tokens: int) -> None:
+        """So many tokens have been taken."""
+        if self._shared and not self.alone:
+            try:
+                await self._shared.spend(tenant, tokens)
+            except StoreError as error:
+                self._fails(self._shared, tenant, error)
+            else:
+                return
+        await self._own.spend(tenant, tokens)
+
+    async def aclose(self) -> None:
+        """Ends the probe, then lets the counts go."""
+        if self._probe:
+            self._probe.cancel()
+            await asyncio.wait({self._probe})
+        if self._shared:
+            await self._shared.aclose()
+
+    def _fails(self, shared: Windows, tenant: str, error: Exception) -> None:
+        if not self.alone:
+            _log.warning(
+                "Limits are counted in this process alone: %s", str(error) or "nobody counts in time"
+            )
+            came_and_went = time.monotonic() < self._back + _SOON
+            self._rest = min(2 * self._rest, _LONGEST_REST) if came_and_went else self._shortest
+            self._probe = asyncio.create_task(self._watch(shared, tenant))
+
+    async def _watch(self, shared: Windows, tenant: str) -> None:
+        """Until it counts for the tenant that it failed for: of a cluster, others may be well."""
+        while True:
+            await asyncio.sleep(self._rest)
+            if await self._counts(shared, tenant):
+                self._back = time.monotonic()
+                _log.warning("Limits are counted on Redis again")
+                return
+
+    async def _counts(self, shared: Windows, tenant: str) -> bool:
+        try:
+            await wait_for(shared.spend(tenant, 0), self._deadline)
+        except (StoreError, TimeoutError):
+            return False
+        return True
 
 
 class Quota:

@@ -9,17 +9,16 @@ from typing import Annotated, Final
 
 import typer
 
-from proxy.application import build_app
 from proxy.background.worker import ALONE_EVERY
 from proxy.commands.terminal import DEFAULT_CONFIG, ConfigArgument, load_configured, reported_errors
-from proxy.era import Era
 from proxy.errors import ConfigError
 from proxy.observe.log import logging_to
-from proxy.parts import Parts
-from proxy.serving import files, fleet, server, signals
-from proxy.serving.fleet import Fleet
-from proxy.serving.listening import listen
-from proxy.serving.reload import Reload
+from proxy.runtime import Generation, Runtime
+from proxy.server import listening, process, signals
+from proxy.server.app import build_app
+from proxy.server.listening import listen
+from proxy.server.reload import Reload
+from proxy.server.workers import Workers, check_workers
 from proxy.settings.build import build_runtime
 from proxy.settings.memory import Memory
 from proxy.settings.settings import Settings
@@ -30,7 +29,7 @@ _NOT_SHARED: Final = (
     "sessions are kept in the server's own process (memory:), which does what there is to do itself;"
     " set MEMORY_URL to a place that both can reach."
 )
-Loaded = tuple[Settings, Parts]
+Loaded = tuple[Settings, Runtime]
 
 
 def serve(
@@ -41,19 +40,19 @@ def serve(
 ) -> None:
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     signals.hold(signals.AGAIN)
-    files.allow()
+    listening.raise_file_limit()
     with reported_errors():
         settings = load_configured(config)
-        fleet.fit(settings, workers)
+        check_workers(settings, workers)
         app = build_app(settings, os.environ)
         sockets = listen(settings.listen.host, settings.listen.port)
     signals.hold()
     typer.echo(greeting(settings, sockets[0].getsockname()[1]))
     if workers > 1:
-        well = Fleet(config, settings, os.environ, workers).serve(sockets, watch=reload)
+        well = Workers(config, settings, os.environ, workers).serve(sockets, watch=reload)
         raise typer.Exit(0 if well else 1)
     again = Reload(app, settings, config, os.environ)
-    server.serve(app, again, settings, sockets, [again.whenever_it_changes] if reload else [])
+    process.serve(app, again, settings, sockets, [again.whenever_it_changes] if reload else [])
 
 
 def greeting(settings: Settings, port: int) -> str:
@@ -110,7 +109,7 @@ async def _work(config: Path, read: Loaded | None) -> None:
     while read:
         settings, parts = read
         with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
-            era = Era(parts)
+            era = Generation(parts)
             era.begin(every=ALONE_EVERY)
             read = await _next(config, signs)
             await era.end()

@@ -1,4 +1,4 @@
-"""How the server is: what it talks to, what waits, and a tenant's figures of the last hour."""
+"""Figures of an hour as a small picture."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -11,12 +11,49 @@ from proxy.memory.errors import StoreError
 from proxy.memory.memory import Memory
 from proxy.observe.hour import MinuteStats
 from proxy.observe.observation import TurnReport
-from proxy.page.paper import took
-from proxy.page.plot import HEIGHT, WIDTH, Plot, bars, lines
-from proxy.page.room import Room
+from proxy.page.renderer import took
+from proxy.page.request import PageRequest
 from proxy.target import Target
 
+WIDTH, HEIGHT = 300, 56
 _HERE: Final = "health"
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure over time. ``points`` are for a line, gaps left out; ``bars`` are x, y, width, height."""
+
+    title: str
+    what: str
+    last: str
+    most: str
+    lines: Sequence[str] = ()
+    bars: Sequence[tuple[float, float, float, float]] = ()
+    alarm: bool = False
+
+
+def bars(values: Sequence[float]) -> Sequence[tuple[float, float, float, float]]:
+    """A bar for each value that is not none, as high as it is large."""
+    most = max(values, default=0) or 1
+    step = WIDTH / max(1, len(values))
+    return [
+        (round(i * step + 0.5, 2), round(HEIGHT - value / most * HEIGHT, 2), round(step - 1, 2), height)
+        for i, value in enumerate(values)
+        if (height := round(value / most * HEIGHT, 2))
+    ]
+
+
+def lines(values: Sequence[float | None], most: float | None = None) -> Sequence[str]:
+    """Points for each run of values in a row; a value alone is a short line."""
+    top = most or max((value for value in values if value is not None), default=0) or 1
+    step = WIDTH / max(1, len(values))
+    runs: list[list[str]] = [[]]
+    for i, value in enumerate(values):
+        if value is None:
+            runs.append([])
+            continue
+        y = round(HEIGHT - 1 - value / top * (HEIGHT - 2), 2)
+        runs[-1] += [f"{i * step:.1f},{y}", f"{(i + 1) * step:.1f},{y}"]
+    return [" ".join(run) for run in runs if run]
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,43 +80,45 @@ class Remembering(msgspec.Struct, frozen=True, kw_only=True):
     failing: bool
 
 
-async def _shown(room: Room) -> Response:
-    recent = [trace.account for trace in room.server.traces.newest(room.tenant)]
+async def _shown(request: PageRequest) -> Response:
+    recent = [trace.account for trace in request.server.traces.newest(request.tenant)]
     now = time.time()
-    memory = await _memory(room.parts.memory)
-    minutes = room.server.traces.hour.minutes(now, room.tenant)
+    memory = await _memory(request.runtime.memory)
+    minutes = request.server.traces.hour.minutes(now, request.tenant)
     values: dict[str, Any] = {
-        "ways": _ways(room, recent),
+        "ways": _ways(request, recent),
         "memory": memory,
         "plots": _plots(minutes),
         "turns": sum(minute.turns for minute in minutes),
-        "phase": _phase(room, memory),
-        "standing": room.server.standing() if room.alone else None,
+        "phase": _phase(request, memory),
+        "standing": request.server.standing() if request.is_only_tenant else None,
         "kept": len(recent),
-        "keeps": room.server.traces.keeping.turns,
+        "keeps": request.server.traces.keeping.turns,
         "size": (WIDTH, HEIGHT),
         "now": now,
     }
-    if room.headers.get("x-part"):
-        return await room.fragment("figures.html", **values)
-    return await room.page("health.html", _HERE, **values)
+    if request.headers.get("x-part"):
+        return await request.fragment("figures.html", **values)
+    return await request.page("health.html", _HERE, **values)
 
 
-def _phase(room: Room, memory: Remembering | None) -> str:
+def _phase(request: PageRequest, memory: Remembering | None) -> str:
     """What ``/readyz`` says, and at once what this page has just found out of memory."""
-    standing = room.parts.standing(room.server.phase)
+    standing = request.runtime.standing(request.server.phase)
     return "degraded" if standing == "ready" and memory and not memory.answers else standing
 
 
-def _ways(room: Room, recent: Sequence[TurnReport]) -> Sequence[Way]:
-    targets = {target.name: target for each in room.parts.pipelines.values() for target in each.targets}
-    own = None if room.alone else {model for each in recent for model in (each.wanted, each.model)}
+def _ways(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[Way]:
+    targets = {target.name: target for each in request.runtime.pipelines.values() for target in each.targets}
+    own = (
+        None if request.is_only_tenant else {model for each in recent for model in (each.wanted, each.model)}
+    )
     return [
         Way(
             name=name,
             kind=target.kind.name,
             model=target.model or "as asked",
-            pipelines=[p.name for p in room.parts.pipelines.values() if target in p.targets],
+            pipelines=[p.name for p in request.runtime.pipelines.values() if target in p.targets],
             turns=sum(each.upstream == name for each in recent),
             failed=sum(each.upstream == name and each.state == "failed" for each in recent),
             last=next((each.state for each in recent if each.upstream == name), None),

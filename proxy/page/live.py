@@ -8,18 +8,18 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from proxy.edge.endless import Endless
+from proxy.http.reply import EventStream
 from proxy.observe.feed import Event
-from proxy.page.paper import GUARDED
-from proxy.page.room import Room
-from proxy.page.visitor import is_secure
+from proxy.page.renderer import HEADERS
+from proxy.page.request import PageRequest
+from proxy.page.viewer import is_secure
 
 _HERE: Final = "live"
 _ROWS: Final = 100
 _GATHERED: Final = 0.2
 _HEARTBEAT: Final = 1.0
 _SILENCES: Final = 15
-_UNBUFFERED: Final = {**GUARDED, "x-accel-buffering": "no"}
+_UNBUFFERED: Final = {**HEADERS, "x-accel-buffering": "no"}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,44 +37,45 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     kept: bool
 
 
-async def _shown(room: Room) -> Response:
-    return await room.page("live.html", _HERE, rows=_rows(room, {}), address=_address(room))
+async def _shown(request: PageRequest) -> Response:
+    return await request.page("live.html", _HERE, rows=_rows(request, {}), address=_address(request))
 
 
-def _address(room: Room) -> str:
-    """Where this server is, as the browser has it."""
-    return f"http{'s' if is_secure('', room.headers) else ''}://{room.headers.get('host', '127.0.0.1:8080')}"
+def _address(request: PageRequest) -> str:
+    """The server's address as the browser has it."""
+    scheme = "https" if is_secure("", request.headers) else "http"
+    return f"{scheme}://{request.headers.get('host', '127.0.0.1:8080')}"
 
 
-def _rows(room: Room, streaming: Mapping[str, Event]) -> Sequence[Row]:
+def _rows(request: PageRequest, streaming: Mapping[str, Event]) -> Sequence[Row]:
     """The newest turns: those that are being answered, and those that have ended."""
-    kept = room.server.traces.kept(room.tenant)  # first, so that the feed has heard of these
-    ended = (Event.of(account) for account in islice(room.server.feed.newest(room.tenant), _ROWS))
+    kept = request.server.traces.kept(request.tenant)  # first, so that the feed has heard of these
+    ended = (Event.of(account) for account in islice(request.server.feed.newest(request.tenant), _ROWS))
     rows = [_row(event, kept=event.id in kept) for event in (*streaming.values(), *ended)]
     return sorted(rows, key=lambda row: row.at, reverse=True)[:_ROWS]
 
 
-async def _streamed(room: Room) -> Response:
-    return Endless(_events(room), _UNBUFFERED)
+async def _streamed(request: PageRequest) -> Response:
+    return EventStream(_events(request), _UNBUFFERED)
 
 
-async def _events(room: Room) -> AsyncIterator[bytes]:
+async def _events(request: PageRequest) -> AsyncIterator[bytes]:
     """What the table holds, whenever it changes, as server-sent events; browsers come back to their end.
 
     It ends when the server does or has another configuration.
     """
     yield b"retry: 1000\n\n"
-    turns = room.server.feed.turns(room.tenant)
+    turns = request.server.feed.turns(request.tenant)
     silent, streaming, sent = 0, dict[str, Event](), None
     async for batch in _gathered(turns):
-        if room.server.phase != "ready" or room.server.parts is not room.parts:
+        if request.server.phase != "ready" or request.server.runtime is not request.runtime:
             break
         news = {**streaming, **batch}
         streaming = {turn: event for turn, event in news.items() if event.state == "streaming"}
-        rows = {row.id: row for row in _rows(room, streaming)}
+        rows = {row.id: row for row in _rows(request, streaming)}
         silent = 0 if rows != sent else silent + 1
         if rows != sent:
-            yield await asyncio.to_thread(_event, room, rows, sent or {})
+            yield await asyncio.to_thread(_event, request, rows, sent or {})
             sent = rows
         elif silent % _SILENCES == 0:
             yield b": still here\n\n"
@@ -103,10 +104,10 @@ async def _gathered(turns: AsyncIterator[Event]) -> AsyncIterator[Mapping[str, E
         coming.cancel()
 
 
-def _event(room: Room, rows: Mapping[str, Row], sent: Mapping[str, Row]) -> bytes:
+def _event(request: PageRequest, rows: Mapping[str, Row], sent: Mapping[str, Row]) -> bytes:
     """The ids of all rows in their order, and the rows that the browser does not have like this."""
     changed = [row for row in rows.values() if row != sent.get(row.id)]
-    news = {row.id: room.paper.text("row.html", row=row) for row in changed}
+    news = {row.id: request.renderer.text("row.html", row=row) for row in changed}
     return b"event: turns\ndata: " + msgspec.json.encode({"ids": list(rows), "rows": news}) + b"\n\n"
 
 

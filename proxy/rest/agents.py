@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy import rest
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.span import DEFAULT_HOURS, beginning, lifetime
+from proxy.rest import validation
+from proxy.rest.endpoint import body_of, by_method, json_response, key_of, memory_of
 
 _LARGEST: Final = 4000
 _HOURS_OF_A_YEAR: Final = 8760
@@ -59,26 +60,26 @@ class EpisodesAsked(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR)] = DEFAULT_HOURS
-    limit: Annotated[int, Field(ge=1), rest.at_most(_LONGEST_LIST)] = 50
+    limit: Annotated[int, Field(ge=1), validation.at_most(_LONGEST_LIST)] = 50
 
 
 def routes() -> list[Route]:
     """The path; it is matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
-    endpoints = rest.answering({"GET": _recent, "POST": _added})
+    endpoints = by_method({"GET": _recent, "POST": _added})
     return [Route("/v1/memory/agents/{id}/episodes", endpoints)]
 
 
 async def _added(request: Request) -> Response:
-    episodes, agent = rest.memory_of(request).episodes, rest.key_of(request)
-    new = rest.checked(NewEpisode, await rest.content(request))
+    episodes, agent = memory_of(request).episodes, key_of(request)
+    new = validation.validated(NewEpisode, await body_of(request))
     episode = new.at(time.time())
     kept = await episodes.add(agent, episode, ttl=lifetime(episode.ttl_hours))
-    return rest.answer(_shown(kept), status=201)
+    return json_response(_shown(kept), status=201)
 
 
 async def _recent(request: Request) -> Response:
-    episodes, agent = rest.memory_of(request).episodes, rest.key_of(request)
-    wanted = rest.checked_query(EpisodesAsked, request)
+    episodes, agent = memory_of(request).episodes, key_of(request)
+    wanted = validation.validated_query(EpisodesAsked, request)
     since = beginning(time.time(), wanted.hours)
     found = await episodes.recent(agent, since=since, limit=wanted.limit, leisure=True)
     # In a thread: it may be long, and callers wait on the loop.
@@ -86,7 +87,7 @@ async def _recent(request: Request) -> Response:
 
 
 def _listed(found: list[EpisodicMemory]) -> Response:
-    return rest.answer({"object": "list", "data": [_shown(one) for one in found]})
+    return json_response({"object": "list", "data": [_shown(one) for one in found]})
 
 
 def _shown(episode: EpisodicMemory) -> dict[str, Any]:

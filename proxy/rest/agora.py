@@ -9,10 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy import rest
-from proxy.admission.webhook import Webhook
-from proxy.edge import body
+from proxy.admission.keys import Webhook
 from proxy.errors import RequestError, Unauthorized
+from proxy.http import body
 from proxy.memory.errors import Deleted
 from proxy.memory.memory import Memory
 from proxy.memory.merge import calls
@@ -20,7 +19,8 @@ from proxy.memory.merge.calls import Agent, plausible_time
 from proxy.memory.redaction.view import RedactedView, WindowRedaction
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
-from proxy.parts import Parts
+from proxy.rest.endpoint import by_method, json_response, memory_of
+from proxy.runtime import Runtime
 from proxy.turn import request
 from proxy.turn.identity import identifier
 
@@ -68,28 +68,28 @@ _decoder: Final = msgspec.json.Decoder(Notice)
 
 
 def routes() -> list[Route]:
-    """The path; the request's scope holds ``parts``."""
-    return [Route("/webhooks/agora", rest.answering({"POST": _notified}))]
+    """The path; the request's scope holds ``runtime``."""
+    return [Route("/webhooks/agora", by_method({"POST": _notified}))]
 
 
 async def _notified(request: Request) -> Response:
-    parts: Parts = request.scope["parts"]
-    webhook, content = await _signed(request, parts)
+    runtime: Runtime = request.scope["runtime"]
+    webhook, content = await _signed(request, runtime)
     notice = _read(content)
-    taken = await _take(rest.memory_of(request), webhook.tenant, notice)
-    return rest.answer({"status": "taken" if taken else "ignored"})
+    taken = await _take(memory_of(request), webhook.tenant, notice)
+    return json_response({"status": "taken" if taken else "ignored"})
 
 
-async def _signed(request: Request, parts: Parts) -> tuple[Webhook, bytes]:
+async def _signed(request: Request, runtime: Runtime) -> tuple[Webhook, bytes]:
     """The body, once its signature fits."""
-    if parts.agora is None:
+    if runtime.agora is None:
         fault = "No notice is believed without a secret: set AGORA_WEBHOOK_SECRET."
         raise Unauthorized(fault, code="webhooks_off")
-    content = await body.read(request.receive, request.headers, parts.max_body)
-    if not parts.agora.signed(request.headers, content):
+    content = await body.read_body(request.receive, request.headers, runtime.max_body)
+    if not runtime.agora.signed(request.headers, content):
         fault = "The notice is not signed with AGORA_WEBHOOK_SECRET."
         raise Unauthorized(fault, code="invalid_signature")
-    return parts.agora, content
+    return runtime.agora, content
 
 
 def _read(content: bytes) -> Notice:

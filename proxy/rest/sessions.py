@@ -3,103 +3,132 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy import rest
-from proxy.errors import Conflict, RequestError
-from proxy.memory.cold import cold_part
+from proxy.errors import Conflict, NotFound, RequestError, UpstreamBroken
+from proxy.memory.archive.archive import Turn
+from proxy.memory.cold import all_of, cold_part
+from proxy.memory.errors import Contended, Unmade
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.memory import Memory
 from proxy.memory.remainder import remainder
 from proxy.memory.session import Entry, Session, decode, encode, ordered
-from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.store import UNRENEWED, Key, Put
 from proxy.memory.summaries.compaction import fitted
-from proxy.rest.carried import OWN, carried, given, identified, known, named
+from proxy.rest import validation
+from proxy.rest.endpoint import (
+    archiving_of,
+    body_of,
+    by_method,
+    json_response,
+    key_of,
+    memory_of,
+    session_not_found,
+)
+from proxy.rest.session_body import (
+    OWN,
+    State,
+    check_keys,
+    check_state,
+    checked_id,
+    id_field,
+    non_null,
+    session_from,
+    state_from,
+)
 from proxy.traces import Traces
-from proxy.turn.request import top_level
+from proxy.turn.request import read_messages, top_level
 
 ROOT: Final = "/v1/memory/"
-PATH: Final = f"{ROOT}sessions"
 _EXAMPLE = '{"contents": [{"role": "user", "content": "..."}]}'
-_MOST, _USUAL = 100, 50
-_DIGITS: Final = len(str(_MOST))
+_LARGEST_PAGE, _PAGE = 100, 50
+_DIGITS: Final = len(str(_LARGEST_PAGE))
 """So many are enough to tell that a number is larger."""
 _ATTEMPTS = 10
+_LARGEST_TURN_PAGE: Final = 100
+
+
+PATH: Final = f"{ROOT}sessions"
 
 
 def routes() -> list[Route]:
-    """The paths; they are matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
-    listed = {"GET": _listed, "POST": _made}
-    one = {"GET": _exported, "PUT": _imported, "DELETE": _deleted}
-    return [Route(PATH, rest.answering(listed)), Route(f"{PATH}/{{id}}", rest.answering(one))]
+    """The paths; they are matched undecoded, and the request's scope holds ``runtime`` and ``tenant``."""
+    listed = {"GET": _list_sessions, "POST": _create_session}
+    one = {"GET": _export_session, "PUT": _import_session, "DELETE": _delete_session}
+    return [Route(PATH, by_method(listed)), Route(f"{PATH}/{{id}}", by_method(one))]
 
 
-async def _listed(request: Request) -> Response:
+async def _list_sessions(request: Request) -> Response:
     after = request.query_params.get("after", "")
-    limit = _limit(request.query_params.get("limit"))
-    behind = identified(after, "after") if after else ""
+    limit = _page_limit(request.query_params.get("limit"))
+    behind = checked_id(after, "after") if after else ""
     archived = request.query_params.get("archived") == "true"
-    found = await (_archived if archived else _held)(request, behind, limit + 1)
+    found = await (_archived_sessions if archived else _stored_sessions)(request, behind, limit + 1)
     data = [{"id": name, "updated": updated} for name, updated in found[:limit]]
     last = data[-1]["id"] if data else None
-    return rest.answer({"object": "list", "data": data, "has_more": len(found) > limit, "last_id": last})
+    return json_response({"object": "list", "data": data, "has_more": len(found) > limit, "last_id": last})
 
 
-async def _held(request: Request, after: str, limit: int) -> list[tuple[str, float]]:
-    found = await rest.memory_of(request).store.list(request.scope["tenant"], after=after, limit=limit)
+async def _stored_sessions(request: Request, after: str, limit: int) -> list[tuple[str, float]]:
+    found = await memory_of(request).store.list(request.scope["tenant"], after=after, limit=limit)
     return [(line.session, line.updated) for line in found]
 
 
-async def _archived(request: Request, after: str, limit: int) -> list[tuple[str, float]]:
+async def _archived_sessions(request: Request, after: str, limit: int) -> list[tuple[str, float]]:
     """Those of which turns are kept for good, whether or not they are still held."""
-    archive = rest.archiving_of(request).archive
+    archive = archiving_of(request).archive
     return [*(await archive.talks(request.scope["tenant"], after=after, limit=limit)).items()]
 
 
-async def _made(request: Request) -> Response:
-    memory = rest.memory_of(request)
-    fields = top_level(await rest.content(request) or b"{}", '{"id": "...", "user": "..."}')
-    name = named(fields, "id") or f"session_{secrets.token_hex(12)}"
-    whole = {"contents": msgspec.Raw(b"[]"), **given(known(fields))}
-    session = await asyncio.to_thread(carried, whole, memory.veil)
-    if not await _add(memory, Key(request.scope["tenant"], name), session):
+async def _create_session(request: Request) -> Response:
+    memory = memory_of(request)
+    fields = top_level(await body_of(request) or b"{}", '{"id": "...", "user": "..."}')
+    name = id_field(fields, "id") or f"session_{secrets.token_hex(12)}"
+    whole = {"contents": msgspec.Raw(b"[]"), **non_null(check_keys(fields))}
+    session = await asyncio.to_thread(session_from, whole, memory.veil)
+    if not await _insert(memory, Key(request.scope["tenant"], name), session):
         raise Conflict(f"There is a session '{name}' already.", param="id")
-    return await asyncio.to_thread(lambda: rest.answer({"id": name, **_told(session)}, status=201))
+    return await asyncio.to_thread(
+        lambda: json_response({"id": name, **_session_fields(session)}, status=201)
+    )
 
 
-async def _exported(request: Request) -> Response:
-    store, key = rest.memory_of(request).store, rest.key_of(request)
+async def _export_session(request: Request) -> Response:
+    store, key = memory_of(request).store, key_of(request)
     held = await store.read(key, leisure=True)
     if held is None:
-        raise rest.unheld(key)
+        raise session_not_found(key)
     session = decode(held.blob)
     moved = await cold_part(store, key, session.moved)
     # In a thread, as everything here that grows with a session: callers wait on the loop.
-    return await asyncio.to_thread(_export, session, moved)
+    return await asyncio.to_thread(_export_body, session, moved)
 
 
-async def _imported(request: Request) -> Response:
-    memory, key = rest.memory_of(request), rest.key_of(request)
-    content = await rest.content(request)
-    session = await asyncio.to_thread(lambda: carried(given(top_level(content, _EXAMPLE)), memory.veil))
+async def _import_session(request: Request) -> Response:
+    memory, key = memory_of(request), key_of(request)
+    content = await body_of(request)
+    session = await asyncio.to_thread(
+        lambda: session_from(non_null(top_level(content, _EXAMPLE)), memory.veil)
+    )
     await _replace(memory, key, session)
-    return await asyncio.to_thread(lambda: rest.answer(_told(session)))
+    return await asyncio.to_thread(lambda: json_response(_session_fields(session)))
 
 
-async def _deleted(request: Request) -> Response:
-    parts, key = request.scope["parts"], rest.key_of(request)
-    if not await delete(parts.memory, request.scope["traces"], key):
-        raise rest.unheld(key)
+async def _delete_session(request: Request) -> Response:
+    runtime, key = request.scope["runtime"], key_of(request)
+    if not await delete_session(runtime.memory, request.scope["traces"], key):
+        raise session_not_found(key)
     return Response(status_code=204)
 
 
-async def delete(memory: Memory | None, traces: Traces, key: Key) -> bool:
+async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> bool:
     """Removes a session, what is archived of it that belongs to no person, and what is kept of its turns.
 
     Whether there was anything that was remembered; true without memory, where other processes may have kept
@@ -114,7 +143,7 @@ async def delete(memory: Memory | None, traces: Traces, key: Key) -> bool:
     return there
 
 
-async def _add(memory: Memory, key: Key, session: Session) -> bool:
+async def _insert(memory: Memory, key: Key, session: Session) -> bool:
     """Whether the session is held now; not where there is one already."""
     kept, cold = await _fitted(memory, session)
     ttl = memory.writer.window.ttl
@@ -144,21 +173,187 @@ async def _fitted(memory: Memory, session: Session) -> tuple[Session, list[bytes
     return kept, [msgspec.msgpack.encode(entry) for entry in moved]
 
 
-def _export(hot: Session, cold: Sequence[bytes]) -> Response:
+def _export_body(hot: Session, cold: Sequence[bytes]) -> Response:
     moved = (msgspec.msgpack.decode(entry, type=Entry) for entry in cold)
     session = ordered(msgspec.structs.replace(hot, entries=(*moved, *hot.entries), moved=0))
-    return rest.answer({**_told(session), OWN: remainder(session)})
+    return json_response({**_session_fields(session), OWN: remainder(session)})
 
 
-def _told(session: Session) -> dict[str, Any]:
+def _session_fields(session: Session) -> dict[str, Any]:
     return {"contents": contents(session.entries), "summaries": summaries(session, session.entries)}
 
 
-def _limit(given: str | None) -> int:
+def _page_limit(given: str | None) -> int:
     """How many are wanted; no more than a page holds."""
     if given is None:
-        return _USUAL
+        return _PAGE
     digits = given.lstrip("0")
     if not (digits and given.isascii() and given.isdigit()):
         raise RequestError("'limit' must be a number from 1 on.", param="limit")
-    return min(int(digits[:_DIGITS]), _MOST)
+    return min(int(digits[:_DIGITS]), _LARGEST_PAGE)
+
+
+_STATE_ATTEMPTS: Final = 10
+
+
+def state_routes(root: str) -> list[Route]:
+    """The path under a session's own."""
+    return [
+        Route(
+            f"{root}/{{id}}/state", by_method({"GET": _get_state, "PUT": _put_state, "PATCH": _patch_state})
+        )
+    ]
+
+
+async def _get_state(request: Request) -> Response:
+    memory, key = memory_of(request), key_of(request)
+    held = await memory.store.read(key, leisure=True)
+    if held is None:
+        raise session_not_found(key)
+    return json_response(decode(held.blob).state)
+
+
+async def _put_state(request: Request) -> Response:
+    given = state_from(await body_of(request))
+    return await _update_state(request, lambda _: given)
+
+
+async def _patch_state(request: Request) -> Response:
+    """Merges at the top level; ``null`` takes a name out."""
+    given = state_from(await body_of(request))
+    return await _update_state(request, lambda state: _merge_patch(state, given))
+
+
+def _merge_patch(state: Mapping[str, Any], patch: Mapping[str, Any]) -> State:
+    return {name: value for name, value in {**state, **patch}.items() if value is not None}
+
+
+async def _update_state(request: Request, change: Callable[[State], State]) -> Response:
+    memory, key = memory_of(request), key_of(request)
+    for _ in range(_STATE_ATTEMPTS):
+        held = await memory.store.read(key, leisure=True)
+        if held is None:
+            raise session_not_found(key)
+        session = decode(held.blob)
+        state = check_state(memory.veil.redaction.value(change(session.state)))
+        blob = encode(_with_state(session, state))
+        if await memory.store.write(key, Put(blob, version=held.version, ttl=UNRENEWED, leisure=True)):
+            return json_response(state)
+    raise Conflict("Others are writing this session; try again.")
+
+
+def _with_state(session: Session, state: State) -> Session:
+    return msgspec.structs.replace(session, state=state)
+
+
+class SummaryOptions(BaseModel):
+    """What a client may say when it wants a summary now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[dict[str, object]] | None = None
+    fallback_model: str = ""
+
+
+def summary_routes(root: str) -> list[Route]:
+    """The paths under a session's own."""
+    own = {"GET": _list_summaries, "POST": _create_summary, "DELETE": _clear_summaries}
+    return [
+        Route(f"{root}/{{id}}/summaries", by_method(own)),
+        Route(f"{root}/{{id}}/context", by_method({"GET": _get_context})),
+    ]
+
+
+async def _list_summaries(request: Request) -> Response:
+    memory, key = memory_of(request), key_of(request)
+    return await _summary_list(memory, key, await _read_or_404(memory, key))
+
+
+async def _create_summary(request: Request) -> Response:
+    """Summarises what can be summarised, and waits for it; messages that are given need no session."""
+    memory, key = memory_of(request), key_of(request)
+    if not memory.writer.window.summaries:
+        raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
+    asked = validation.validated(SummaryOptions, await body_of(request) or b"{}")
+    messages = None
+    if asked.messages is None:
+        await _read_or_404(memory, key)
+    else:
+        messages, _ = read_messages(msgspec.Raw(msgspec.json.encode(asked.messages)))
+    try:
+        await memory.summaries.summarize(key, messages, asked.fallback_model)
+    except Unmade as error:
+        raise UpstreamBroken(f"No summary was made: {error}") from None
+    except Contended:
+        raise _contended() from None
+    return await _summary_list(memory, key, await _read_session(memory, key) or Session())
+
+
+async def _clear_summaries(request: Request) -> Response:
+    """The turns that summaries stood for are held ready again."""
+    memory, key = memory_of(request), key_of(request)
+    await _read_or_404(memory, key)
+    try:
+        await memory.summaries.clear(key)
+    except Contended:
+        raise _contended() from None
+    return Response(status_code=204)
+
+
+async def _get_context(request: Request) -> Response:
+    memory, key = memory_of(request), key_of(request)
+    await _read_or_404(memory, key)
+    return json_response({"context": await memory.summaries.get_context_string(key)})
+
+
+async def _summary_list(memory: Memory, key: Key, session: Session) -> Response:
+    found = summaries(session, await all_of(memory.store, key, session))
+    return json_response({"object": "list", "data": found})
+
+
+async def _read_or_404(memory: Memory, key: Key) -> Session:
+    session = await _read_session(memory, key)
+    if session is None:
+        raise session_not_found(key)
+    return session
+
+
+async def _read_session(memory: Memory, key: Key) -> Session | None:
+    held = await memory.store.read(key, leisure=True)
+    return decode(held.blob) if held else None
+
+
+def _contended() -> Conflict:
+    return Conflict("Others are writing this session; try again.")
+
+
+class _TurnPage(BaseModel):
+    """Which turns are wanted: those behind the ``after``th."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    after: Annotated[int, Field(ge=0, le=2**31)] = 0
+    limit: Annotated[int, Field(ge=1), validation.at_most(_LARGEST_TURN_PAGE)] = 50
+
+
+def turn_routes(root: str) -> list[Route]:
+    """The path under a session's own."""
+    return [Route(f"{root}/{{id}}/turns", by_method({"GET": _list_turns}))]
+
+
+async def _list_turns(request: Request) -> Response:
+    archive = archiving_of(request).archive
+    key = key_of(request)
+    page = validation.validated_query(_TurnPage, request)
+    found = await archive.turns_of(key, start=page.after, limit=page.limit + 1)
+    if not found and not page.after:
+        fault = f"Nothing is archived of a session '{key.session}'."
+        raise NotFound(fault, param="id", code="session_not_found")
+    shown = found[: page.limit]
+    data = [_turn_fields(number, turn) for number, turn in enumerate(shown, page.after + 1)]
+    last = data[-1]["number"] if data else None
+    return json_response({"object": "list", "data": data, "has_more": len(found) > len(shown), "last": last})
+
+
+def _turn_fields(number: int, turn: Turn) -> dict[str, Any]:
+    return {"number": number, "timestamp": turn.at, "message": contents([turn.entry])[0]}

@@ -6,9 +6,8 @@ from typing import Final, NamedTuple
 
 from filters.redact import Redact
 from proxy.admission.gate import Gate
-from proxy.admission.quota import Quota
-from proxy.admission.webhook import Webhook
-from proxy.admission.windows import Allowance
+from proxy.admission.keys import Webhook
+from proxy.admission.quota import Allowance, Quota
 from proxy.background.extractor import Extractor
 from proxy.background.models import ChatModel, PromptRedaction
 from proxy.background.retrieval import HttpEmbedder, HttpReranker
@@ -45,8 +44,8 @@ from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.observe.metrics import Metrics
 from proxy.observe.tracing import traced_to
-from proxy.parts import Parts
 from proxy.practice import Practice
+from proxy.runtime import Runtime
 from proxy.settings.build_pipelines import build_targets, common_zone, pipelines_of
 from proxy.settings.memory import Embeddings, RecallAids, Rerank
 from proxy.settings.memory import Memory as MemorySettings
@@ -342,13 +341,13 @@ def build_runtime(
     environ: Mapping[str, str],
     metrics: Metrics | None = None,
     traces: Traces | None = None,
-) -> Parts:
+) -> Runtime:
     """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)
     memory, worker = build_memory_and_worker(settings, targets, metrics.memory, traces)
     exact = Exact() if settings.tokens == "exact" else None
-    return Parts(
+    return Runtime(
         pipelines=pipelines_of(settings, targets, memory, exact),
         memory=memory,
         people=memory.people if memory else People((TraceHolder(traces),)),

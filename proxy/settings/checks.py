@@ -13,7 +13,7 @@ from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
 from filters.recall import Recall
 from filters.restore_history import RestoreHistory
-from proxy.admission.loopback import is_loopback_name
+from proxy.admission.gate import is_loopback_name
 from proxy.settings import step_rules
 from proxy.settings.document import KeyPath
 from proxy.settings.memory import Memory, RecallAids

@@ -21,8 +21,8 @@ from pydantic import (
 
 from filters import option_types
 from filters.base import AnswerFilter, Filter, RequestFilter
+from proxy.admission.gate import is_loopback_address
 from proxy.admission.keys import Keys
-from proxy.admission.loopback import is_loopback_address
 from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.http1.origin import Origin
 from proxy.memory.archive.open import open_archive

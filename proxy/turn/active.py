@@ -10,8 +10,8 @@ from typing import Self
 import msgspec
 
 from filters.message import LARGEST, SYSTEM, Message, newest_user
-from proxy.edge.reply import Reply
 from proxy.errors import Superseded
+from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
 from proxy.memory.wording import continues, same_words
 from proxy.turn.request import Call

@@ -9,8 +9,8 @@ from filters.base import Context
 from filters.filler import Filler
 from proxy.answer.sse import Framing, is_over
 from proxy.answer.stream_filters import Rewriting, event_of
-from proxy.edge.reply import Header, Reply
 from proxy.errors import UpstreamBroken, UpstreamError
+from proxy.http.reply import Header, Reply
 from proxy.routing.attempt import Begun, passed_on
 from proxy.routing.opening import up_to_error
 from proxy.tools.dialogue import Dialogue

@@ -11,8 +11,8 @@ import msgspec
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
 from proxy.answer.stream_filters import Rewriting
-from proxy.edge.reply import Reply
 from proxy.errors import UpstreamRefused
+from proxy.http.reply import Reply
 from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import Observation

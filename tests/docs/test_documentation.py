@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from proxy.rest.methods import Methods
+from proxy.rest.endpoint import Methods
+from proxy.server.routes import Routes
 from proxy.settings.load import config_errors
-from proxy.site import Site
 from tests.conftest import AGORA
 from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named
 from tests.peers.fake_upstream import FakeUpstream
@@ -134,7 +134,7 @@ def headings(page: Path) -> str:
 
 
 def served() -> Iterator[str]:
-    for route in Site(None)._router.routes:
+    for route in Routes(None)._router.routes:
         assert isinstance(route, Route)
         methods = list(route.app._endpoints) if isinstance(route.app, Methods) else ["GET"]
         for method in methods:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from starlette.routing import Route
 
 from proxy.errors import ConfigError
+from proxy.server.routes import Routes
 from proxy.settings.load import load
-from proxy.site import Site
 from tests.conftest import AGORA
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer
@@ -27,7 +27,7 @@ from tests.tried import Tried
 pytestmark = pytest.mark.faults
 EVERYTHING = AGORA.parent / "everything.yaml"
 CHAT = ["/chat/completions", "/v1/chat/completions", "/pipelines/default/v1/chat/completions", "/v1/explain"]
-SITE = [route.path for route in Site(cast(Any, None))._router.routes if isinstance(route, Route)]
+SITE = [route.path for route in Routes(cast(Any, None))._router.routes if isinstance(route, Route)]
 # Turns are told without end: whoever reads them leaves by himself.
 PATHS = [
     *CHAT,

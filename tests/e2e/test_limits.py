@@ -34,7 +34,7 @@ ONE, OTHER, TWO = ({"Authorization": f"Bearer {key}"} for key in ("one", "other"
 
 def settled(proxy: ProxyServer) -> None:
     """All turns have ended, and what they took is counted."""
-    quota = proxy.app.parts.quota
+    quota = proxy.app.runtime.quota
     assert quota
 
     async def at_rest() -> bool:

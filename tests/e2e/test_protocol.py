@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from proxy.serving import protocol
+from proxy.server import protocol
 from tests.peers.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, chunk, delta, stream_of
 from tests.peers.raw_client import RawClient, request, split
 from tests.proxy_server import ProxyServer

@@ -9,7 +9,7 @@ import pytest
 from proxy.background import backoff
 from proxy.memory.session import decode
 from proxy.memory.stores.store import Key
-from proxy.serving.reload import Reload
+from proxy.server.reload import Reload
 from proxy.settings.load import load
 from tests.e2e.conftest import Address
 from tests.long_call import LongCall, config, is_notes, model

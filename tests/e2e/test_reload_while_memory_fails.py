@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.serving.reload import Reload
+from proxy.server.reload import Reload
 from proxy.settings.load import load
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.peers.redis_server import RedisServer

@@ -28,8 +28,8 @@ SMALLEST = 4096
 Start = Callable[..., ServingProcess]
 CREW = """
 import os, sys
-from proxy.serving import signals
-from proxy.serving.crew import Crew
+from proxy.server import signals
+from proxy.server.workers import Supervisor
 
 def work(place):
     with open(sys.argv[1], "a") as starts:
@@ -38,7 +38,7 @@ def work(place):
 
 signals.hold()
 nothing = lambda *_: None
-Crew(1, work, again=nothing, ended=nothing, lost=nothing, stopping=nothing, within=5.0).run()
+Supervisor(1, work, again=nothing, ended=nothing, lost=nothing, stopping=nothing, within=5.0).run()
 """
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from proxy.memory.session import Entry, decode
 from proxy.memory.stores.store import Key
-from proxy.parts import Parts
+from proxy.runtime import Runtime
 from proxy.settings.build import build_runtime
 from proxy.settings.load import load
 from tests.peers.fake_upstream import (
@@ -319,7 +319,7 @@ def test_a_reload_between_them_changes_nothing(
     assert (older.result(10).status_code, newer.result(10).status_code) == (409, 200)
 
 
-async def _swap(proxy: ProxyServer, parts: Parts) -> None:
+async def _swap(proxy: ProxyServer, parts: Runtime) -> None:
     proxy.app.swap(parts)
 
 

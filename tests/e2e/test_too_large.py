@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from proxy.edge import body
+from proxy.http import body
 from tests.proxy_server import Serve
 
 PIECE, PIECES = b"x" * 65536, 300

@@ -16,7 +16,7 @@ import pytest
 from proxy.memory.archive.archive import Fact
 from proxy.memory.session import Segment, decode, encode
 from proxy.memory.stores.store import Key, Owner, Put
-from proxy.page.examples import TITLES, example
+from proxy.page.playground import TITLES, example
 from proxy.settings.build import build_runtime
 from proxy.settings.load import load
 from tests.memory.mem0_library import installed
@@ -901,11 +901,11 @@ def test_a_pipeline_is_loaded_by_its_name(visit: Visit):
 # --- what it costs
 
 
-@pytest.mark.parametrize("module", ["jinja2", "proxy.page.house", "re2"])
+@pytest.mark.parametrize("module", ["jinja2", "proxy.page.app", "re2"])
 def test_what_only_some_need_is_not_imported_with_the_shipped_configuration(module: str):
     script = (
         "import sys; from pathlib import Path;"
-        "from proxy.application import build_app; from proxy.configuration.load import load;"
+        "from proxy.server.app import build_app; from proxy.settings.load import load;"
         "build_app(load(Path('config/agora.yaml'), {'MEMORY_URL': 'memory:'}), {});"
         f"sys.exit({module!r} in sys.modules)"
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.filler import Filler
-from proxy.page.playground import shelf_of, written
+from proxy.page.playground import as_yaml, loaded_filters
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.diagnostics import Diagnostic
 from proxy.settings.load import Steps, load, load_steps
@@ -28,7 +28,7 @@ EMPTY = msgspec.structs.replace(pipelines_of(ROOT / "config/agora.yaml")["defaul
 
 
 def assert_read_back(pipeline: Pipeline, among: Mapping[str, Pipeline]) -> None:
-    draft = load_steps(written(pipeline), shelf_of(among))
+    draft = load_steps(as_yaml(pipeline), loaded_filters(among))
     assert isinstance(draft, Steps), draft
     assert (draft.request, draft.answer) == (tuple(pipeline.filters), tuple(pipeline.answer))
 
@@ -58,7 +58,7 @@ def test_whatever_a_filler_waits_for_is_read_back(after: str):
 
 @pytest.mark.parametrize("text", ["- repair_history", "repair_history", "---"])
 def test_what_names_no_side_is_told_the_two_that_there_are(text: str):
-    (fault,) = load_steps(text, shelf_of({}))
+    (fault,) = load_steps(text, loaded_filters({}))
     assert isinstance(fault, Diagnostic)
     assert "'request" in fault.message
     assert "'answer" in fault.message

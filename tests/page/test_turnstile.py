@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from proxy.page.turnstile import Turnstile
+from proxy.page.request import SerialExecutor
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ def anyio_backend() -> str:
 
 
 async def test_what_comes_of_it_comes_back():
-    turnstile = Turnstile(5.0)
+    turnstile = SerialExecutor(5.0)
     assert await turnstile.run(lambda: 1) == 1
     with pytest.raises(ZeroDivisionError):
         await turnstile.run(lambda: 1 / 0)
@@ -24,7 +24,7 @@ async def test_what_comes_of_it_comes_back():
 
 
 async def test_one_piece_goes_after_the_other():
-    turnstile, inside, most = Turnstile(5.0), [0], [0]
+    turnstile, inside, most = SerialExecutor(5.0), [0], [0]
 
     def work() -> None:
         inside[0] += 1
@@ -37,7 +37,7 @@ async def test_one_piece_goes_after_the_other():
 
 
 async def test_whoever_gives_up_lets_nobody_in_beside_what_still_runs():
-    turnstile, end = Turnstile(1.0), threading.Event()
+    turnstile, end = SerialExecutor(1.0), threading.Event()
     with pytest.raises(TimeoutError):
         await turnstile.run(end.wait)
     with pytest.raises(TimeoutError):

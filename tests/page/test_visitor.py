@@ -6,18 +6,18 @@ import pytest
 
 from proxy.admission.keys import Keys
 from proxy.errors import Forbidden
-from proxy.page.visitor import LASTS, Visitor, check, signed, visitor
+from proxy.page.viewer import LASTS, Viewer, check_form, identify, sign
 
 KEYS = Keys.parse("one:secret-1,two:secret-2,one:secret-3:chat")
 NOBODY = Keys()
 
 
-def shown(cookie: str, keys: Keys = KEYS) -> Visitor:
-    return visitor({"cookie": cookie}, keys)
+def shown(cookie: str, keys: Keys = KEYS) -> Viewer:
+    return identify({"cookie": cookie}, keys)
 
 
 def cookie_of(place: int, age: float = 0.0) -> str:
-    return f"turnkeeper={signed(KEYS.entries[place], now=time.time() - age)}"
+    return f"turnkeeper={sign(KEYS.entries[place], now=time.time() - age)}"
 
 
 def test_a_signed_cookie_says_the_tenant_and_needs_no_other():
@@ -58,8 +58,8 @@ def test_a_nonce_is_one_of_ours_or_none(nonce: str):
 
 def test_a_form_from_a_page_of_ours_passes():
     who = shown(cookie_of(0))
-    check(who, {}, who.token)
-    check(who, {"sec-fetch-site": "same-origin"}, who.token)
+    check_form(who, {}, who.token)
+    check_form(who, {"sec-fetch-site": "same-origin"}, who.token)
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_a_form_from_a_page_of_ours_passes():
 def test_any_other_does_not(cookie: str, headers: dict[str, str], token: str | None):
     who = shown(cookie)
     with pytest.raises(Forbidden):
-        check(who, headers, who.token if token is None else token)
+        check_form(who, headers, who.token if token is None else token)

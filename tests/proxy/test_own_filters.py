@@ -121,7 +121,7 @@ def test_one_file_may_work_on_both_sides(write, tmp_path):
 def test_only_filters_that_are_named_are_imported(write):
     config = write("polite, drop_messages: {sources: [a]}", polite=POLITE)
     code = (
-        "import sys; from pathlib import Path; from proxy.configuration.load import load; "
+        "import sys; from pathlib import Path; from proxy.settings.load import load; "
         f"load(Path({str(config)!r}), {{}}); print(*(name for name in sys.modules if 'filters.' in name))"
     )
     done = subprocess.run(

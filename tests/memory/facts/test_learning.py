@@ -18,7 +18,7 @@ from proxy.memory.session import Entry, Reach, Session, decode, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.store import Key, Owner, Put
-from proxy.page.hearing import lines
+from proxy.page.lines import lines_of
 
 pytestmark = pytest.mark.anyio
 KEY, ANN, BOB = Key("acme", "s1"), Owner("acme", "ann"), Owner("acme", "bob")
@@ -234,7 +234,7 @@ async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passe
 def test_a_time_that_cannot_be_is_when_it_was_recorded(timestamp: float | None, at: float) -> None:
     said = Entry(role="user", turn=0, content="Hi", timestamp=timestamp, recorded=1700000000.0)
     assert heard(KEY, said).at == said.at == at
-    (line,) = lines([], [said], 0)
+    (line,) = lines_of([], [said], 0)
     assert line.at == at
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.admission.loopback import is_loopback_address, is_loopback_name
+from proxy.admission.gate import is_loopback_address, is_loopback_name
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.255.0.9", "::1", "localhost", "LocalHost"])

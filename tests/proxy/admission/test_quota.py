@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from proxy.admission.quota import Quota, duration
-from proxy.admission.windows import Allowance
-from proxy.edge.reply import Reply
+from proxy.admission.quota import Allowance, Quota, duration
 from proxy.errors import LimitExceeded
+from proxy.http.reply import Reply
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from proxy.admission.tally import Tally
-from proxy.admission.windows import Allowance
+from proxy.admission.quota import Allowance, Tally
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Count, OwnCounts
 
@@ -65,7 +64,7 @@ async def test_what_was_well_for_a_minute_is_asked_soon_again(monkeypatch: pytes
     counts = Fickle()
     tally = Tally(LIMITS, counts, deadline=DEADLINE, rest=REST)
     await rests(tally, counts, 5)
-    monkeypatch.setattr("proxy.admission.tally._SOON", 0.0)
+    monkeypatch.setattr("proxy.admission.quota._SOON", 0.0)
     assert (await rests(tally, counts, 1))[0] < 8 * REST
     await tally.aclose()
 

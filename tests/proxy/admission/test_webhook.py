@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.admission.webhook import Webhook
+from proxy.admission.keys import Webhook
 
 # Agora's published example: https://docs.agora.io/cn/Video/signature_verify
 BODY = (

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.admission.windows import Allowance, Left, Windows
+from proxy.admission.quota import Allowance, Remaining, Windows
 from proxy.memory.stores.counts import Count, OwnCounts
 
 BOTH = Allowance(requests_per_minute=3, tokens_per_minute=10)
@@ -26,12 +26,12 @@ def test_each_limit_is_asked_for_once() -> None:
     counts = Watched()
     left = asyncio.run(Windows(BOTH, counts).asked("acme"))
     assert counts.asked == [("requests/acme", 1), ("tokens/acme", 0)]
-    assert left == {"requests": Left(3, 2, 60.0), "tokens": Left(10, 10, 60.0)}
+    assert left == {"requests": Remaining(3, 2, 60.0), "tokens": Remaining(10, 10, 60.0)}
 
 
 @pytest.mark.parametrize(("spent", "left"), [(9, 1), (10, -1), (25, -1)])
 def test_a_turn_is_let_in_while_any_token_is_left(spent: int, left: int) -> None:
-    async def asked() -> dict[str, Left]:
+    async def asked() -> dict[str, Remaining]:
         windows = Windows(BOTH, OwnCounts())
         await windows.spend("acme", spent)
         await windows.spend("other", 5)

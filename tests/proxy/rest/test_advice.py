@@ -8,68 +8,67 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy import rest
 from proxy.errors import RequestError
-from proxy.rest import agents, facts, persons, summaries
+from proxy.rest import agents, sessions, users, validation
 
 FACT = "text, category, replaces, importance"
 EPISODE = "interaction_type, content, platform, metadata, ttl_hours"
 MODELS = (
     agents.NewEpisode,
     agents.EpisodesAsked,
-    facts.Correction,
-    facts.NewFact,
-    persons.SearchAsked,
-    summaries.SummaryAsked,
+    users.Correction,
+    users.NewFact,
+    users.SearchQuery,
+    sessions.SummaryOptions,
 )
 LIBRARYS = re.compile(r"input|valid|field|required|permitted|parse|deserializ|\bstring\b", re.IGNORECASE)
 
 
 def refused(model, written) -> tuple[str, str | None]:
     with pytest.raises(RequestError) as caught:
-        rest.checked(model, written if isinstance(written, bytes) else json.dumps(written).encode())
+        validation.validated(model, written if isinstance(written, bytes) else json.dumps(written).encode())
     return caught.value.message, caught.value.param
 
 
 @pytest.mark.parametrize(
     ("model", "written", "said", "param"),
     [
-        (facts.NewFact, {}, f"'text' is missing; write text. The keys are: {FACT}.", "text"),
-        (facts.NewFact, {"text": "a", "foo": 1}, f"'foo': unknown key; there are: {FACT}.", "foo"),
-        (facts.NewFact, {"text": "a", "": 1}, f"'': unknown key; there are: {FACT}.", ""),
-        (facts.NewFact, {"text": 5}, "'text': write text.", "text"),
-        (facts.NewFact, {"text": None}, "'text': write text.", "text"),
-        (facts.NewFact, {"text": " "}, "'text': write a fact; blanks are none.", "text"),
-        (facts.NewFact, {"text": "a" * 2001}, "'text': write text of at most 2000 characters.", "text"),
+        (users.NewFact, {}, f"'text' is missing; write text. The keys are: {FACT}.", "text"),
+        (users.NewFact, {"text": "a", "foo": 1}, f"'foo': unknown key; there are: {FACT}.", "foo"),
+        (users.NewFact, {"text": "a", "": 1}, f"'': unknown key; there are: {FACT}.", ""),
+        (users.NewFact, {"text": 5}, "'text': write text.", "text"),
+        (users.NewFact, {"text": None}, "'text': write text.", "text"),
+        (users.NewFact, {"text": " "}, "'text': write a fact; blanks are none.", "text"),
+        (users.NewFact, {"text": "a" * 2001}, "'text': write text of at most 2000 characters.", "text"),
         (
-            facts.NewFact,
+            users.NewFact,
             {"text": "a", "category": "odd"},
             "'category': write 'core', 'daily' or 'conversation'.",
             "category",
         ),
-        (facts.NewFact, {"text": "a", "importance": "x"}, "'importance': write a number.", "importance"),
+        (users.NewFact, {"text": "a", "importance": "x"}, "'importance': write a number.", "importance"),
         (
-            facts.NewFact,
+            users.NewFact,
             {"text": "a", "importance": 2},
             "'importance': write a number of at most 1.",
             "importance",
         ),
         (
-            facts.Correction,
+            users.Correction,
             {"importance": -1},
             "'importance': write a number of at least 0.",
             "importance",
         ),
         (
-            facts.Correction,
+            users.Correction,
             {"replaces": "x"},
             "'replaces': unknown key; there are: text, category, importance.",
             "replaces",
         ),
-        (facts.NewFact, [], f"Write an object as JSON; its keys are: {FACT}.", None),
-        (facts.NewFact, "text", f"Write an object as JSON; its keys are: {FACT}.", None),
-        (facts.NewFact, b"", f"The body is not JSON; write an object with the keys: {FACT}.", None),
-        (facts.NewFact, b'{"text": ', f"The body is not JSON; write an object with the keys: {FACT}.", None),
+        (users.NewFact, [], f"Write an object as JSON; its keys are: {FACT}.", None),
+        (users.NewFact, "text", f"Write an object as JSON; its keys are: {FACT}.", None),
+        (users.NewFact, b"", f"The body is not JSON; write an object with the keys: {FACT}.", None),
+        (users.NewFact, b'{"text": ', f"The body is not JSON; write an object with the keys: {FACT}.", None),
         (
             agents.NewEpisode,
             {"content": "a"},
@@ -94,10 +93,10 @@ def refused(model, written) -> tuple[str, str | None]:
             "'ttl_hours': write a number above 0.",
             "ttl_hours",
         ),
-        (persons.SearchAsked, {"query": "a", "user": []}, "'user': write text or a whole number.", "user"),
-        (persons.SearchAsked, {"query": "a", "limit": 1.5}, "'limit': write a whole number.", "limit"),
-        (summaries.SummaryAsked, {"messages": {}}, "'messages': write an array.", "messages"),
-        (summaries.SummaryAsked, {"messages": [{}, 5]}, "'messages.1': write an object.", "messages.1"),
+        (users.SearchQuery, {"query": "a", "user": []}, "'user': write text or a whole number.", "user"),
+        (users.SearchQuery, {"query": "a", "limit": 1.5}, "'limit': write a whole number.", "limit"),
+        (sessions.SummaryOptions, {"messages": {}}, "'messages': write an array.", "messages"),
+        (sessions.SummaryOptions, {"messages": [{}, 5]}, "'messages.1': write an object.", "messages.1"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_write(model, written, said, param):
@@ -116,7 +115,7 @@ def test_no_library_speaks_and_no_value_is_shown(data):
     model = data.draw(st.sampled_from(MODELS))
     known = st.fixed_dictionaries({}, optional=dict.fromkeys((*model.model_fields, "other"), JSON))
     try:
-        rest.checked(model, json.dumps(data.draw(known | JSON)).encode())
+        validation.validated(model, json.dumps(data.draw(known | JSON)).encode())
     except RequestError as error:
         names = "|".join(sorted(model.model_fields))
         message = re.sub(names, "", error.message)

@@ -6,9 +6,9 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from proxy.edge import body
-from proxy.edge.reply import OUTLET, Outlet
-from proxy.serving.protocol import Protocol
+from proxy.http import body
+from proxy.http.reply import OUTLET, Outlet
+from proxy.server.protocol import Protocol
 
 MUCH = b"x" * 100_000
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(MUCH)
@@ -46,7 +46,7 @@ class Turn:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.outlet = scope["extensions"].pop(OUTLET)
         self.asked.set()
-        await body.read(receive, {}, len(MUCH))
+        await body.read_body(receive, {}, len(MUCH))
         stop = self.outlet.watch(self.left.set)
         self.watched.set()
         await self.left.wait()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy.serving.neighbours import LARGEST, ForgottenNote, Inbox, Looking, Neighbours, Note, inboxes
+from proxy.server.bus import LARGEST, Bus, ErasureMessage, Inbox, Message, WatchingMessage, inboxes
 
 pytestmark = pytest.mark.anyio
-NOTE = ForgottenNote("t", None, "ann")
+NOTE = ErasureMessage("t", None, "ann")
 UNTOLD: dict[str, Any] = {
     "longer than a note": "s" * LARGEST,
     "longer than a socket takes": "s" * 10 * LARGEST,
@@ -28,13 +28,13 @@ def among() -> Iterator[list[Inbox]]:
 
 
 async def test_who_had_no_room_is_told_again_and_the_others_are_not(among: list[Inbox], monkeypatch):
-    monkeypatch.setattr("proxy.serving.neighbours._PAUSE", 0.01)
-    teller, stalled, other = (Neighbours(among, place) for place in range(3))
-    heard: dict[str, list[Note]] = {"stalled": [], "other": []}
+    monkeypatch.setattr("proxy.server.bus._PAUSE", 0.01)
+    teller, stalled, other = (Bus(among, place) for place in range(3))
+    heard: dict[str, list[Message]] = {"stalled": [], "other": []}
     other.listen(heard["other"].append)
     for _ in range(200):
         for _ in range(100):
-            teller.tell(Looking())
+            teller.tell(WatchingMessage())
         await asyncio.sleep(0)
     teller.insist(NOTE)
     await asyncio.sleep(0.1)
@@ -48,10 +48,10 @@ async def test_who_had_no_room_is_told_again_and_the_others_are_not(among: list[
 
 
 async def test_who_never_has_room_is_told_no_more_after_a_while(among: list[Inbox], monkeypatch, caplog):
-    monkeypatch.setattr("proxy.serving.neighbours._TRIES", 2)
-    teller = Neighbours(among, 0)
+    monkeypatch.setattr("proxy.server.bus._TRIES", 2)
+    teller = Bus(among, 0)
     for _ in range(20_000):
-        teller.tell(Looking())
+        teller.tell(WatchingMessage())
     teller.insist(NOTE)
     async with asyncio.timeout(5):
         while not caplog.records:  # noqa: ASYNC110 - it gives up when it is time
@@ -59,25 +59,25 @@ async def test_who_never_has_room_is_told_no_more_after_a_while(among: list[Inbo
     assert "may still be kept by 2 other" in caplog.text
 
 
-async def heard(among: list[Inbox], *told: Note | bytes) -> tuple[list[Note], list[Any]]:
+async def heard(among: list[Inbox], *told: Message | bytes) -> tuple[list[Message], list[Any]]:
     """What arrives of notes, and of bytes that are none, and what fails meanwhile."""
-    teller, listener = Neighbours(among, 0), Neighbours(among, 1)
-    arrived: list[Note] = []
+    teller, listener = Bus(among, 0), Bus(among, 1)
+    arrived: list[Message] = []
     failed: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: failed.append(fault))
     listener.listen(arrived.append)
-    for each in (*told, Looking()):
+    for each in (*told, WatchingMessage()):
         among[1][1].send(each) if isinstance(each, bytes) else teller.tell(each)
     async with asyncio.timeout(5):
-        while Looking() not in arrived:  # noqa: ASYNC110 - it comes last
+        while WatchingMessage() not in arrived:  # noqa: ASYNC110 - it comes last
             await asyncio.sleep(0.01)
     return arrived[:-1], failed
 
 
 @pytest.mark.parametrize("what", UNTOLD)
 async def test_what_fits_no_note_is_not_told_and_others_are(among: list[Inbox], what: str):
-    told = ForgottenNote("t", "s" * (LARGEST // 2), None)
-    assert await heard(among, ForgottenNote("t", UNTOLD[what], None), told) == ([told], [])
+    told = ErasureMessage("t", "s" * (LARGEST // 2), None)
+    assert await heard(among, ErasureMessage("t", UNTOLD[what], None), told) == ([told], [])
 
 
 @pytest.mark.parametrize("said", [b"\xc1", b"\x81\xa4type\xa5other"])

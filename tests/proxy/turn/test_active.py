@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.edge.hangup import ClientGone, until_gone
-from proxy.edge.reply import Reply
 from proxy.errors import Superseded
+from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
+from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
 from proxy.turn.active import Asked, InFlight, supersedes
 from proxy.turn.request import Call
@@ -53,7 +53,7 @@ async def flown(turns: InFlight, text: str, reply: Reply, work: Coroutine[Any, A
 async def begun(client: Client, turns: InFlight, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
     """An older turn that carries out ``work``."""
     taken = flown(turns, "Tell", Reply(client.send), work)
-    task = asyncio.create_task(until_gone(client.receive, taken))
+    task = asyncio.create_task(run_until_disconnect(client.receive, taken))
     await asyncio.sleep(0.01)
     return task
 
@@ -85,7 +85,7 @@ def test_a_client_that_leaves_in_the_same_moment_has_left(left_first: bool):
             await asyncio.sleep(0)
         newer = asyncio.create_task(overtake(turns))
         client.gone.set()
-        with pytest.raises((ClientGone, Superseded)):
+        with pytest.raises((ClientDisconnected, Superseded)):
             await older
         await newer
         assert older.cancelling() == 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.edge.query import query_of
+from proxy.http.body import parse_query
 from proxy.turn import identity
 from proxy.turn.identity import (
     SESSION_PLACES,
@@ -141,7 +141,7 @@ def test_an_id_in_latin_1_is_one_too():
 
 @pytest.mark.parametrize("written", ["José".encode(), "José".encode("latin-1"), b"Jos%C3%A9"])
 def test_an_id_in_an_address_is_one_too(written):
-    assert query_of(b"user_id=" + written) == {"user_id": "José"}
+    assert parse_query(b"user_id=" + written) == {"user_id": "José"}
 
 
 def test_an_id_that_is_text_already_stays_as_it_is():

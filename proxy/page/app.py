@@ -1,0 +1,162 @@
+"""The web page as one application: routes, signing in, and the page of an error."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
+from proxy.http import body
+from proxy.memory.errors import StoreError
+from proxy.page import conversations, health, live, playground, turns, users
+from proxy.page.lazy import PageServer
+from proxy.page.renderer import Renderer
+from proxy.page.request import PageRequest, SerialExecutor, redirect
+from proxy.page.viewer import LASTS, SIGNED, VISIT, Viewer, check_form, identify, is_secure, set_cookie, sign
+from proxy.runtime import Runtime
+
+_WITHOUT_KEY: Final = ("/login", "/assets/")
+_TIMEOUT: Final = 5.0
+_LARGEST_FORM, _MOST_FIELDS = 1_000_000, 40
+_WRONG_KEY_DELAY: Final = 0.5
+
+Handler = Callable[[PageRequest], Awaitable[Response]]
+
+
+class PageApp:
+    """All pages. What a page needs computed runs one piece at a time, so that no call loses time to it."""
+
+    def __init__(self, server: PageServer) -> None:
+        self._server = server
+        self._renderer = Renderer(server.place)
+        self._executor = SerialExecutor(_TIMEOUT)
+        modules = (live, conversations, turns, playground, users, health)
+        routes = (*_ROUTES, *(route for module in modules for route in module.ROUTES))
+        self._routes = [(method, _pattern(path), handler) for method, path, handler in routes]
+
+    async def answer(
+        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Answers one request for a page."""
+        viewer = identify(headers, runtime.gate.keys)
+        try:
+            response = await self._response(scope, runtime, headers, receive, viewer)
+        except StoreError:
+            response = self._failure(MemoryUnavailable("Memory does not answer now; try again soon."), viewer)
+        except TimeoutError:
+            response = self._failure(TurnkeeperError("This takes too long to be shown; try again."), viewer)
+        except TurnkeeperError as error:
+            response = self._failure(error, viewer)
+        if viewer.nonce and not scope["path"].startswith("/assets/"):
+            cookie = set_cookie(VISIT, viewer.nonce, secure=is_secure(scope["scheme"], headers))
+            response.headers.append("set-cookie", cookie)
+        await response(scope, receive, send)
+
+    async def _response(
+        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, viewer: Viewer
+    ) -> Response:
+        if not runtime.gate.keys:
+            runtime.gate.refuse_strangers(headers)
+        if viewer.tenant is None and not scope["path"].startswith(_WITHOUT_KEY):
+            return redirect("login")
+        handler, params = self._match(scope)
+        form: Mapping[str, str] = {}
+        if scope["method"] == "POST":
+            form = _fields(await body.read_body(receive, headers, _LARGEST_FORM))
+            check_form(viewer, headers, form.get("token", ""))
+        request = PageRequest(
+            server=self._server,
+            runtime=runtime,
+            renderer=self._renderer,
+            viewer=viewer,
+            headers=headers,
+            query=_fields(scope["query_string"]),
+            params=params,
+            form=form,
+            executor=self._executor,
+        )
+        return await handler(request)
+
+    def _match(self, scope: Scope) -> tuple[Handler, Mapping[str, str]]:
+        """The handler for a path, which is matched undecoded: an id may have a slash in it."""
+        path = scope["raw_path"].decode("latin-1")
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        allowed = []
+        for route_method, pattern, handler in self._routes:
+            if match := pattern.fullmatch(path):
+                params = {name: _decoded(step) for name, step in match.groupdict().items()}
+                if route_method == method:
+                    return handler, params
+                allowed.append(route_method)
+        if not allowed:
+            raise NotFound("There is no such page.")
+        allow = ", ".join(allowed)
+        raise MethodNotAllowed(f"This page takes {allow}.", allow=allow)
+
+    def _failure(self, error: TurnkeeperError, viewer: Viewer) -> Response:
+        return self._renderer.page("failure.html", viewer, status=error.status, error=error, here="")
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """A path with names in braces, each of which stands for one step as it was sent."""
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+
+
+def _decoded(step: str) -> str:
+    try:
+        return unquote_to_bytes(step).decode()
+    except UnicodeDecodeError:
+        raise NotFound("There is no such page.") from None
+
+
+def _fields(encoded: bytes) -> Mapping[str, str]:
+    try:
+        text = encoded.decode("latin-1")
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="replace"))
+    except ValueError:
+        raise RequestError(f"A form has at most {_MOST_FIELDS} fields.") from None
+
+
+async def _login_form(request: PageRequest) -> Response:
+    if request.viewer.tenant is not None:
+        return redirect("")
+    return await request.page("login.html", "", wrong=None)
+
+
+async def _log_in(request: PageRequest) -> Response:
+    key = request.runtime.gate.keys.find(request.form.get("key", "").strip())
+    if key is None or key.scope != "all":
+        await asyncio.sleep(_WRONG_KEY_DELAY)
+        wrong = "This key may chat, and nothing else." if key else "This key is not known here."
+        return await request.page("login.html", "", status=403 if key else 401, wrong=wrong)
+    response = redirect("")
+    response.headers["set-cookie"] = set_cookie(
+        SIGNED, sign(key, now=time.time()), secure=is_secure("", request.headers), lasts=LASTS
+    )
+    return response
+
+
+async def _log_out(request: PageRequest) -> Response:
+    response = redirect("")
+    response.headers["set-cookie"] = set_cookie(SIGNED, "", secure=is_secure("", request.headers), lasts=0)
+    return response
+
+
+async def _asset(request: PageRequest) -> Response:
+    asset = request.renderer.asset(request.params["name"])
+    if asset is None:
+        raise NotFound("There is no such file.")
+    return asset
+
+
+_ROUTES: Final = (
+    ("GET", "/login", _login_form),
+    ("POST", "/login", _log_in),
+    ("POST", "/logout", _log_out),
+    ("GET", "/assets/{name}", _asset),
+)

@@ -1,0 +1,94 @@
+"""One request for a page, and what a handler needs to answer it."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response
+
+from proxy.errors import NotFound
+from proxy.memory.memory import Memory
+from proxy.page.lazy import PageServer
+from proxy.page.renderer import HEADERS, Renderer, is_step
+from proxy.page.viewer import Viewer
+from proxy.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class SerialExecutor:
+    """Runs one piece of work at a time in a thread; the next one starts when the last has truly ended."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._free = asyncio.Lock()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Returns the result of ``work``; raises TimeoutError after ``timeout`` seconds, waiting included."""
+        async with asyncio.timeout(self._timeout):
+            await self._free.acquire()
+            future = asyncio.get_running_loop().run_in_executor(None, work)
+            future.add_done_callback(self._done)
+            return await asyncio.shield(future)
+
+    def _done(self, future: "asyncio.Future[T]") -> None:
+        self._free.release()
+        if not future.cancelled():
+            future.exception()  # retrieved here, in case the request has timed out
+
+
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request for a page by a viewer who may see it. ``params`` are the path's, decoded."""
+
+    server: PageServer
+    runtime: Runtime
+    renderer: Renderer
+    viewer: Viewer
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+    params: Mapping[str, str]
+    form: Mapping[str, str]
+    executor: SerialExecutor
+
+    @property
+    def tenant(self) -> str:
+        """The tenant whose memory and turns may be seen."""
+        return self.viewer.tenant or ""
+
+    @property
+    def is_only_tenant(self) -> bool:
+        """Whether the server's own figures tell of no other tenant's calls."""
+        return all(key.tenant == self.tenant for key in self.runtime.gate.keys.entries)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory; raises NotFound where there is none."""
+        if self.runtime.memory is None:
+            raise NotFound("Nothing is remembered here: the configuration has no 'memory:'.")
+        return self.runtime.memory
+
+    # Templates are rendered in threads: a long page takes longer than a turn, and calls wait on the loop.
+
+    async def page(self, template: str, here: str, *, status: int = 200, **values: Any) -> Response:
+        """Renders a page; ``here`` is its entry of the menu."""
+        render = partial(self.renderer.page, template, self.viewer, status=status, here=here, **values)
+        return await asyncio.to_thread(render)
+
+    async def fragment(self, template: str, **values: Any) -> Response:
+        """Renders a part of a page, which a script puts into one that is open."""
+        text = await asyncio.to_thread(self.renderer.text, template, viewer=self.viewer, **values)
+        return Response(text.encode("utf-8", "replace"), 200, HEADERS, "text/html")
+
+
+def redirect(*steps: str, query: str = "") -> Response:
+    """Redirects to another page, which the browser then asks for with GET; ``steps`` are ids, unquoted.
+
+    Raises NotFound where one of them cannot be a step of a path.
+    """
+    if not all(map(is_step, steps)):
+        raise NotFound("No page can have this name.")
+    path = "/" + "/".join(quote(step, safe="", errors="surrogatepass") for step in steps)
+    return Response(status_code=303, headers={**HEADERS, "location": path + query})
