@@ -73,11 +73,11 @@ def _talk(conversation: Mapping[str, Any], person: str, number: int, caller: str
             turn=turn,
             engine_turn=turn,
             content=line["text"],
-            recorded=begin + 10 * turn,
+            recorded_at=begin + 10 * turn,
         )
         for turn, line in enumerate(lines)
     )
-    session = Session(entries=entries, user=person, created=begin, turns=len(lines))
+    session = Session(entries=entries, user=person, created=begin, next_turn=len(lines))
     names = {turn: line["dia_id"] for turn, line in enumerate(lines)}
     return Talk(Key(TENANT, f"{person}/{number}"), session, names)
 

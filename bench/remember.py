@@ -61,11 +61,11 @@ def works(held: int, shown: int, *, numbered: bool) -> dict[str, Callable[[], ob
     blob = encode(session)
     call = window(range(held - shown + 1, held + 1), numbered=numbered)
     sight = RequestView(call.window)
-    read = sight.beside(session)
-    recorded = msgspec.structs.replace(call, read=read)
+    read = sight.view_of(session)
+    recorded = msgspec.structs.replace(call, view=read)
     return {
         "decode": lambda: decode(blob),
-        "known": lambda: prompt_view(sight.beside(session)),
+        "known": lambda: prompt_view(sight.view_of(session)),
         "after": lambda: apply_turn(session, recorded),
         "encode": lambda: encode(session),
     }

@@ -145,7 +145,7 @@ class Summariser:
 
     def _line(self, entry: Entry) -> str:
         told: dict[str, object] = {"role": entry.role, "text": self._discretion.text(entry.text, entry.role)}
-        if entry.put_in:
+        if entry.is_injected:
             told["source"] = entry.source
         elif entry.user and entry.role == "user":
             told["speaker"] = entry.user

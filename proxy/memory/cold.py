@@ -12,7 +12,7 @@ _AT_ONCE: Final = 1000
 
 async def all_of(store: Store, key: Key, session: Session) -> tuple[Entry, ...]:
     """All entries of a session, the cold part's first."""
-    moved = await cold_part(store, key, session.moved)
+    moved = await cold_part(store, key, session.cold_count)
     return (*(msgspec.msgpack.decode(entry, type=Entry) for entry in moved), *session.entries)
 
 

@@ -14,9 +14,9 @@ from proxy.memory.session import (
     REASONING,
     START,
     Entry,
-    Reach,
     Segment,
     Session,
+    TurnRef,
     entries_fingerprint,
     message_of,
 )
@@ -36,8 +36,8 @@ def shown(entries: Sequence[Entry]) -> Iterator[Message]:
     unit = next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
     for entry in entries:
         message = message_of(entry)
-        if unit is not None and entry.pending and entry.timestamp is None and entry.recorded:
-            message = msgspec.structs.replace(message, timestamp=_written(entry.recorded, unit))
+        if unit is not None and entry.pending and entry.timestamp is None and entry.recorded_at:
+            message = msgspec.structs.replace(message, timestamp=_written(entry.recorded_at, unit))
         yield message
 
 
@@ -50,14 +50,14 @@ def imported(messages: Sequence[Message], *, now: float) -> Session:
     """
     entries = numbered(list(filter(is_speech, with_speech_times(messages))), now=now)
     user = next((entry.user for entry in entries if entry.role == "user" and entry.user), None)
-    life, turns = (entries[-1].life, entries[-1].turn + 1) if entries else (0, 0)
-    times = (entry.timestamp for entry in entries if entry.life == life and entry.timestamp is not None)
+    life, turns = (entries[-1].call, entries[-1].turn + 1) if entries else (0, 0)
+    times = (entry.timestamp for entry in entries if entry.call == life and entry.timestamp is not None)
     return Session(
         entries=tuple(entries),
-        life=life,
-        turns=turns,
+        call=life,
+        next_turn=turns,
         user=user,
-        began=next(times, None),
+        started=next(times, None),
         created=now,
         updated=now,
     )
@@ -85,15 +85,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summaries(session: Session, entries: Sequence[Entry]) -> list[Summary]:
     """A session's summaries, oldest first; ``entries`` are all that it holds."""
-    places = [entry.place for entry in entries]
-    ends = [bisect_right(places, segment.reach) for segment in session.summaries]
+    places = [entry.turn_ref for entry in entries]
+    ends = [bisect_right(places, segment.end) for segment in session.summaries]
     return [
         Summary(
             text=segment.text,
             messages=end - start,
-            life=segment.life,
+            life=segment.call,
             turn=segment.turn,
-            made=segment.made,
+            made=segment.created_at,
             model=segment.model,
             digest=segment.digest,
         )
@@ -113,19 +113,19 @@ def with_summaries(session: Session, carried: Sequence[Summary]) -> Session:
         if end > len(session.entries):
             raise ValueError("they stand for more messages than there are")
         told = session.entries[start:end]
-        reach = told[-1].place if told else reach
+        reach = told[-1].turn_ref if told else reach
         segments.append(_segment(one, reach, told))
     return msgspec.structs.replace(session, summaries=tuple(segments))
 
 
-def _segment(carried: Summary, reach: Reach, told: Sequence[Entry]) -> Segment:
+def _segment(carried: Summary, reach: TurnRef, told: Sequence[Entry]) -> Segment:
     return Segment(
         text=carried.text,
-        life=reach.life,
+        call=reach.call,
         turn=reach.turn,
         messages=carried.messages,
         fingerprint=entries_fingerprint(told),
-        made=carried.made,
+        created_at=carried.made,
         model=carried.model,
         digest=carried.digest,
     )
@@ -154,9 +154,9 @@ def _next(entry: Entry, before: Sequence[Entry]) -> Entry:
         return entry
     last = before[-1]
     if entry.role in _NUMBERED and _goes_back(entry, last):
-        return msgspec.structs.replace(entry, life=last.life + 1, turn=0)
+        return msgspec.structs.replace(entry, call=last.call + 1, turn=0)
     begins = entry.role == "user" and (entry.engine_turn is None or entry.engine_turn != last.engine_turn)
-    return msgspec.structs.replace(entry, life=last.life, turn=last.turn + begins)
+    return msgspec.structs.replace(entry, call=last.call, turn=last.turn + begins)
 
 
 def _goes_back(entry: Entry, last: Entry) -> bool:

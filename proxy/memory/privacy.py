@@ -190,11 +190,13 @@ def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Ses
 
     Where summaries stand for some of it, they go, and all turns are held ready for new ones.
     """
-    told = None if session.told and session.told.person == name else session.told
+    told = None if session.shown_facts and session.shown_facts.user == name else session.shown_facts
     session = forgotten.forget_entries(session, (e for e in entries if e.speaker == name), now=time.time())
     kept = tuple(entry for entry in entries if entry.speaker != name)
-    if any(entry.speaker == name and entry.place <= session.reach for entry in entries):
-        return msgspec.structs.replace(session, entries=kept, moved=0, summaries=(), told=told), ()
+    if any(entry.speaker == name and entry.turn_ref <= session.summarized_until for entry in entries):
+        return msgspec.structs.replace(
+            session, entries=kept, cold_count=0, summaries=(), shown_facts=told
+        ), ()
     hot = tuple(entry for entry in session.entries if entry.speaker != name)
     cold = kept[: len(kept) - len(hot)]
-    return msgspec.structs.replace(session, entries=hot, moved=len(cold), told=told), cold
+    return msgspec.structs.replace(session, entries=hot, cold_count=len(cold), shown_facts=told), cold

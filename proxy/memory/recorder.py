@@ -335,7 +335,7 @@ class Recorder:
         del self._waiting[key]
 
     async def _first_written(self, turns: deque[TurnRecord]) -> None:
-        read, pause = turns[0].read, _SHORTEST
+        read, pause = turns[0].view, _SHORTEST
         while True:
             try:
                 if await self._writer.add(turns[0], read):

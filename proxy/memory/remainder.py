@@ -1,93 +1,65 @@
-"""What a list of messages does not tell of a session, so that an import is exactly what was exported."""
+"""What a session's messages do not tell of it: an import with it is exactly what was exported."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from filters.message import Message
 from proxy.memory.interchange import numbered, shown
-from proxy.memory.session import (
-    START,
-    Agents,
-    Entry,
-    Forgotten,
-    LatestRequest,
-    Reach,
-    Segment,
-    Session,
-    disorder,
+from proxy.memory.session import Entry, Session, disorder
+
+_ROLES: Final = frozenset({"user", "assistant", "tool", "function"})
+_ENTRIES: Final = "entries"
+_NOT_EXPORTED: Final = frozenset({"cold_count", "shown_facts"})
+"""The messages include the cold part, and elsewhere the facts may not be known."""
+_EXPORTED: Final = frozenset(
+    field.encode_name for field in msgspec.structs.fields(Session) if field.name not in _NOT_EXPORTED
 )
+_ENTRY_FIELDS: Final = {
+    field.name: field.encode_name for field in msgspec.structs.fields(Entry) if field.name != "role"
+}
 
-_SPEAKERS: Final = frozenset({"user", "assistant", "tool", "function"})
-_FIELDS: Final = tuple(name for name in Entry.__struct_fields__ if name != "role")
 
+def remainder(session: Session) -> dict[str, Any]:
+    """The fields of a whole session, in which ``entries`` has what each message would be misread for.
 
-class Remainder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A session less its messages.
-
-    ``entries`` has, for each message, those fields of its entry that the message alone would be read
-    otherwise for. Which facts the prompts begin with is not carried: elsewhere they may not be known.
+    Of each entry these are the fields that its message alone does not tell.
     """
-
-    entries: list[dict[str, Any]] = []
-    life: int = 0
-    turns: int = 0
-    user: str | None = None
-    began: int | float | None = None
-    created: float = 0.0
-    updated: float = 0.0
-    newest: LatestRequest | None = None
-    unheard: tuple[Entry, ...] = ()
-    state: dict[str, Any] = {}
-    agents: Agents | None = None
-    summaries: tuple[Segment, ...] = ()
-    model: str | None = None
-    trimmed: bool = False
-    room: int = 0
-    learnt: Reach = START
-    alias: str | None = None
-    shared: bool = False
-    scale: float = 0.0
-    forgotten: Forgotten | None = None
-    prompts: tuple[str, ...] = ()
+    pairs = zip(session.entries, numbered(shown(session.entries), now=0.0), strict=True)
+    differences = [
+        {
+            encoded: value
+            for name, encoded in _ENTRY_FIELDS.items()
+            if (value := getattr(entry, name)) != getattr(imported, name)
+        }
+        for entry, imported in pairs
+    ]
+    exported = msgspec.structs.replace(session, entries=(), cold_count=0, shown_facts=None)
+    fields: dict[str, Any] = msgspec.to_builtins(exported)
+    return ({_ENTRIES: differences} if differences else {}) | fields
 
 
-_CARRIED: Final = tuple(name for name in Remainder.__struct_fields__ if name != "entries")
+def restored(messages: Sequence[Message], fields: Mapping[str, msgspec.Raw]) -> Session:
+    """The session that was exported as these messages and the fields of its ``remainder``.
 
-
-def remainder(session: Session) -> Remainder:
-    """What ``contents`` of a whole session leaves out."""
-    told = numbered(shown(session.entries), now=0.0)
-    pairs = zip(session.entries, told, strict=True)
-    return Remainder(
-        entries=[_difference(*pair) for pair in pairs],
-        **{name: getattr(session, name) for name in _CARRIED},
-    )
-
-
-def restored(messages: Sequence[Message], left: Remainder) -> Session:
-    """The session that was exported as these messages and this remainder.
-
-    Raises ValueError where one does not belong to the other, and where turns go back. System messages are
-    left out.
+    Raises ValueError where they do not belong together, and where turns go back. System messages are left
+    out.
     """
-    if len(messages) != len(left.entries):
+    unknown = next((name for name in fields if name not in _EXPORTED), None)
+    if unknown is not None:
+        raise ValueError(f"Object contains unknown field `{unknown}`")
+    own = {**fields}
+    differences = msgspec.json.decode(own.pop(_ENTRIES, b"[]"), type=list[dict[str, Any]])
+    if len(messages) != len(differences):
         raise ValueError("it has as many entries as there are messages")
-    told = numbered(messages, now=0.0)
-    pairs = zip(told, left.entries, strict=True)
-    session = Session(
-        entries=tuple(_with(entry, more) for entry, more in pairs if entry.role in _SPEAKERS),
-        **{name: getattr(left, name) for name in _CARRIED},
+    entries = tuple(
+        msgspec.convert({**msgspec.to_builtins(entry), **more, "role": entry.role}, Entry)
+        for entry, more in zip(numbered(messages, now=0.0), differences, strict=True)
+        if entry.role in _ROLES
     )
+    session = msgspec.json.decode(msgspec.json.encode(own), type=Session)
+    session = msgspec.structs.replace(session, entries=entries)
     if (fault := disorder(session)) is not None:
         raise ValueError(fault)
     return session
-
-
-def _difference(entry: Entry, told: Entry) -> dict[str, Any]:
-    return {name: value for name in _FIELDS if (value := getattr(entry, name)) != getattr(told, name)}
-
-
-def _with(told: Entry, more: dict[str, Any]) -> Entry:
-    return msgspec.convert({**msgspec.structs.asdict(told), **more, "role": told.role}, Entry)

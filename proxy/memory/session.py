@@ -41,14 +41,14 @@ UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
 _ASIDE = 4
 
 
-class Reach(NamedTuple):
+class TurnRef(NamedTuple):
     """Which turn: its number means nothing without its life. Turns are in the order in which they were."""
 
-    life: int
+    call: int
     turn: int
 
 
-START = Reach(0, -1)
+START = TurnRef(0, -1)
 """Before all turns."""
 
 
@@ -62,20 +62,20 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """
 
     text: str
-    life: int
+    call: int = msgspec.field(name="life")
     turn: int
     messages: int = 0
     fingerprint: str = ""
-    made: float = 0.0
+    created_at: float = msgspec.field(default=0.0, name="made")
     model: str | None = None
     digest: bool = False
     stale: bool = False
     added: str = ""
 
     @property
-    def reach(self) -> Reach:
+    def end(self) -> TurnRef:
         """The last turn that it stands for."""
-        return Reach(self.life, self.turn)
+        return TurnRef(self.call, self.turn)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -89,7 +89,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     role: str
     turn: int
-    life: int = 0
+    call: int = msgspec.field(default=0, name="life")
     engine_turn: int | None = None
     content: Content = None
     name: str | None = None
@@ -98,7 +98,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     timestamp: int | float | None = None
     source: str | None = None
     user: str | None = None
-    asker: str | None = None
+    asking_user: str | None = msgspec.field(default=None, name="asker")
     """Whom the request named that asked with these words, where they name nobody."""
     interrupted: bool = False
     interrupt_timestamp: int | float | None = None
@@ -107,30 +107,30 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     broken: bool = False
     reasoning: str | None = None
     """What the model thought before it answered, where that is kept."""
-    replaced: str | None = None
+    replaced_hash: str | None = msgspec.field(default=None, name="replaced")
     """The imprint of the words that somebody put these in the place of: an engine may replay those yet."""
-    recorded: float = 0.0
+    recorded_at: float = msgspec.field(default=0.0, name="recorded")
     """When it was first recorded, in seconds since 1970."""
 
     @property
     def at(self) -> float:
         """When it was said, in seconds since 1970: as the engine says where that can be, else as recorded."""
         told = epoch_seconds(self.timestamp)
-        can_be = told is not None and _CLOCKS_FROM <= told <= self.recorded + _DAY
-        return told if told is not None and can_be else self.recorded
+        can_be = told is not None and _CLOCKS_FROM <= told <= self.recorded_at + _DAY
+        return told if told is not None and can_be else self.recorded_at
 
     @property
-    def place(self) -> Reach:
+    def turn_ref(self) -> TurnRef:
         """Its turn."""
-        return Reach(self.life, self.turn)
+        return TurnRef(self.call, self.turn)
 
     @property
     def speaker(self) -> str | None:
         """Who said it, as far as its request or the message tells."""
-        return self.asker or self.user
+        return self.asking_user or self.user
 
     @property
-    def put_in(self) -> bool:
+    def is_injected(self) -> bool:
         """Whether a program spoke in the user's place: nobody said it."""
         return self.role == "user" and self.source == COMMAND
 
@@ -141,7 +141,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     def replaces(self, text: str) -> bool:
         """Whether these words were put in the place of a text."""
-        return self.replaced is not None and self.replaced == text_hash(text)
+        return self.replaced_hash is not None and self.replaced_hash == text_hash(text)
 
     @property
     def generated(self) -> str:
@@ -202,8 +202,8 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 class Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The ids of its last ``notices``, and which of the session's ``lives`` is whose, by the agents' ids."""
 
-    notices: tuple[str, ...]
-    lives: dict[str, int]
+    event_ids: tuple[str, ...] = msgspec.field(name="notices")
+    calls: dict[str, int] = msgspec.field(name="lives")
 
 
 class ShownFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -215,7 +215,7 @@ class ShownFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     changed, in seconds since 1970.
     """
 
-    person: str
+    user: str = msgspec.field(name="person")
     epoch: bytes
     at: float
     facts: tuple[str, ...] = ()
@@ -243,11 +243,11 @@ class Attempt(NamedTuple):
     ``again`` is whether the client says that it sends the request once more; ``None`` where it says nothing.
     """
 
-    request: bytes = b""
-    again: bool | None = None
+    name_digest: bytes = b""
+    is_retry: bool | None = None
 
 
-class Asking(NamedTuple):
+class Arrival(NamedTuple):
     """An attempt, and when it arrived, in seconds since 1970: later than anything, where that is left out."""
 
     attempt: Attempt = Attempt()
@@ -258,15 +258,15 @@ NO_ATTEMPT: Final = Attempt()
 """A request that says nothing of itself."""
 
 
-ARRIVES_NOW: Final = Asking()
+ARRIVES_NOW: Final = Arrival()
 """One that arrives now."""
 
 
-def attempt(name: str | None, *, again: bool | None) -> Attempt:
+def attempt(name: str | None, *, is_retry: bool | None) -> Attempt:
     """An attempt at the request that a client calls ``name``: a few bytes stand for it."""
     if name is None:
-        return Attempt(b"", again)
-    return Attempt(blake2b(name.encode("utf-8", "replace"), digest_size=_NAME_BYTES).digest(), again)
+        return Attempt(b"", is_retry)
+    return Attempt(blake2b(name.encode("utf-8", "replace"), digest_size=_NAME_BYTES).digest(), is_retry)
 
 
 class QuestionRef(NamedTuple):
@@ -276,7 +276,7 @@ class QuestionRef(NamedTuple):
     none, where the model speaks unasked behind what the turn has.
     """
 
-    life: int
+    call: int
     turn: int
     question: int = -1
 
@@ -299,27 +299,27 @@ class LatestRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     at: float
-    seal: bytes
-    lines: int
-    since: int
-    answering: bool
-    whole: bool
+    fingerprint: bytes = msgspec.field(name="seal")
+    line_count: int = msgspec.field(name="lines")
+    start: int = msgspec.field(name="since")
+    shows_answers: bool = msgspec.field(name="answering")
+    shows_call_start: bool = msgspec.field(name="whole")
     wordless: bool = False
-    asked: QuestionRef | None = None
+    question: QuestionRef | None = msgspec.field(default=None, name="asked")
     overtaken: tuple[tuple[bytes, QuestionRef | None], ...] = ()
-    request: bytes = b""
+    name_digest: bytes = msgspec.field(default=b"", name="request")
     ended: float = 0.0
     finished: bool = False
 
-    def knows(self, sealed: bytes) -> bool:
+    def includes(self, sealed: bytes) -> bool:
         """Whether the request with this seal has been taken in."""
-        return sealed == self.seal or any(sealed == other for other, _ in self.overtaken)
+        return sealed == self.fingerprint or any(sealed == other for other, _ in self.overtaken)
 
-    def asked_by(self, sealed: bytes) -> QuestionRef | None:
+    def question_of(self, sealed: bytes) -> QuestionRef | None:
         """The words that the request with this seal asked to be answered."""
-        return self.asked if sealed == self.seal else dict(self.overtaken).get(sealed)
+        return self.question if sealed == self.fingerprint else dict(self.overtaken).get(sealed)
 
-    def overtaking(self, sealed: bytes, asked: QuestionRef | None) -> "LatestRequest":
+    def with_overtaken(self, sealed: bytes, asked: QuestionRef | None) -> "LatestRequest":
         """The same, once it has overtaken another request too; the last four are known again."""
         overtaken = (*self.overtaken, (sealed, asked))[-_KNOWN:]
         return msgspec.structs.replace(self, overtaken=overtaken)
@@ -330,7 +330,7 @@ def request_fingerprint(speech: Speech, attempt: Attempt = NO_ATTEMPT) -> bytes:
 
     Where that is a line alone, a request's name counts as well.
     """
-    return _digest_of(_encoded_lines(speech, attempt), answering=speech.answering)
+    return _digest_of(_encoded_lines(speech, attempt), answering=speech.shows_answers)
 
 
 def request_fingerprints(speech: Speech, attempt: Attempt = NO_ATTEMPT) -> tuple[bytes, bytes]:
@@ -344,9 +344,9 @@ def _digest_of(said: bytes, *, answering: bool) -> bytes:
 
 
 def _encoded_lines(speech: Speech, attempt: Attempt) -> bytes:
-    said = speech.lines or speech.bidden
+    said = speech.lines or speech.instructions
     lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in said]
-    return _written(lines) + (attempt.request if len(speech.lines) == 1 else b"")
+    return _written(lines) + (attempt.name_digest if len(speech.lines) == 1 else b"")
 
 
 def _written(lines: Sequence[Message]) -> bytes:
@@ -361,7 +361,7 @@ class Placed(Protocol):
     """What is of one turn, or reaches to it."""
 
     @property
-    def life(self) -> int:
+    def call(self) -> int:
         """The turn's life."""
         ...
 
@@ -371,27 +371,27 @@ class Placed(Protocol):
         ...
 
 
-def going_back(placed: Sequence[Placed], least: Reach) -> int | None:
+def going_back(placed: Sequence[Placed], least: TurnRef) -> int | None:
     """The position of the first that is of an earlier turn than the one before it, or than ``least``."""
     # Whoever reads a session asks this: comparing numbers takes a tenth of what making places does.
     life, turn = least
     for position, one in enumerate(placed):
-        if one.life < life or (one.life == life and one.turn < turn):
+        if one.call < life or (one.call == life and one.turn < turn):
             return position
-        life, turn = one.life, one.turn
+        life, turn = one.call, one.turn
     return None
 
 
-def risen(placed: Sequence[S], least: Reach, most: Reach | None = None) -> Iterator[S]:
+def risen(placed: Sequence[S], least: TurnRef, most: TurnRef | None = None) -> Iterator[S]:
     """All of them as they stand, what goes back or lies outside being of the nearest turn that does not."""
     for one in placed:
-        own = Reach(one.life, one.turn)  # type: ignore[attr-defined]
+        own = TurnRef(one.call, one.turn)  # type: ignore[attr-defined]
         least = max(own, least)
         least = least if most is None else min(least, most)
-        yield one if own == least else msgspec.structs.replace(one, life=least.life, turn=least.turn)
+        yield one if own == least else msgspec.structs.replace(one, call=least.call, turn=least.turn)
 
 
-_FIRST: Final = Reach(0, 0)
+_FIRST: Final = TurnRef(0, 0)
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -399,18 +399,18 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     entries: tuple[Entry, ...] = ()
     """The newest, in order; older ones have moved to the cold part, ``moved`` of them so far."""
-    life: int = 0
+    call: int = msgspec.field(default=0, name="life")
     """Each time that the engine begins anew, with turns counted from the start, is another life."""
-    turns: int = 0
+    next_turn: int = msgspec.field(default=0, name="turns")
     """The number that the next turn of this life will bear; one that is withdrawn takes its number along."""
-    moved: int = 0
+    cold_count: int = msgspec.field(default=0, name="moved")
     user: str | None = None
     """The session's first user."""
-    began: int | float | None = None
+    started: int | float | None = msgspec.field(default=None, name="began")
     """The first time that the engine wrote to a message of this life, as it wrote it."""
     created: float = 0.0
     updated: float = 0.0
-    newest: LatestRequest | None = None
+    latest_request: LatestRequest | None = msgspec.field(default=None, name="newest")
     unheard: tuple[Entry, ...] = ()
     """The last answers of this life that no window showed: one that comes late may show them yet."""
     state: dict[str, Any] = {}
@@ -424,9 +424,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Whether a summary is due because the last prompt had no room for all that no summary covers."""
     room: int = 0
     """For how many messages of the user it had room then."""
-    learnt: Reach = START
+    learned_until: TurnRef = msgspec.field(default=START, name="learnt")
     """The last turn that was looked at for facts."""
-    told: ShownFacts | None = None
+    shown_facts: ShownFacts | None = msgspec.field(default=None, name="told")
     """Which facts the prompts begin with."""
     alias: str | None = None
     """What the engine calls ``user``, where that is another name."""
@@ -440,14 +440,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """The imprints of what the engine was seen to say by itself, against a silence or for a failure."""
 
     @property
-    def older(self) -> bool:
+    def has_older(self) -> bool:
         """Whether there was talk before the oldest entry that is held here: moved away, or forgotten."""
-        return self.moved > 0 or (self.forgotten is not None and self.forgotten.whole)
+        return self.cold_count > 0 or (self.forgotten is not None and self.forgotten.whole)
 
     @property
-    def reach(self) -> Reach:
+    def summarized_until(self) -> TurnRef:
         """The last turn that a summary covers."""
-        return self.summaries[-1].reach if self.summaries else START
+        return self.summaries[-1].end if self.summaries else START
 
 
 def made_anew(session: Session, former: Session) -> bool:
@@ -460,27 +460,29 @@ def ordered(session: Session) -> Session:
     if disorder(session) is None:
         return session
     entries = tuple(risen(session.entries, _FIRST))
-    last = max(entries[-1].place if entries else START, Reach(session.life, session.turns - 1), START)
+    last = max(
+        entries[-1].turn_ref if entries else START, TurnRef(session.call, session.next_turn - 1), START
+    )
     return msgspec.structs.replace(
         session,
         entries=entries,
-        life=last.life,
-        turns=last.turn + 1,
+        call=last.call,
+        next_turn=last.turn + 1,
         summaries=tuple(risen(session.summaries, START, last)),
     )
 
 
 def disorder(session: Session) -> str | None:
     """Which of a session's turns goes back, or lies beyond all that there were; ``None`` where none does."""
-    last = max((session.life, session.turns - 1), START)
-    if session.life < 0 or session.turns < 0:
+    last = max((session.call, session.next_turn - 1), START)
+    if session.call < 0 or session.next_turn < 0:
         return "'life' and 'turns' count from 0"
     told = (("entry", session.entries, _FIRST), ("summary", session.summaries, START))
     for name, placed, least in told:
         back = going_back(placed, least)
         if back is not None:
             return f"{name} {back + 1} goes back behind the turn before it"
-        if placed and (placed[-1].life, placed[-1].turn) > last:
+        if placed and (placed[-1].call, placed[-1].turn) > last:
             return f"{name} {len(placed)} lies beyond 'life' and 'turns'"
     return None
 
@@ -527,4 +529,4 @@ def entries_fingerprint(entries: Sequence[Entry]) -> str:
 def essence(entry: Entry) -> tuple[object, ...]:
     """What of an entry a summary rests on: its turn, its words, its calls."""
     calls = [str(call.get("function")) for call in entry.tool_calls or ()]
-    return (*entry.place, entry.role, entry.text, calls, entry.tool_call_id)
+    return (*entry.turn_ref, entry.role, entry.text, calls, entry.tool_call_id)

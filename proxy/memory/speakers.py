@@ -8,7 +8,7 @@ import msgspec
 
 from filters.injection import one_line
 from filters.message import Message
-from proxy.memory.session import Entry, Forgotten, Reach, Session, ShownFacts, message_of
+from proxy.memory.session import Entry, Forgotten, Session, ShownFacts, TurnRef, message_of
 from proxy.memory.speech import PROMPT_SOURCES
 from proxy.memory.wording import text_hash
 
@@ -41,9 +41,9 @@ def with_speakers(
         session = msgspec.structs.replace(session, user=person, alias=alias)
     elif user not in {None, session.user} and spoken in {None, session.alias} and not session.shared:
         session = msgspec.structs.replace(session, shared=True)
-    if told is None or (session.told and told.at <= session.told.at):
+    if told is None or (session.shown_facts and told.at <= session.shown_facts.at):
         return session
-    return msgspec.structs.replace(session, told=told)
+    return msgspec.structs.replace(session, shown_facts=told)
 
 
 def speaker(session: Session, entry: Entry) -> str | None:
@@ -58,7 +58,7 @@ def voices(session: Session, told: Sequence[Entry]) -> list[str | None]:
 
     Some engines tell speakers apart by their messages' names alone. A name here and there is nobody else.
     """
-    said = [entry for entry in (*told, *session.entries) if entry.role == "user" and not entry.put_in]
+    said = [entry for entry in (*told, *session.entries) if entry.role == "user" and not entry.is_injected]
     persons = {speaker(session, entry) for entry in said if not _is_by_name(entry)} - {None}
     names = {entry.name for entry in said if _is_by_name(entry)}
     several = len(persons) > 1 or len(names) > 1
@@ -78,7 +78,7 @@ def label(role: str, name: str | None) -> str:
 
 
 def _voice(session: Session, entry: Entry) -> str | None:
-    if entry.role != "user" or entry.put_in:
+    if entry.role != "user" or entry.is_injected:
         return None
     return entry.name if _is_by_name(entry) else speaker(session, entry)
 
@@ -100,12 +100,12 @@ def guests(session: Session, entries: Iterable[Entry]) -> list[str | None]:
     """
     own = {None, session.user, session.alias}
     unasked = None if session.forgotten is None else NOBODY
-    place: Reach | None = None
+    place: TurnRef | None = None
     found: list[str | None] = []
     asking = calling = unasked
     for entry in entries:
-        if entry.place != place:
-            place, asking, calling = entry.place, unasked, unasked
+        if entry.turn_ref != place:
+            place, asking, calling = entry.turn_ref, unasked, unasked
         if entry.role == "user":
             asking = None if entry.speaker in own else entry.speaker
         elif entry.role not in _RESULTS:
@@ -120,7 +120,7 @@ def supposed(person: str, entries: Sequence[Entry]) -> Session:
     The first to speak is the session's person: under another name, unless his own is among those that speak.
     Words may have been forgotten, for all that the entries tell.
     """
-    names = [entry.speaker for entry in entries if entry.role == "user" and not entry.put_in]
+    names = [entry.speaker for entry in entries if entry.role == "user" and not entry.is_injected]
     alias = names[0] if names and person not in names else None
     return Session(user=person, alias=alias, entries=tuple(entries), forgotten=Forgotten(at=0.0))
 
@@ -154,7 +154,7 @@ def transcript_lines(session: Session, *, naming: bool = False) -> list[str]:
     said = (
         (message_of(entry), other if entry.role == "user" else None)
         for entry, other in zip(session.entries, others, strict=naming)
-        if not entry.put_in
+        if not entry.is_injected
     )
     return [f"{_label(m, other)}: {one_line(m.text, _LONGEST_LINE)}" for m, other in said if _is_talk(m)]
 

@@ -44,14 +44,14 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     """
 
     lines: Sequence[Message]
-    answering: bool
-    bidden: Sequence[Message] = ()
-    left: bool = False
+    shows_answers: bool
+    instructions: Sequence[Message] = ()
+    partial: bool = False
 
     @property
     def wordless(self) -> bool:
         """Whether it tells of the assistant that it was not heard, and no more."""
-        return self.answering and all(line.role != "assistant" for line in self.lines)
+        return self.shows_answers and all(line.role != "assistant" for line in self.lines)
 
 
 def speech_of(window: Sequence[Message]) -> Speech:

@@ -22,7 +22,7 @@ from proxy.memory.facts.telling import epoch
 from proxy.memory.merge.entries import renew_entry, without_ellipsis
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.redaction.view import UNREDACTED, RedactedView, WindowRedaction
-from proxy.memory.session import NO_ATTEMPT, START, Asking, Attempt, Entry, Reach, Session, message_of
+from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Entry, Session, TurnRef, message_of
 from proxy.memory.speech import Speech, as_function_call, is_speech, speech_of
 from proxy.memory.stores.session_store import Recent
 from proxy.memory.stores.store import Key
@@ -43,13 +43,17 @@ class SessionView(NamedTuple):
     version: int
     window: Sequence[Message]
     veiled: RedactedView
-    said: Speech
-    replay: Alignment | None
+    speech: Speech
+    alignment: Alignment | None
 
-    def of(self, session: Session) -> Alignment | None:
+    def alignment_with(self, session: Session) -> Alignment | None:
         """The window beside a session, where that holds the same talk."""
         own = self.session
-        return self.replay if session.entries is own.entries and session.newest is own.newest else None
+        return (
+            self.alignment
+            if session.entries is own.entries and session.latest_request is own.latest_request
+            else None
+        )
 
 
 class RequestView(NamedTuple):
@@ -59,11 +63,11 @@ class RequestView(NamedTuple):
     attempt: Attempt = NO_ATTEMPT
     veil: WindowRedaction = UNREDACTED
 
-    def beside(self, session: Session, version: int = 0) -> SessionView:
+    def view_of(self, session: Session, version: int = 0) -> SessionView:
         """A session with the window laid beside it."""
         session, veiled = self.veil.beside(session, self.window)
         said = speech_of(veiled.window)
-        replay = align(session, said, Asking(self.attempt)) if session.entries else None
+        replay = align(session, said, Arrival(self.attempt)) if session.entries else None
         return SessionView(session, version, self.window, veiled, said, replay)
 
 
@@ -87,13 +91,13 @@ class Parted(msgspec.Struct, frozen=True, gc=False):
 
 def parted(replay: Alignment) -> Parted:
     """The results that a window shows without their held call."""
-    if not any(message.role == "tool" for message in replay.spoken):
+    if not any(message.role == "tool" for message in replay.lines):
         return Parted()
-    shown = {i for message in replay.spoken for i in call_ids(message)}
+    shown = {i for message in replay.lines for i in call_ids(message)}
     called: set[str] = set()
-    held = _callers(replay.held)
+    held = _callers(replay.entries)
     found: list[tuple[Message, int]] = []
-    for message, place in zip(replay.spoken, replay.places, strict=True):
+    for message, place in zip(replay.lines, replay.places, strict=True):
         called.update(call_ids(message))
         if message.role == "tool" and _is_parted(message, place, held, shown if place == NEW else called):
             found.append((message, place))
@@ -140,16 +144,16 @@ def onesided(replay: Alignment, window: Sequence[Message]) -> Onesided:
     are an engine that leaves them out. Where a line is shown otherwise than it is spoken, with a picture in
     it, the window stays as it is: what comes back would not be what the client shows.
     """
-    if replay.answering or len(replay.spoken) <= _TELLING:
+    if replay.shows_answers or len(replay.lines) <= _TELLING:
         return _NOTHING
-    pairs = list(enumerate(zip(replay.spoken, replay.places, strict=True)))
-    shown = [(line, place) for i, (line, place) in pairs if place >= 0 and i != replay.asked]
+    pairs = list(enumerate(zip(replay.lines, replay.places, strict=True)))
+    shown = [(line, place) for i, (line, place) in pairs if place >= 0 and i != replay.question]
     own = {id(message) for message in window}
     if not shown or not all(id(line) in own for line, _ in shown):
         return _NOTHING
-    asked = NEW if replay.asked is None else replay.places[replay.asked]
+    asked = NEW if replay.question is None else replay.places[replay.question]
     span = range(min(place for _, place in shown), asked if asked >= 0 else replay.end)
-    answers = [replay.held[h] for h in span if replay.held[h].role == "assistant"]
+    answers = [replay.entries[h] for h in span if replay.entries[h].role == "assistant"]
     if len(answers) < _TELLING or not all(entry.pending for entry in answers):
         return _NOTHING
     return Onesided([line for line, _ in shown], span)
@@ -158,9 +162,9 @@ def onesided(replay: Alignment, window: Sequence[Message]) -> Onesided:
 def rest(replay: Alignment, lines: Sequence[Message]) -> Alignment:
     """The same window without some of its lines."""
     lost = {id(line) for line in lines}
-    left = [pair for pair in zip(replay.spoken, replay.places, strict=True) if id(pair[0]) not in lost]
+    left = [pair for pair in zip(replay.lines, replay.places, strict=True) if id(pair[0]) not in lost]
     spoken, places = [line for line, _ in left], [place for _, place in left]
-    return msgspec.structs.replace(replay, spoken=spoken, places=places)
+    return msgspec.structs.replace(replay, lines=spoken, places=places)
 
 
 class PromptView(NamedTuple):
@@ -177,8 +181,8 @@ class ChainNeeds(NamedTuple):
     It is ``injecting`` summaries in the place of turns, and ``restoring`` what a window does not show.
     """
 
-    injecting: bool = True
-    restoring: bool = False
+    summaries: bool = True
+    history: bool = False
 
 
 DEFAULT_NEEDS: Final = ChainNeeds()
@@ -190,31 +194,31 @@ def prompt_view(read: SessionView, wanted: ChainNeeds = DEFAULT_NEEDS) -> Prompt
     In the window, answers are marked that the caller did not hear to the end, and what summaries cover. A
     window that leaves out all answers gives way to what is brought back.
     """
-    session, veiled, replay = read.session, read.veiled, read.replay
-    summaries = tuple(segment.text for segment in session.summaries) if wanted.injecting else ()
+    session, veiled, replay = read.session, read.veiled, read.alignment
+    summaries = tuple(segment.text for segment in session.summaries) if wanted.summaries else ()
     if replay is None:
-        carried = () if session.moved else summaries  # of what was said elsewhere
+        carried = () if session.cold_count else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
-        return PromptView(snapshot, read.window, epoch(session, session.life, injecting=wanted.injecting))
+        return PromptView(snapshot, read.window, epoch(session, session.call, injecting=wanted.summaries))
     given, results = veiled.at(replay), parted(replay)
     window, replay, results = _without(veiled.window, replay, results, session)
     window, replay = reorder_belated(window, replay)
-    silent = onesided(replay, window) if wanted.restoring else Onesided()
-    also, behind = (*results.held, *silent.places), session.reach if summaries else START
-    former = _former(session, replay, behind) if wanted.injecting else ()
+    silent = onesided(replay, window) if wanted.history else Onesided()
+    also, behind = (*results.held, *silent.places), session.summarized_until if summaries else START
+    former = _former(session, replay, behind) if wanted.summaries else ()
     lost = missing_messages(replay, behind=behind, also=also, given=given)
     dropped = (*former, *lost, *map(veiled.given, results.new))
     snapshot = _snapshot(session, replay, dropped, summaries)
     if silent.lines:
         window, replay = without(window, silent.lines), rest(replay, silent.lines)
     heard = mark_interrupted(window, replay)
-    if wanted.restoring:
+    if wanted.history:
         heard = with_recorded_spelling(window, heard, replay)
     seen = mark_covered(session, replay, window, heard) if summaries else heard
     return PromptView(
         snapshot,
         veiled.unveiled(window, seen),
-        epoch(session, session.life + replay.anew, injecting=wanted.injecting),
+        epoch(session, session.call + replay.new_call, injecting=wanted.summaries),
     )
 
 
@@ -226,15 +230,17 @@ def _without(
         return window, replay, results
     left = without(window, results.lines)
     laid_again = align(session, speech_of(left))
-    return (window, replay, Parted()) if laid_again.anew != replay.anew else (left, laid_again, results)
+    return (
+        (window, replay, Parted()) if laid_again.new_call != replay.new_call else (left, laid_again, results)
+    )
 
 
-def _former(session: Session, replay: Alignment, behind: Reach) -> tuple[Message, ...]:
+def _former(session: Session, replay: Alignment, behind: TurnRef) -> tuple[Message, ...]:
     """What was said in lives that are over and no summary tells yet: who calls again at once speaks of it."""
-    life = session.life + replay.anew
-    if not session.entries or session.entries[0].life == life:
+    life = session.call + replay.new_call
+    if not session.entries or session.entries[0].call == life:
         return ()
-    return tuple(message_of(e) for e in session.entries if e.life < life and e.place > behind)
+    return tuple(message_of(e) for e in session.entries if e.call < life and e.turn_ref > behind)
 
 
 def _snapshot(
@@ -245,8 +251,8 @@ def _snapshot(
         state=session.state,
         scale=session.scale or 1.0,
         summaries=summaries,
-        began=epoch_seconds(session.began),
-        speakers=frozenset(name for entry in replay.held for name in (entry.user, entry.name) if name),
+        began=epoch_seconds(session.started),
+        speakers=frozenset(name for entry in replay.entries for name in (entry.user, entry.name) if name),
     )
 
 
@@ -278,7 +284,7 @@ async def _told(
     sight: RequestView, wanted: ChainNeeds, session: Session, version: int = 0
 ) -> tuple[SessionView, PromptView]:
     def work() -> tuple[SessionView, PromptView]:
-        read = sight.beside(session, version)
+        read = sight.view_of(session, version)
         return read, prompt_view(read, wanted)
 
     return await in_thread_if_long(work, len(session.entries) + len(sight.window))
@@ -290,10 +296,10 @@ def mark_interrupted(window: Sequence[Message], replay: Alignment) -> Sequence[M
     An answer that the engine marks itself is left as it is, and so is everything else. ``replay`` is the
     window beside what is held.
     """
-    entries, cut = replay.held, {}
+    entries, cut = replay.entries, {}
     for position, place in enumerate(replay.places):
-        if place >= 0 and replay.spoken[position].role == "assistant":
-            message, entry = replay.told(position), entries[place]
+        if place >= 0 and replay.lines[position].role == "assistant":
+            message, entry = replay.whole_line(position), entries[place]
             # An answer that stands as it was given, most of them, is told at a glance.
             if (entry.interrupted or entry.content != message.content) and (of := _unmarked(entry, message)):
                 whole = replay.wholes.get(position)
@@ -305,7 +311,7 @@ def mark_interrupted(window: Sequence[Message], replay: Alignment) -> Sequence[M
 def missing_messages(
     replay: Alignment,
     *,
-    behind: Reach = START,
+    behind: TurnRef = START,
     also: Collection[int] = (),
     given: Mapping[int, Message] = MappingProxyType({}),
 ) -> tuple[Message, ...]:
@@ -320,8 +326,8 @@ def missing_messages(
     lost = retracted(replay)
     places = sorted({*range(first), *also} - lost)
     if behind > START:
-        places = [h for h in places if replay.held[h].place > behind]
-    left = tuple(message_of(replay.held[h]) for h in places)
+        places = [h for h in places if replay.entries[h].turn_ref > behind]
+    left = tuple(message_of(replay.entries[h]) for h in places)
     return _as_given(left, [given.get(h) for h in places]) if given else left
 
 
@@ -332,8 +338,8 @@ def _as_given(left: Sequence[Message], given: Sequence[Message | None]) -> tuple
 
 def _first(replay: Alignment) -> int:
     """Where in ``held`` the window begins."""
-    start = min(replay.matched, default=len(replay.held))
-    return start and min(start, last_user(replay.held) or 0) if replay.stale else start
+    start = min(replay.matched, default=len(replay.entries))
+    return start and min(start, last_user(replay.entries) or 0) if replay.stale else start
 
 
 def _unmarked(entry: Entry, message: Message) -> str | None:
@@ -369,9 +375,9 @@ def with_recorded_spelling(
 
 def _respelt(replay: Alignment) -> Iterator[tuple[int, str]]:
     """The held words of each answer that memory goes on holding so, by the window's line that has others."""
-    for position, (line, place) in enumerate(zip(replay.spoken, replay.places, strict=True)):
+    for position, (line, place) in enumerate(zip(replay.lines, replay.places, strict=True)):
         if place >= 0 and line.role == "assistant" and position not in replay.wholes:
-            entry = replay.held[place]
+            entry = replay.entries[place]
             words = entry.content
             if words != line.content and isinstance(words, str) and renew_entry(entry, line).content == words:
                 yield id(line), words
@@ -387,8 +393,8 @@ def reorder_belated(window: Sequence[Message], replay: Alignment) -> tuple[Seque
     shown = list(window)
     for slot, position in zip(slots, order, strict=True):
         shown[slot] = window[slots[position]]
-    spoken, places = ([of[i] for i in order] for of in (replay.spoken, replay.places))
-    return shown, msgspec.structs.replace(replay, spoken=spoken, places=places)
+    spoken, places = ([of[i] for i in order] for of in (replay.lines, replay.places))
+    return shown, msgspec.structs.replace(replay, lines=spoken, places=places)
 
 
 def _is_in_order(places: Sequence[int]) -> bool:
@@ -406,7 +412,7 @@ def _is_later(place: int, *, than: int) -> bool:
 
 def _order(replay: Alignment) -> list[int]:
     """The positions of a window's lines as they were said; none where they have numbers or are pieces."""
-    spoken, places = replay.spoken, replay.places
+    spoken, places = replay.lines, replay.places
     if replay.wholes or any(turn_id_of(message) is not None for message in spoken):
         return []
     order, questions, place = list(range(len(spoken))), _questions(replay), NEW
@@ -423,15 +429,15 @@ def _order(replay: Alignment) -> list[int]:
 
 def _is_passed(replay: Alignment, position: int, place: int) -> bool:
     """Whether a line is the user's, and came after the answer that is held at a place."""
-    return replay.spoken[position].role == "user" and _is_later(replay.places[position], than=place)
+    return replay.lines[position].role == "user" and _is_later(replay.places[position], than=place)
 
 
 def _questions(replay: Alignment) -> list[int]:
     """Where the window shows the words that each held line belongs to; behind all where it does not."""
     shown = {place: i for i, place in enumerate(replay.places) if place >= 0}
-    found, last = [], len(replay.spoken)
-    for place, entry in enumerate(replay.held):
-        last = shown.get(place, len(replay.spoken)) if entry.role == "user" else last
+    found, last = [], len(replay.lines)
+    for place, entry in enumerate(replay.entries):
+        last = shown.get(place, len(replay.lines)) if entry.role == "user" else last
         found.append(last)
     return found
 
@@ -452,10 +458,10 @@ def mark_covered(
 
 def _of_spoken(session: Session, replay: Alignment) -> list[bool]:
     """For each line of the speech whether it is covered: by where it is held, else by where it would be."""
-    behind = [entry.place <= session.reach for entry in replay.held]
-    verdicts = [False] * len(replay.spoken)
+    behind = [entry.turn_ref <= session.summarized_until for entry in replay.entries]
+    verdicts = [False] * len(replay.lines)
     following: int | None = None
-    last = _last_number(replay.held, behind)
+    last = _last_number(replay.entries, behind)
     answers = _Answers(replay) if AGAIN in replay.places else None
     for i in range(len(verdicts) - 1, -1, -1):
         place = replay.places[i]
@@ -466,7 +472,7 @@ def _of_spoken(session: Session, replay: Alignment) -> list[bool]:
         elif place == AGAIN and answers:
             verdicts[i] = answers.are_behind(i, behind)
         else:
-            verdicts[i] = _is_before(behind, following) or _is_numbered(replay.spoken[i], last)
+            verdicts[i] = _is_before(behind, following) or _is_numbered(replay.lines[i], last)
     return verdicts
 
 
@@ -492,7 +498,7 @@ class _Answers:
     """Where the answers of a window are held."""
 
     def __init__(self, replay: Alignment) -> None:
-        pairs = enumerate(zip(replay.spoken, replay.places, strict=True))
+        pairs = enumerate(zip(replay.lines, replay.places, strict=True))
         self._held = {i: place for i, (m, place) in pairs if m.role == "assistant" and place >= 0}
         self._positions = [*self._held]
 
@@ -505,10 +511,10 @@ class _Answers:
 
 
 def _of_window(window: Sequence[Message], replay: Alignment, spoken: Sequence[bool]) -> list[bool]:
-    known = {id(message): verdict for message, verdict in zip(replay.spoken, spoken, strict=True)}
+    known = {id(message): verdict for message, verdict in zip(replay.lines, spoken, strict=True)}
     # Words whose tail was taken off are other objects; among themselves they are in the window's order.
     own = {id(message) for message in window}
-    others = iter([v for m, v in zip(replay.spoken, spoken, strict=True) if id(m) not in own])
+    others = iter([v for m, v in zip(replay.lines, spoken, strict=True) if id(m) not in own])
     verdicts = [_verdict(message, known, others) for message in window]
     behind = False
     for i in range(len(verdicts) - 1, -1, -1):
@@ -537,7 +543,7 @@ class RetractedTexts:
         self._session = session or Session()
         self._replay = replay
 
-    def holds(self, session: str | None, text: str) -> bool:
+    def includes(self, session: str | None, text: str) -> bool:
         """Whether a text that is found in a session is such a one."""
         return session is not None and session == self._name and text in self._texts
 
@@ -553,11 +559,11 @@ class RetractedTexts:
 
 def _lost(replay: Alignment) -> list[Entry]:
     """Held entries that do not stand as they are, as the window shows."""
-    return [*(replay.held[h] for h in retracted(replay)), *_cut(replay)]
+    return [*(replay.entries[h] for h in retracted(replay)), *_cut(replay)]
 
 
 def _cut(replay: Alignment) -> Iterator[Entry]:
     for position, place in enumerate(replay.places):
-        entry = replay.held[place] if place >= 0 else None
-        if entry and entry.role == "assistant" and entry.text != replay.told(position).text:
+        entry = replay.entries[place] if place >= 0 else None
+        if entry and entry.role == "assistant" and entry.text != replay.whole_line(position).text:
             yield entry

@@ -57,7 +57,7 @@ async def _show(request: PageRequest) -> Response:
     if await request.memory.store.read(key, leisure=True) is None and request.memory.archiving:
         return await _archived_page(request, key, _position(request.query.get("from", "0"), _FURTHEST))
     session, _ = await _read(request, key)
-    end = _position(request.query.get("before"), session.moved + len(session.entries))
+    end = _position(request.query.get("before"), session.cold_count + len(session.entries))
     start = max(0, end - _LINES)
     heard = await _lines(request, key, session, start, end)
     return await request.page(
@@ -74,10 +74,10 @@ async def _show(request: PageRequest) -> Response:
 
 async def _lines(request: PageRequest, key: Key, session: Session, start: int, end: int) -> Sequence[Line]:
     cold = []
-    if start < session.moved:
-        moved = min(end, session.moved)
+    if start < session.cold_count:
+        moved = min(end, session.cold_count)
         cold = await request.memory.store.cold(key, start=start, limit=moved - start)
-    hot = session.entries[max(0, start - session.moved) : max(0, end - session.moved)]
+    hot = session.entries[max(0, start - session.cold_count) : max(0, end - session.cold_count)]
     return lines_of(cold, hot, start, session.summaries)
 
 
@@ -85,7 +85,7 @@ async def _confirm_deletion(request: PageRequest) -> Response:
     key = _key_of(request)
     session, _ = await _read(request, key)
     person = session.user if request.memory.archiving else None
-    count = session.moved + len(session.entries)
+    count = session.cold_count + len(session.entries)
     return await request.page(
         "delete.html", _HERE, id=key.session, count=count, person=person, archived=False
     )
@@ -144,10 +144,10 @@ async def _read(request: PageRequest, key: Key) -> tuple[Session, int]:
 
 def _line(session: Session, position: str) -> Line:
     """One that may be edited: older ones are in the cold part, which only grows."""
-    place = _position(position, -1) - session.moved
+    place = _position(position, -1) - session.cold_count
     if not 0 <= place < len(session.entries):
         raise NotFound("This turn is not there, or too old to be edited.")
-    (line,) = lines_of([], session.entries[place : place + 1], session.moved + place)
+    (line,) = lines_of([], session.entries[place : place + 1], session.cold_count + place)
     if not line.editable:
         raise NotFound("This turn has no words of its own that could be edited.")
     return line

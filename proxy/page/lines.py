@@ -51,13 +51,13 @@ def lines_of(
     """Entries in their order, the first of them at ``start``."""
     older = [msgspec.msgpack.decode(each, type=Entry) for each in cold]
     shown: list[Line] = []
-    life = older[0].life if older else None
+    life = older[0].call if older else None
     for entry in (*older, *hot):
-        begins = life is not None and entry.life != life
+        begins = life is not None and entry.call != life
         line = _line(entry, start + len(shown), begins_life=begins, held=len(shown) >= len(older))
-        covering = next((i for i, each in enumerate(summaries) if entry.place <= each.reach), None)
+        covering = next((i for i, each in enumerate(summaries) if entry.turn_ref <= each.end), None)
         shown.append(msgspec.structs.replace(line, summary=covering))
-        life = entry.life
+        life = entry.call
     return shown
 
 
@@ -71,7 +71,7 @@ def reworded(session: Session, position: int, text: str) -> Session:
 
     The old ones are known again where an engine replays them, but not kept.
     """
-    place, words = position - session.moved, as_typed(text)
+    place, words = position - session.cold_count, as_typed(text)
     entries = list(session.entries)
     entry = entries[place]
     if words == as_typed(entry.text):
@@ -82,7 +82,7 @@ def reworded(session: Session, position: int, text: str) -> Session:
         original=None,
         interrupted=False,
         interrupt_timestamp=None,
-        replaced=entry.replaced or text_hash(entry.text),
+        replaced_hash=entry.replaced_hash or text_hash(entry.text),
     )
     return corrected(session, msgspec.structs.replace(session, entries=tuple(entries)))
 

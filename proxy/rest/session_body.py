@@ -10,7 +10,7 @@ from filters.message import Message
 from proxy.errors import RequestError, TooLarge
 from proxy.memory.interchange import Summary, imported, with_summaries
 from proxy.memory.redaction.view import WindowRedaction
-from proxy.memory.remainder import Remainder, restored
+from proxy.memory.remainder import restored
 from proxy.memory.session import Session, decode, encode
 from proxy.rest.endpoint import ID
 from proxy.turn import request
@@ -86,7 +86,7 @@ def _session(messages: Sequence[Message], own: msgspec.Raw | None) -> Session:
     if own is None:
         return imported(messages, now=time.time())
     try:
-        return restored(messages, msgspec.json.decode(own, type=Remainder))
+        return restored(messages, msgspec.json.decode(own, type=dict[str, msgspec.Raw]))
     except (ValueError, RecursionError) as error:
         fault = f"'{OWN}' does not belong to these 'contents' ({error}); leave it out to import them alone."
         raise RequestError(fault, param=OWN) from None

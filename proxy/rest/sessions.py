@@ -106,7 +106,7 @@ async def _export_session(request: Request) -> Response:
     if held is None:
         raise session_not_found(key)
     session = decode(held.blob)
-    moved = await cold_part(store, key, session.moved)
+    moved = await cold_part(store, key, session.cold_count)
     # In a thread, as everything here that grows with a session: callers wait on the loop.
     return await asyncio.to_thread(_export_body, session, moved)
 
@@ -175,7 +175,7 @@ async def _fitted(memory: Memory, session: Session) -> tuple[Session, list[bytes
 
 def _export_body(hot: Session, cold: Sequence[bytes]) -> Response:
     moved = (msgspec.msgpack.decode(entry, type=Entry) for entry in cold)
-    session = ordered(msgspec.structs.replace(hot, entries=(*moved, *hot.entries), moved=0))
+    session = ordered(msgspec.structs.replace(hot, entries=(*moved, *hot.entries), cold_count=0))
     return json_response({**_session_fields(session), OWN: remainder(session)})
 
 

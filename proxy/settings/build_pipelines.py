@@ -162,7 +162,7 @@ def _pipeline(
 
 def _wanted(steps: Iterable[RequestFilter]) -> ChainNeeds:
     kinds = {type(step) for step in steps}
-    return ChainNeeds(injecting=InjectSummaries in kinds, restoring=RestoreHistory in kinds)
+    return ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds)
 
 
 def _lately(steps: Iterable[RequestFilter]) -> Lately | None:

@@ -157,7 +157,7 @@ class Notebook:
         return {"found": [{**one, "text": self._shown(one["text"])} for one in told]}
 
     def _was_not_said(self, one: Found) -> bool:
-        return one.kind == "turn" and self._unsaid.holds(one.session_id, one.text)
+        return one.kind == "turn" and self._unsaid.includes(one.session_id, one.text)
 
     async def _forget(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Forget)

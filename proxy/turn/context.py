@@ -66,7 +66,7 @@ class Recollected(NamedTuple):
     def unsaid(self, who: Identity) -> RetractedTexts:
         """What of this talk the archive may tell as said, and was not."""
         read = self.read
-        return RetractedTexts(who.session, read.session, read.replay) if read else RetractedTexts()
+        return RetractedTexts(who.session, read.session, read.alignment) if read else RetractedTexts()
 
 
 async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lacking) -> Recollected:
@@ -98,7 +98,7 @@ def _with_aside(recollected: Recollected, told: dict[str, Any], who: Identity) -
 
 
 def _heard(recalled: Sequence[Remembered], unsaid: RetractedTexts) -> tuple[Remembered, ...]:
-    return tuple(one for one in recalled if one.kind != "turn" or not unsaid.holds(one.source, one.text))
+    return tuple(one for one in recalled if one.kind != "turn" or not unsaid.includes(one.source, one.text))
 
 
 def _with_facts(
@@ -168,7 +168,7 @@ async def _of_session(
 async def _overgrows(read: SessionView, memory: Memory, call: Call) -> bool:
     """Whether memory will not take this turn: it is too long."""
     work = partial(overgrows, read, memory.writer.window, identity.attempt_of(call), now=time.time())
-    return await in_thread_if_long(work, len(read.session.entries) + len(read.said.lines))
+    return await in_thread_if_long(work, len(read.session.entries) + len(read.speech.lines))
 
 
 async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:

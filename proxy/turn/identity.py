@@ -374,7 +374,7 @@ ATTEMPT_PLACES: Final = tuple(
 
 def attempt_of(call: Call) -> Attempt:
     """What a call says of itself. A name that Turnkeeper gives a request which has none tells nothing."""
-    return attempt(found(call, ATTEMPT_PLACES), again=_again(call.headers.get(_RETRIES)))
+    return attempt(found(call, ATTEMPT_PLACES), is_retry=_again(call.headers.get(_RETRIES)))
 
 
 def _again(count: str | None) -> bool | None:

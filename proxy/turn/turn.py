@@ -168,13 +168,13 @@ def _ended(
             answer=b"".join(watch.sent),
             at=content.context.now,
             room=notes.room,
-            told=remembered.told,
-            read=remembered.read,
+            shown_facts=remembered.told,
+            view=remembered.read,
             shown=content.messages,
             tools=bytes(content.fields.get("tools", b"")),
             again=fallback.rounds > 0,
             attempt=identity.attempt_of(content.call),
-            ended=time.time(),
+            ended_at=time.time(),
         )
         if dialogue := fallback.dialogue:
             dialogue.passed_on(said.answer)

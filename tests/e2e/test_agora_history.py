@@ -44,7 +44,7 @@ def test_an_answer_is_of_the_turn_that_the_request_asks_for(
     entries = held(proxy, "room")
     carried = proxy.client.put(PATH, json={"contents": contents(proxy)})
     assert carried.status_code in {200, 201}
-    assert {entry.life for entry in held(proxy, "room")} == {0}
+    assert {entry.call for entry in held(proxy, "room")} == {0}
     assert [entry.engine_turn for entry in held(proxy, "room")] == [entry.engine_turn for entry in entries]
 
 

@@ -89,7 +89,7 @@ def test_a_second_call_is_told_what_bears_on_it(archiving: ProxyServer, upstream
 def fill(proxy: ProxyServer, numbers: range) -> None:
     """Sessions of somebody else, spoken in now."""
     memory, now = proxy.app.memory, time.time()
-    entry = Entry(role="user", turn=0, content="Hello.", recorded=now)
+    entry = Entry(role="user", turn=0, content="Hello.", recorded_at=now)
     blob = encode(Session(entries=(entry,), user="bob", created=now, updated=now))
     assert memory is not None
 

@@ -61,8 +61,8 @@ def test_an_import_is_exactly_what_was_exported(proxy: ProxyServer, upstream: Fa
     more = {**user("Tell me.", 1), "timestamp": 110}
     call(proxy, again, said("Tea, then.", 0), more, stream=True)
     before = held(proxy)
-    assert {entry.life for entry in before} == {0, 1}
-    assert before[0].recorded > 0
+    assert {entry.call for entry in before} == {0, 1}
+    assert before[0].recorded_at > 0
     assert before[1].interrupted
     assert before[1].reasoning == "She wants tea."
     assert (before[-1].pending, before[-1].broken) == (True, True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.background import backoff
-from proxy.memory.session import START, Reach, decode
+from proxy.memory.session import START, TurnRef, decode
 from proxy.memory.stores.store import Key, Put
 from tests.long_call import settle
 from tests.peers.fake_upstream import FakeUpstream, Received, answer, completion
@@ -161,12 +161,12 @@ def exported(proxy: ProxyServer) -> dict[str, Any]:
     return found
 
 
-def _learnt(proxy: ProxyServer) -> Reach:
+def _learnt(proxy: ProxyServer) -> TurnRef:
     """The last turn that was looked at."""
     memory = proxy.app.memory
     assert memory
     held = proxy.run(memory.store.read(Key("default", "s1")))
-    return decode(held.blob).learnt
+    return decode(held.blob).learned_until
 
 
 def test_six_messages_are_looked_at_while_the_conversation_goes_on(serve: Serve, upstream, url: str) -> None:

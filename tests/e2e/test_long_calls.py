@@ -156,7 +156,7 @@ def test_the_same_call_joined_again_is_told_of_the_former_one(serve: Serve, upst
     again = LongCall(proxy, upstream, start=1_700_009_000, first=100)
     again.turn()
     settle(proxy)
-    assert [one.reach for one in segments(proxy)] == [(0, 2)]
+    assert [one.end for one in segments(proxy)] == [(0, 2)]
     prompt = again.turn()
     assert "u0-2 a0-2" in str(prompt)
 

@@ -72,7 +72,7 @@ class Call:
         if answer is not None or tool_calls:
             self.held = apply_answer(
                 self.held,
-                Answer(turn=turn, text=answer or "", tool_calls=tool_calls, finished=finished),
+                Answer(question=turn, text=answer or "", tool_calls=tool_calls, finished=finished),
                 now=self.now,
             )
             assert reconcile(self.held, window, now=self.now + 1) == self.held
@@ -85,7 +85,7 @@ class Call:
 
     @property
     def turns(self):
-        return [(entry.life, entry.turn) for entry in self.held.entries]
+        return [(entry.call, entry.turn) for entry in self.held.entries]
 
 
 def shown(entry):

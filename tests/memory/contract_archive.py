@@ -50,7 +50,7 @@ async def archive(request: pytest.FixtureRequest) -> AsyncIterator[Archive]:
 def entries(*texts: str, at: float = NOW - 100, life: int = 0, first: int = 0) -> tuple[Entry, ...]:
     roles = ("user", "assistant")
     return tuple(
-        Entry(role=roles[i % 2], turn=first + i // 2, life=life, content=text, recorded=at + i)
+        Entry(role=roles[i % 2], turn=first + i // 2, call=life, content=text, recorded_at=at + i)
         for i, text in enumerate(texts)
     )
 
@@ -108,7 +108,7 @@ async def test_a_later_life_overwrites_nothing(archive: Archive):
     first = session("One", "Two")
     both = (*first.entries, *entries("Three", "Four", life=1))
     await archive.keep(KEY, first, mark=NOW)
-    await archive.keep(KEY, msgspec.structs.replace(first, entries=both, life=1), mark=NOW)
+    await archive.keep(KEY, msgspec.structs.replace(first, entries=both, call=1), mark=NOW)
     assert await kept(archive) == ["One", "Two", "Three", "Four"]
 
 
@@ -120,7 +120,7 @@ async def test_a_session_made_anew_under_its_name_overwrites_nothing(archive: Ar
 
 async def test_what_moved_out_stays_and_what_is_missing_is_told_and_taken(archive: Archive):
     whole = entries("One", "Two", "Three", "Four", "Five", "Six")
-    hot = session(entries=whole[4:], moved=4)
+    hot = session(entries=whole[4:], cold_count=4)
     assert await archive.keep(KEY, hot, mark=NOW) == 0
     await archive.keep_moved(KEY, hot, whole[:4], start=0)
     assert await archive.keep(KEY, hot, mark=NOW) == 4
@@ -130,7 +130,7 @@ async def test_what_moved_out_stays_and_what_is_missing_is_told_and_taken(archiv
 async def test_a_withdrawal_in_the_hot_part_leaves_what_moved_out(archive: Archive):
     whole = entries("One", "Two", "Three", "Four", "Five", "Six")
     await archive.keep(KEY, session(entries=whole), mark=NOW)
-    await archive.keep(KEY, session(entries=whole[4:5], moved=4), mark=NOW)
+    await archive.keep(KEY, session(entries=whole[4:5], cold_count=4), mark=NOW)
     assert await kept(archive) == ["One", "Two", "Three", "Four", "Five"]
 
 
@@ -138,7 +138,7 @@ async def test_an_older_state_changes_nothing_where_a_newer_one_was_kept(archive
     whole = entries("One", "Two", "Three", "Four", "Five", "Six")
     older = session(entries=(*whole[:3], *entries("Other", first=9)), updated=NOW - 2)
     await archive.keep(KEY, session(entries=whole, updated=NOW - 1), mark=NOW - 1)
-    assert await archive.keep(KEY, msgspec.structs.replace(older, moved=3), mark=NOW) == 3
+    assert await archive.keep(KEY, msgspec.structs.replace(older, cold_count=3), mark=NOW) == 3
     await archive.keep_moved(KEY, older, entries("Wrong", "Moved"), start=0)
     assert await kept(archive) == ["One", "Two", "Three", "Four", "Five", "Six"]
     assert await archive.marks("acme") == {"call": NOW - 1}
@@ -187,7 +187,7 @@ async def test_marks_tell_when_each_session_was_kept(archive: Archive):
 async def test_a_mark_never_goes_back(archive: Archive):
     await archive.keep(KEY, session("One"), mark=7.5)
     await archive.keep(KEY, session("One"), mark=5.5)
-    await archive.keep_moved(KEY, session(moved=1), entries("One"), start=0)
+    await archive.keep_moved(KEY, session(cold_count=1), entries("One"), start=0)
     assert await archive.marks("acme") == {"call": 7.5}
 
 
@@ -224,7 +224,7 @@ async def test_the_last_talk_is_the_one_that_was_spoken_in_last(archive: Archive
 
 async def test_of_anothers_talk_the_last_one_holds_what_the_speaker_said(archive: Archive):
     held = session("Of Ann.", "Noted.", created=NOW - 100).entries
-    guest = msgspec.structs.replace(held[0], turn=1, content="Of Bob.", user="bob", recorded=NOW - 90)
+    guest = msgspec.structs.replace(held[0], turn=1, content="Of Bob.", user="bob", recorded_at=NOW - 90)
     await archive.keep(KEY, session(entries=(*held, guest)), mark=NOW)
     assert await last(archive, BOB) == ["Of Bob."]
     assert await last(archive) == ["Of Ann.", "Noted.", "Of Bob."]
@@ -293,7 +293,7 @@ async def test_the_best_goes_first(archive: Archive):
         "call",
         1,
     )
-    assert found[0].timestamp == pytest.approx(held.entries[2].recorded)
+    assert found[0].timestamp == pytest.approx(held.entries[2].recorded_at)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
@@ -366,7 +366,7 @@ async def test_neighbours_under_a_key_that_is_lost_are_left_out(request: pytest.
     async with under(bytes(32), url) as old:
         await old.keep(KEY, held, mark=NOW)
     async with under(bytes([1] * 32), url) as new:
-        await new.keep(KEY, msgspec.structs.replace(held, entries=held.entries[2:], moved=2), mark=NOW)
+        await new.keep(KEY, msgspec.structs.replace(held, entries=held.entries[2:], cold_count=2), mark=NOW)
         assert await asked(new, "dog") == ["Is the dog hungry?"]
 
 
@@ -546,8 +546,8 @@ async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive:
     await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW - 1))
     assert await archive.turns(ANN) == [] == await archive.facts(ANN, now=NOW)
-    replayed = Entry(role="user", turn=0, content="My dog is Rex.", timestamp=NOW - 50, recorded=NOW + 5)
-    later = Entry(role="user", turn=1, content="Hello again.", timestamp=NOW + 4, recorded=NOW + 5)
+    replayed = Entry(role="user", turn=0, content="My dog is Rex.", timestamp=NOW - 50, recorded_at=NOW + 5)
+    later = Entry(role="user", turn=1, content="Hello again.", timestamp=NOW + 4, recorded_at=NOW + 5)
     await archive.keep(KEY, session(entries=(replayed, later), created=NOW + 5), mark=NOW)
     assert await kept(archive) == ["Hello again."]
 
@@ -623,7 +623,7 @@ async def test_strangers_turns_go_with_their_session_and_persons_stay(archive: A
 async def test_what_strangers_said_before_their_session_was_forgotten_is_refused(archive: Archive):
     await archive.forget_strangers(KEY, at=NOW)
     late = session("My dog is Rex.", user=None)
-    assert await archive.keep(KEY, msgspec.structs.replace(late, moved=3), mark=NOW) == 3
+    assert await archive.keep(KEY, msgspec.structs.replace(late, cold_count=3), mark=NOW) == 3
     await archive.keep_moved(KEY, late, late.entries, start=0)
     assert await kept(archive) == []
     assert await archive.marks("acme") == {}

@@ -36,7 +36,7 @@ ALL = "insulin door code coffee tea"
 
 
 def said(role: str, turn: int, text: str, user: str | None = None, **more: object) -> Entry:
-    return Entry(role=role, turn=turn, content=text, user=user, recorded=NOW - 100 + turn, **more)
+    return Entry(role=role, turn=turn, content=text, user=user, recorded_at=NOW - 100 + turn, **more)
 
 
 TALK = (
@@ -73,7 +73,7 @@ async def test_nobody_is_told_what_stands_beside_his_words_and_is_anothers(archi
 
 
 async def test_what_moved_out_is_found_by_its_speaker(archive: Archive):
-    hot = talk(*TALK[4:], moved=4)
+    hot = talk(*TALK[4:], cold_count=4)
     await archive.keep(KEY, hot, mark=NOW)
     await archive.keep_moved(KEY, hot, TALK[:4], start=0)
     assert await both(archive) == (sorted(ANNS), sorted(BOBS))
@@ -141,7 +141,7 @@ async def test_what_a_forgotten_guest_was_answered_is_found_by_nobody(archive: A
 async def test_nobody_finds_what_a_forgotten_guest_was_answered_and_comes_late(archive: Archive):
     await archive.forget(BOB, at=NOW)
     await archive.keep(KEY, talk(), mark=NOW)
-    hot = talk(*TALK[4:], moved=4)
+    hot = talk(*TALK[4:], cold_count=4)
     await archive.keep_moved(KEY, hot, TALK[:4], start=0)
     assert await kept(archive) == LEFT
     assert await both(archive) == (sorted(ANNS), [])
@@ -219,7 +219,7 @@ async def test_what_was_anothers_is_hidden_at_once_and_found_by_him_later(archiv
 
 async def test_the_newest_talk_is_found_again_first(archive: Archive):
     for name, at in (("old", NOW - 900), ("new", NOW - 9), ("middle", NOW - 90)):
-        entries = [msgspec.structs.replace(entry, recorded=at + entry.turn) for entry in TALK]
+        entries = [msgspec.structs.replace(entry, recorded_at=at + entry.turn) for entry in TALK]
         await archive.keep(Key("acme", name), Session(entries=(*entries,), user="ann", created=at), mark=at)
     await as_it_was_written(archive)
     order = []

@@ -15,6 +15,7 @@ from proxy.memory.session import Entry, Session
 from proxy.memory.speakers import transcript_lines
 from proxy.memory.summaries.compaction import cap
 from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
+from tests.memory.exported import fields
 
 texts = st.sampled_from(["", "Hi", "Hi there", "Hi there. Yes.", "<continue>", "Hm {very calm} {very sad}"])
 marks = st.fixed_dictionaries(
@@ -62,7 +63,7 @@ def test_what_a_call_left_exports_and_imports_the_same(replayed: list[list[Messa
     for window in replayed:
         held = reconcile(held, window, now=NOW)
         turn = asked(held, window)
-        held = apply_answer(held, Answer(turn=turn, text="Hello there. Yes."), now=NOW)
+        held = apply_answer(held, Answer(question=turn, text="Hello there. Yes."), now=NOW)
     shown = contents(held.entries)
     assert again(shown) == shown
 
@@ -75,7 +76,7 @@ def test_an_import_can_be_cut_like_any_session(window: list[Message], most: int,
 
 
 def turns(session: Session) -> list[tuple[int, int]]:
-    return [(entry.life, entry.turn) for entry in session.entries]
+    return [(entry.call, entry.turn) for entry in session.entries]
 
 
 def test_turns_are_told_by_their_numbers() -> None:
@@ -86,7 +87,7 @@ def test_turns_are_told_by_their_numbers() -> None:
 def test_a_number_that_goes_back_begins_a_new_life() -> None:
     session = imported([message(line) for line in ("7u:One.", "7a:First.", "0a:Hello!", "1u:Two.")], now=NOW)
     assert turns(session) == [(0, 0), (0, 0), (1, 0), (1, 1)]
-    assert (session.life, session.turns) == (1, 2)
+    assert (session.call, session.next_turn) == (1, 2)
 
 
 def test_the_next_call_goes_on_from_an_import() -> None:
@@ -103,8 +104,10 @@ def test_an_answer_that_was_cut_before_anything_was_held_is_held() -> None:
     assert call.memory == ["a:Why|Why did it?", "u:Stop."]
 
 
-QUESTION = Entry(role="user", turn=0, content="Hi", recorded=1750000000.25)
-ANSWER = Entry(role="assistant", turn=0, content="Hello.", source="llm", pending=True, recorded=1750000000.25)
+QUESTION = Entry(role="user", turn=0, content="Hi", recorded_at=1750000000.25)
+ANSWER = Entry(
+    role="assistant", turn=0, content="Hello.", source="llm", pending=True, recorded_at=1750000000.25
+)
 
 
 @pytest.mark.parametrize(
@@ -115,15 +118,15 @@ def test_our_own_answer_bears_its_time_in_the_engines_unit(told: float, shown: f
     asked = msgspec.structs.replace(QUESTION, timestamp=told)
     answer = contents([asked, ANSWER])[1]
     assert answer["timestamp"] == shown and type(answer["timestamp"]) is type(told)
-    kept = Session(entries=(asked, ANSWER), turns=1)
-    assert restored(messages(contents(kept.entries)), remainder(kept)).entries == (asked, ANSWER)
+    kept = Session(entries=(asked, ANSWER), next_turn=1)
+    assert restored(messages(contents(kept.entries)), fields(**remainder(kept))).entries == (asked, ANSWER)
 
 
 @pytest.mark.parametrize(
     "entries",
     [
         [QUESTION, ANSWER],
-        [msgspec.structs.replace(QUESTION, timestamp=5), msgspec.structs.replace(ANSWER, recorded=0.0)],
+        [msgspec.structs.replace(QUESTION, timestamp=5), msgspec.structs.replace(ANSWER, recorded_at=0.0)],
         [msgspec.structs.replace(QUESTION, timestamp=5), msgspec.structs.replace(ANSWER, pending=False)],
     ],
 )
@@ -146,4 +149,4 @@ def test_what_was_said_is_told_in_lines_of_role_and_content() -> None:
 
 def test_an_entry_is_as_it_was_said() -> None:
     (entry,) = imported([Message(role="user", content="Hi", metadata={"user": "ann"})], now=NOW).entries
-    assert entry == Entry(role="user", turn=0, content="Hi", user="ann", recorded=NOW)
+    assert entry == Entry(role="user", turn=0, content="Hi", user="ann", recorded_at=NOW)

@@ -53,7 +53,7 @@ async def test_tenants_and_users_with_the_same_ids_never_meet(
         held = decode(read.blob)
         moved = await store.cold(key)
         assert held.user == user
-        assert held.moved == len(moved) > 0
+        assert held.cold_count == len(moved) > 0
         said = "".join(entry.text for entry in held.entries) + b"".join(moved).decode("utf-8", "replace")
         others = [f"{other!r} {name!r}" for other, name in keys.items() if other != key]
         assert f"{key!r} {user!r} 3" in said

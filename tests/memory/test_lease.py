@@ -123,7 +123,7 @@ async def test_turns_are_summarised_cleared_and_held_ready_again(store: Store) -
     held = await store.read(KEY)
     assert held
     session = decode(held.blob)
-    assert session.reach == (0, 25)
+    assert session.summarized_until == (0, 25)
     cold = [msgspec.msgpack.decode(entry, type=Entry) for entry in await store.cold(KEY)]
     assert (*cold, *session.entries) == told
     assert await summaries.get_context_string(KEY)

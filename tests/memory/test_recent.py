@@ -55,7 +55,7 @@ def grown(words: list[str]) -> Session:
     for i in range(len(words)):
         window = talk(words[: i + 1])
         session = reconcile(session, window, now=float(i))
-        answer = Answer(turn=asked(session, window), text=f"answer {i}", finished=True)
+        answer = Answer(question=asked(session, window), text=f"answer {i}", finished=True)
         session = apply_answer(session, answer, now=float(i))
     return session
 
@@ -84,7 +84,7 @@ def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, w
             await written(elsewhere, grown(others)) if others else await remote.delete(KEY)
         held = await remote.read(KEY)
         sight = RequestView(talk(window))
-        expected = sight.beside(decode(held.blob), held.version) if held else sight.beside(Session())
+        expected = sight.view_of(decode(held.blob), held.version) if held else sight.view_of(Session())
         read, told = await read_session(store, KEY, sight)
         assert read == expected
         assert told == prompt_view(expected)
@@ -109,8 +109,8 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
         remote.may_answer.set()
         await asking
 
-    lays, beside = [], RequestView.beside
-    monkeypatch.setattr(RequestView, "beside", lambda *given: lays.append(given) or beside(*given))
+    lays, beside = [], RequestView.view_of
+    monkeypatch.setattr(RequestView, "view_of", lambda *given: lays.append(given) or beside(*given))
     asyncio.run(run())
     assert sent == [1], "the window was laid while the store had not answered"
     assert len(lays) == 1, "and not once more"

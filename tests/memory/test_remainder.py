@@ -11,11 +11,12 @@ from filters.message import Message
 from filters.tool_groups import FUNCTION
 from proxy.memory.interchange import contents, imported
 from proxy.memory.merge.answer import Answer, apply_answer
-from proxy.memory.remainder import Remainder, remainder, restored
-from proxy.memory.session import START, Agents, Entry, Reach, Session
+from proxy.memory.remainder import remainder, restored
+from proxy.memory.session import START, Agents, Entry, Session, ShownFacts, TurnRef
 from proxy.memory.speech import tool_call_of as functions_held
 from proxy.turn.request import read_messages
 from tests.memory.call import NOW, asked, message, reconcile
+from tests.memory.exported import fields
 from tests.memory.test_contents import windows
 
 
@@ -32,7 +33,7 @@ entries = st.builds(
     Entry,
     role=st.sampled_from(["user", "assistant", "tool"]),
     turn=numbers,
-    life=numbers,
+    call=numbers,
     engine_turn=st.none() | st.integers(-5, 2**62),
     content=contents_,
     name=st.none() | texts,
@@ -47,8 +48,8 @@ entries = st.builds(
     pending=st.booleans(),
     broken=st.booleans(),
     reasoning=st.none() | texts,
-    replaced=st.none() | texts,
-    recorded=st.floats(0, 2e9),
+    replaced_hash=st.none() | texts,
+    recorded_at=st.floats(0, 2e9),
 )
 functions = st.builds(Entry, role=st.just("assistant"), turn=numbers, tool_calls=texts.map(called))
 results = texts.map(lambda name: Entry(role="tool", turn=0, name=name, tool_call_id=FUNCTION + name))
@@ -56,28 +57,28 @@ results = texts.map(lambda name: Entry(role="tool", turn=0, name=name, tool_call
 
 def in_order(found: list[Entry]) -> tuple[Entry, ...]:
     """No turn goes back."""
-    return tuple(sorted(found, key=lambda entry: entry.place))
+    return tuple(sorted(found, key=lambda entry: entry.turn_ref))
 
 
 sessions = st.builds(
     Session,
     # In order: no turn goes back.
     entries=st.lists(entries | functions | results, max_size=8).map(
-        lambda found: tuple(sorted(found, key=lambda e: e.place))
+        lambda found: tuple(sorted(found, key=lambda e: e.turn_ref))
     ),
-    life=st.integers(9, 12),
-    turns=st.integers(10, 20),
+    call=st.integers(9, 12),
+    next_turn=st.integers(10, 20),
     user=st.none() | texts,
     created=st.floats(0, 2e9),
     updated=st.floats(0, 2e9),
-    learnt=st.builds(Reach, numbers, numbers),
+    learned_until=st.builds(TurnRef, numbers, numbers),
     alias=st.none() | texts,
     shared=st.booleans(),
     agents=st.none()
     | st.builds(
         Agents,
-        notices=st.lists(texts, max_size=3).map(tuple),
-        lives=st.dictionaries(texts, numbers, max_size=3),
+        event_ids=st.lists(texts, max_size=3).map(tuple),
+        calls=st.dictionaries(texts, numbers, max_size=3),
     ),
 )
 
@@ -85,9 +86,8 @@ sessions = st.builds(
 def carried(session: Session) -> Session:
     """The session after a way through JSON."""
     shown = msgspec.json.encode(contents(session.entries))
-    left = msgspec.json.encode(remainder(session))
     messages, _ = read_messages(msgspec.Raw(shown))
-    return restored(messages, msgspec.json.decode(left, type=Remainder))
+    return restored(messages, fields(**remainder(session)))
 
 
 @given(sessions)
@@ -100,34 +100,40 @@ def test_what_a_call_left_is_carried_exactly(replayed: list[list[Message]]) -> N
     held = Session()
     for turn, window in enumerate(replayed):
         held = reconcile(held, window, now=NOW + turn)
-        answer = Answer(turn=asked(held, window), text="Hello there.", finished=turn % 2 == 0)
+        answer = Answer(question=asked(held, window), text="Hello there.", finished=turn % 2 == 0)
         held = apply_answer(held, answer, now=NOW + turn)
     assert carried(held) == held
 
 
-def test_all_that_is_held_of_a_session_is_carried_but_what_is_made_anew() -> None:
-    left_out = set(Session.__struct_fields__) - set(Remainder.__struct_fields__)
-    assert left_out == {"moved", "told"}
+def test_what_is_made_anew_is_not_carried() -> None:
+    told = ShownFacts(user="ann", epoch=b"1", at=1.0)
+    session = Session(entries=(), cold_count=3, shown_facts=told, updated=2.0)
+    assert remainder(session) == {"updated": 2.0}
+
+
+@pytest.mark.parametrize("name", ["moved", "told", "more"])
+def test_a_field_that_is_not_carried_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown field `{name}`"):
+        restored([], fields(**{name: 1}))
 
 
 def test_what_was_exported_before_speakers_were_told_apart_is_taken() -> None:
-    old = msgspec.json.decode(b'{"entries": [{}], "user": "ann", "turns": 1}', type=Remainder)
-    session = restored([message("u:Hi")], old)
-    assert (session.user, session.learnt, session.alias, session.shared) == ("ann", START, None, False)
+    session = restored([message("u:Hi")], fields(entries=[{}], user="ann", turns=1))
+    assert (session.user, session.learned_until, session.alias, session.shared) == ("ann", START, None, False)
 
 
 def test_what_messages_tell_is_not_told_twice() -> None:
     session = imported([message("3u:Hi"), message("3a:Hello.")], now=NOW)
-    assert remainder(session).entries == [{"recorded": NOW}] * 2
+    assert remainder(session)["entries"] == [{"recorded": NOW}] * 2
 
 
 def test_a_system_message_is_not_brought_in() -> None:
-    left = Remainder(entries=[{"role": "user"}, {}], turns=2)
-    session = restored([message("s:Obey."), message("u:Hi")], left)
+    own = fields(entries=[{"role": "user"}, {}], turns=2)
+    session = restored([message("s:Obey."), message("u:Hi")], own)
     assert [entry.role for entry in session.entries] == ["user"]
 
 
 @pytest.mark.parametrize("own", [[], [{}, {}], [{"turn": "one"}]])
 def test_a_remainder_of_other_messages_is_refused(own: list[dict[str, Any]]) -> None:
     with pytest.raises(ValueError):
-        restored([message("u:Hi")], Remainder(entries=own))
+        restored([message("u:Hi")], fields(entries=own))

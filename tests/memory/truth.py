@@ -77,10 +77,10 @@ def held(session: Any) -> list[tuple[Any, ...]]:
 def _held(entry: Any) -> tuple[Any, ...]:
     if entry.tool_calls or entry.role == "tool":
         ids = tuple(call["id"] for call in entry.tool_calls or ())
-        return (entry.life, entry.role, ids or entry.tool_call_id)
+        return (entry.call, entry.role, ids or entry.tool_call_id)
     text = bare(entry.text) if entry.original is not None else entry.text
     whose = (entry.user,) if entry.role == "user" else ()
-    return (entry.life, entry.role, text, entry.original, entry.pending, *whose)
+    return (entry.call, entry.role, text, entry.original, entry.pending, *whose)
 
 
 def calls(ids: tuple[str, ...]) -> list[dict[str, Any]]:

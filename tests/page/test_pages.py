@@ -492,7 +492,7 @@ def summarised(proxy: ProxyServer) -> None:
     held = proxy.run(store.read(key))
     session = decode(held.blob)
     summary = Segment(
-        text="They <b>talked</b>.", life=0, turn=session.entries[3].turn, messages=4, model="m-1"
+        text="They <b>talked</b>.", call=0, turn=session.entries[3].turn, messages=4, model="m-1"
     )
     blob = encode(msgspec.structs.replace(session, summaries=(summary,)))
     assert proxy.run(store.write(key, Put(blob, version=held.version, ttl=60.0)))

@@ -228,10 +228,12 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
         recorder = Recorder(Writer(Recent(Sick(store, 2)), Window()))  # type: ignore[arg-type]
         for number in range(3):
             recorder.put(
-                msgspec.structs.replace(said(number), read=RequestView(said(number).window).beside(Session()))
+                msgspec.structs.replace(
+                    said(number), view=RequestView(said(number).window).view_of(Session())
+                )
             )
         await asyncio.sleep(0.02)
-        kept = [turn.read for turn in recorder._waiting[KEY]]
+        kept = [turn.view for turn in recorder._waiting[KEY]]
         await recorder.drain()
         return kept, await texts(store)
 

@@ -30,19 +30,19 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     their place.
     """
 
-    held: Sequence[Entry]
-    spoken: Sequence[Message]
+    entries: Sequence[Entry]
+    lines: Sequence[Message]
     places: Sequence[int]
     end: int
-    anew: bool
-    answering: bool
+    new_call: bool
+    shows_answers: bool
     follows: bool = False
     wholes: Mapping[int, Whole] = {}
 
-    def told(self, position: int) -> Message:
+    def whole_line(self, position: int) -> Message:
         """A line, or all of the answer that it is the first piece of."""
         whole = self.wholes.get(position)
-        return self.spoken[position] if whole is None else whole.said
+        return self.lines[position] if whole is None else whole.said
 
     @property
     def matched(self) -> list[int]:
@@ -50,43 +50,43 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
         return [h for h in self.places if h >= 0]
 
     @property
-    def asked(self) -> int | None:
+    def question(self) -> int | None:
         """The position in ``spoken`` of the newest words of the user."""
-        users = (i for i in range(len(self.spoken) - 1, -1, -1) if self.spoken[i].role == "user")
+        users = (i for i in range(len(self.lines) - 1, -1, -1) if self.lines[i].role == "user")
         return next((i for i in users if self.places[i] != FORGOTTEN), None)
 
     @property
     def revised(self) -> int | None:
         """The position in ``held`` of the newest words of the user, where the window puts them otherwise."""
-        asked = self.asked
+        asked = self.question
         place = NEW if asked is None else self.places[asked]
         if asked is None or place < 0:
             return None
-        entry, words = self.held[place], self.spoken[asked].text
+        entry, words = self.entries[place], self.lines[asked].text
         return None if same_words(entry.text, words) or entry.replaces(words) else place
 
     @property
     def stale(self) -> bool:
         """Whether the newest words are an early form of words that are held, over an equal history."""
-        asked, last = self.asked, last_user(self.held)
+        asked, last = self.question, last_user(self.entries)
         if self.follows or asked is None or last is None or self.places[asked] not in {NEW, last}:
             return False
-        if self.held[last].replaces(self.spoken[asked].text):
+        if self.entries[last].replaces(self.lines[asked].text):
             return False
         others = [h for i, h in enumerate(self.places) if i != asked]
         if NEW in others or any(h >= last for h in others):
             return False
-        later = (turn_id_of(self.spoken[asked]) or 0) > (self.held[last].engine_turn or 0)
-        return not later and continues(self.held[last].text, self.spoken[asked].text)
+        later = (turn_id_of(self.lines[asked]) or 0) > (self.entries[last].engine_turn or 0)
+        return not later and continues(self.entries[last].text, self.lines[asked].text)
 
     def among(self, spoken: Sequence[Message], old: set[int]) -> "Alignment":
         """The same among all that was ``spoken``, some of which, by their positions, was forgotten."""
-        kept = iter(zip(self.spoken, self.places, strict=True))
+        kept = iter(zip(self.lines, self.places, strict=True))
         lines = [(line, FORGOTTEN) if i in old else next(kept) for i, line in enumerate(spoken)]
         at = [i for i in range(len(spoken)) if i not in old]
         return msgspec.structs.replace(
             self,
-            spoken=[m for m, _ in lines],
+            lines=[m for m, _ in lines],
             places=[h for _, h in lines],
             wholes={at[i]: whole for i, whole in self.wholes.items()},
         )

@@ -40,8 +40,8 @@ def align_lines(held: Sequence[Line], window: Sequence[Line], *, moved: bool = F
     tools go with their calls.
     """
     places = [AGAIN if _echoes(window, w) else NEW for w in range(len(window))]
-    once = [w for w, line in enumerate(window) if line.lane != "tool" and places[w] == NEW]
-    own = [h for h, line in enumerate(held) if line.lane != "tool"]
+    once = [w for w, line in enumerate(window) if line.role != "tool" and places[w] == NEW]
+    own = [h for h, line in enumerate(held) if line.role != "tool"]
     older = moved and _words(window) > _words(held) + 1
     found = _aligned([held[h] for h in own], [window[w] for w in once], moved=moved, older=older)
     for w, place in zip(once, found, strict=True):
@@ -53,13 +53,13 @@ def align_lines(held: Sequence[Line], window: Sequence[Line], *, moved: bool = F
 
 def _words(lines: Sequence[Line]) -> int:
     """How many of the lines the user said."""
-    return sum(line.lane == "user" for line in lines)
+    return sum(line.role == "user" for line in lines)
 
 
 def _echoes(window: Sequence[Line], w: int) -> bool:
     """Whether an answer says word by word what the line before it says."""
     line, before = window[w], window[w - 1]
-    return w > 0 and line.lane == before.lane == "assistant" and same_words(line.text, before.text)
+    return w > 0 and line.role == before.role == "assistant" and same_words(line.text, before.text)
 
 
 def _aligned(held: Sequence[Line], window: Sequence[Line], *, moved: bool, older: bool) -> list[int]:
@@ -88,7 +88,7 @@ def _earliest(places: list[int], window: Sequence[Line], *, older: bool) -> None
     """
     first = next((w for w, place in enumerate(places) if place >= 0), 0) if older else 0
     for w in range(len(window) - 1, first, -1):
-        words = window[w - 1].lane == "user" and window[w - 1].key == window[w].key
+        words = window[w - 1].role == "user" and window[w - 1].key == window[w].key
         if words and places[w] >= 0 and places[w - 1] == NEW:
             places[w - 1], places[w] = places[w], NEW
 
@@ -107,7 +107,7 @@ def _swapped(places: list[int], held: Sequence[Line], window: Sequence[Line], *,
 
 def _movable(held: Line, line: Line) -> bool:
     """Whether ``line`` can be the held one elsewhere; call ids are counted anew, so calls stay in order."""
-    return line.lane != "call" and similarity(line, held) >= CUT
+    return line.role != "call" and similarity(line, held) >= CUT
 
 
 def _near(places: list[int], w: int) -> range:
@@ -118,7 +118,7 @@ def _near(places: list[int], w: int) -> range:
 def mark_repeated(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
     """Marks answers that say once more what an answer close by says as ``AGAIN``, in place."""
     for w, place in enumerate(places):
-        if place == NEW and window[w].lane == "assistant" and _said_nearby(places, held, window, w):
+        if place == NEW and window[w].role == "assistant" and _said_nearby(places, held, window, w):
             places[w] = AGAIN
 
 
@@ -126,7 +126,7 @@ def _said_nearby(places: list[int], held: Sequence[Line], window: Sequence[Line]
     return any(
         _repeats(places, held, window, (w, other))
         for other in (w - 1, w + 1, w - 2, w + 2)
-        if 0 <= other < len(window) and window[other].lane in {"assistant", "call"}
+        if 0 <= other < len(window) and window[other].role in {"assistant", "call"}
     )
 
 
@@ -354,38 +354,38 @@ class _Kinship:
         return found
 
     def _learn(self, place: int, line: Line) -> None:
-        if line.lane == "call":
+        if line.role == "call":
             self._calls[line.ids].append(place)
             return
-        if line.lane not in {"user", "assistant"}:
-            self._any[line.lane].append(place)
+        if line.role not in {"user", "assistant"}:
+            self._any[line.role].append(place)
             return
         if line.replaced is not None:
-            self._replaced[line.lane, line.replaced].append(place)
+            self._replaced[line.role, line.replaced].append(place)
         for text in {line.text, line.generated, line.letters(line.text)}:
-            self._said[line.lane, text].append(place)
-        if line.lane == "assistant":
+            self._said[line.role, text].append(place)
+        if line.role == "assistant":
             self._learn_answer(place, line)
 
     def _learn_answer(self, place: int, line: Line) -> None:
         if line.pending:
-            self._any[line.lane].append(place)
+            self._any[line.role].append(place)
         self._words[_sorted_words(line)].append(place)
         letters = line.letters(line.generated)
         self._generated.append((letters, place))
         self._lengths[letters[:_START]].add(len(letters))
 
     def _near(self, line: Line) -> Iterator[int]:
-        if line.lane == "call":
+        if line.role == "call":
             yield from self._calls.get(line.ids, ())
             return
-        yield from self._any.get(line.lane, ())
+        yield from self._any.get(line.role, ())
         letters = line.letters(line.text)
         if self._replaced:
-            yield from self._replaced.get((line.lane, text_hash(line.text)), ())
+            yield from self._replaced.get((line.role, text_hash(line.text)), ())
         for text in {line.text, letters}:
-            yield from self._said.get((line.lane, text), ())
-        if line.lane == "assistant":
+            yield from self._said.get((line.role, text), ())
+        if line.role == "assistant":
             yield from self._words.get(_sorted_words(line), ())
             yield from self._beginning(letters)
             for start in range(1, _START + 1):
@@ -420,7 +420,7 @@ def place_results(places: list[int], held: Sequence[Line], window: Sequence[Line
     A result is one of its own call's, or new. Where that call has slid out of the window, it is the last held
     one that bears the result's id before whatever the window shows next.
     """
-    shown = [w for w, line in enumerate(window) if line.lane == "tool"]
+    shown = [w for w, line in enumerate(window) if line.role == "tool"]
     if not shown:
         return
     asked, known = _callers(window), _Results(held)
@@ -429,7 +429,7 @@ def place_results(places: list[int], held: Sequence[Line], window: Sequence[Line
             places[w] = known.first(window[w], places[asked[w]])
     end = len(held)
     for w in range(len(places) - 1, -1, -1):
-        if window[w].lane == "tool" and w not in asked:
+        if window[w].role == "tool" and w not in asked:
             places[w] = known.last(window[w], end)
         end = places[w] if places[w] >= 0 else end
 
@@ -445,7 +445,7 @@ class _Results:
         for h, line in enumerate(held):
             for called in dict.fromkeys(_called(line)):
                 self._calls[called].append(h)
-            if line.lane == "tool":
+            if line.role == "tool":
                 self._left[callers.get(h), line.ids].append(h)
 
     def first(self, line: Line, caller: int) -> int:
@@ -469,10 +469,10 @@ def _callers(lines: Sequence[Line]) -> dict[int, int]:
     found = {}
     for i, line in enumerate(lines):
         calls |= dict.fromkeys(_called(line), i)
-        if line.lane == "tool" and line.ids[-1] in calls:
+        if line.role == "tool" and line.ids[-1] in calls:
             found[i] = calls[line.ids[-1]]
     return found
 
 
 def _called(line: Line) -> tuple[str | None, ...]:
-    return line.ids[:-1] if line.lane == "call" else ()
+    return line.ids[:-1] if line.role == "call" else ()

@@ -64,7 +64,7 @@ def forgotten_lines(held: Session, spoken: Sequence[Message]) -> set[int]:
     marks = [_mark(line, known.at) for line in lines]
     if {*marks, *((mark.words, b"") for mark in marks)}.isdisjoint(known.marks) and not known.whole:
         return set()
-    own = [Line(entry) for entry in held.entries if entry.life == held.life]
+    own = [Line(entry) for entry in held.entries if entry.call == held.call]
     found = _found(marks[: _newest(spoken)], known.marks, [_mark(line, known.at) for line in own])
     return set(range(_end(max(found), lines, own))) if found and known.whole else found
 
@@ -92,7 +92,7 @@ def _found(shown: Sequence[Mark], forgotten: Sequence[Mark], own: Sequence[Mark]
 def _end(last: int, lines: Sequence[Line], own: Sequence[Line]) -> int:
     """Where the talk begins that is held: behind the ``last`` line that was found, and its answers."""
     behind = range(last + 1, len(lines))
-    return next((i for i in behind if lines[i].lane == "user" or _is_held(lines[i], own)), len(lines))
+    return next((i for i in behind if lines[i].role == "user" or _is_held(lines[i], own)), len(lines))
 
 
 def _is_held(line: Line, own: Sequence[Line]) -> bool:
@@ -102,17 +102,17 @@ def _is_held(line: Line, own: Sequence[Line]) -> bool:
 def _mark(line: Line, at: float) -> Mark:
     """How a line is known again; digests of one deletion tell nothing of those of another."""
     salt = repr(at)
-    words = line.ids if line.lane in {"call", "tool"} else _words(line)
-    stamp = None not in {line.number, line.time}
+    words = line.ids if line.role in {"call", "tool"} else _words(line)
+    stamp = None not in {line.turn_id, line.time}
     return Mark(
-        _digest(salt, line.lane, words),
-        _digest(salt, line.lane, (line.number, line.time)) if stamp else b"",
+        _digest(salt, line.role, words),
+        _digest(salt, line.role, (line.turn_id, line.time)) if stamp else b"",
     )
 
 
 def _words(line: Line) -> tuple[str, ...]:
     words = line.letters(line.text) or line.text
-    return (words[:_BEGINNING] if line.lane == "assistant" else words,)
+    return (words[:_BEGINNING] if line.role == "assistant" else words,)
 
 
 def _digest(salt: str, lane: str, what: tuple[object, ...]) -> bytes:

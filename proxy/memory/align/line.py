@@ -27,13 +27,13 @@ class Line:
         "calls",
         "generated",
         "ids",
-        "lane",
-        "number",
         "pending",
         "replaced",
+        "role",
         "source",
         "text",
         "time",
+        "turn_id",
     )
 
     def __init__(self, said: Message | Entry) -> None:
@@ -42,12 +42,12 @@ class Line:
         self.called = tuple(map(called, calls))
         self.calls: tuple[object, ...] = (*self.called, said.tool_call_id or "")
         self._letters: dict[str, str] = {}
-        self.lane = "call" if calls and said.role == "assistant" else said.role
+        self.role = "call" if calls and said.role == "assistant" else said.role
         self.text = said.text
         self.generated = said.generated if isinstance(said, Entry) else said.original or said.text
         self.pending = isinstance(said, Entry) and said.pending
-        self.replaced = said.replaced if isinstance(said, Entry) else None
-        self.number = said.engine_turn if isinstance(said, Entry) else turn_id_of(said)
+        self.replaced = said.replaced_hash if isinstance(said, Entry) else None
+        self.turn_id = said.engine_turn if isinstance(said, Entry) else turn_id_of(said)
         self.source = said.source
         self.time = said.timestamp if isinstance(said.timestamp, int | float) else None
 
@@ -60,7 +60,7 @@ class Line:
     @property
     def key(self) -> Key:
         """Equal for lines that are equal to the letter; a call is known by what it calls."""
-        return (self.lane, "" if self.lane == "call" else self.text, self.calls)
+        return (self.role, "" if self.role == "call" else self.text, self.calls)
 
 
 def called(call: dict[str, Any]) -> Called:
@@ -78,17 +78,17 @@ def turn_id_of(message: Message) -> int | None:
 
 def similarity(replayed: Line, held: Line) -> int:
     """How sure it is that a replayed line is the one that is held; 0 where it cannot be."""
-    if replayed.lane != held.lane:
+    if replayed.role != held.role:
         return 0
-    if held.lane == "call":
+    if held.role == "call":
         return _of_calls(replayed, held)
     if replayed.calls != held.calls:
         return 0
     if replayed.text == held.text:
         return EQUAL
-    if held.lane == "assistant" and not is_replaced(replayed.text, held):
+    if held.role == "assistant" and not is_replaced(replayed.text, held):
         return _of_answers(replayed, held)
-    is_same = held.lane != "user" or _same(replayed, held, held.text) or is_replaced(replayed.text, held)
+    is_same = held.role != "user" or _same(replayed, held, held.text) or is_replaced(replayed.text, held)
     return WORDS if is_same else 0
 
 

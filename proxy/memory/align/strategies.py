@@ -14,7 +14,7 @@ from proxy.memory.align.anchors import align_lines, mark_repeated
 from proxy.memory.align.forgotten import forgotten_lines, without_marks
 from proxy.memory.align.line import ALIKE, CUT, NEW, WORDS, Line, similarity, turn_id_of
 from proxy.memory.align.pieces import in_pieces, joined, spread, wholes
-from proxy.memory.session import ARRIVES_NOW, Asking, Entry, LatestRequest, Session, request_fingerprints
+from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprints
 from proxy.memory.speech import Speech
 from proxy.memory.wording import continues, same_words
 
@@ -28,7 +28,7 @@ _FAILED: Final = 6
 def align(
     held: Session,
     speech: Speech,
-    asking: Asking = ARRIVES_NOW,
+    asking: Arrival = ARRIVES_NOW,
     *,
     overtaken: bool = False,
     known: bool = False,
@@ -41,7 +41,7 @@ def align(
     entries, spoken = entries_of_call(held), turn_ids.ordered(speech.lines)
     if old := forgotten_lines(held, spoken):
         lines = [message for i, message in enumerate(spoken) if i not in old]
-        kept = Speech(lines, speech.answering, left=True)
+        kept = Speech(lines, speech.shows_answers, partial=True)
         return align(without_marks(held), kept, asking, overtaken=overtaken, known=known).among(spoken, old)
     anew = turn_ids.never if known else turn_ids.contradicts if overtaken else turn_ids.begins_anew
     counts = in_pieces(entries, spoken)
@@ -50,27 +50,27 @@ def align(
     lines = joined(spoken, counts)
     replay = _laid(held, lines, speech, asking, anew)
     found, places = wholes(spoken, replay.places, counts), spread(replay.places, counts)
-    return msgspec.structs.replace(replay, spoken=spoken, places=places, wholes=found)
+    return msgspec.structs.replace(replay, lines=spoken, places=places, wholes=found)
 
 
 def _laid(
-    held: Session, spoken: Sequence[Message], speech: Speech, asking: Asking, anew: turn_ids.Judge
+    held: Session, spoken: Sequence[Message], speech: Speech, asking: Arrival, anew: turn_ids.Judge
 ) -> Alignment:
     entries, newest = entries_of_call(held), anew is turn_ids.begins_anew
-    answering, moved = speech.answering, held.older
-    alone = is_lone(spoken) and not speech.left
-    if entries and alone and (asking.attempt.request or newest):
-        replay = Alignment(entries, spoken, [NEW], len(entries), anew=False, answering=answering)
-        return _alone(replay, held.newest, asking)
-    again = partial(is_latest_again, held.newest, speech, asking)
+    answering, moved = speech.shows_answers, held.has_older
+    alone = is_lone(spoken) and not speech.partial
+    if entries and alone and (asking.attempt.name_digest or newest):
+        replay = Alignment(entries, spoken, [NEW], len(entries), new_call=False, shows_answers=answering)
+        return _alone(replay, held.latest_request, asking)
+    again = partial(is_latest_again, held.latest_request, speech, asking)
     run = straight(entries, spoken, moved=moved, again=again)
     if run is not None:
         end = _end(entries, run, numbered=turn_id_of(spoken[-1]) is not None)
-        return Alignment(entries, spoken, run, end, anew=False, answering=answering)
+        return Alignment(entries, spoken, run, end, new_call=False, shows_answers=answering)
     if entries and not any(turn_id_of(message) is not None for message in spoken):
         if not newest:
             return _aligned(entries, spoken, answering=answering, moved=moved)
-        return _slid(entries, spoken, held.newest, answering=answering, again=again) or _beginning(
+        return _slid(entries, spoken, held.latest_request, answering=answering, again=again) or _beginning(
             held, spoken, answering=answering, moved=moved
         )
     return _compared(entries, spoken, anew, answering=answering, moved=moved)
@@ -79,9 +79,9 @@ def _laid(
 def entries_of_call(held: Session) -> Sequence[Entry]:
     """The entries of the life that goes on."""
     entries = held.entries
-    if not entries or entries[0].life == held.life:
+    if not entries or entries[0].call == held.call:
         return entries
-    return tuple(entry for entry in entries if entry.life == held.life)
+    return tuple(entry for entry in entries if entry.call == held.call)
 
 
 def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> int:
@@ -93,29 +93,31 @@ def _compared(
     entries: Sequence[Entry], spoken: Sequence[Message], anew: turn_ids.Judge, *, answering: bool, moved: bool
 ) -> Alignment:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
-    if not any(line.number is not None for line in held):
+    if not any(line.turn_id is not None for line in held):
         places = align_lines(held, window, moved=moved)
-        return Alignment(entries, spoken, places, len(held), anew=False, answering=answering)
+        return Alignment(entries, spoken, places, len(held), new_call=False, shows_answers=answering)
     if anew(held, window):
-        return Alignment((), spoken, align_lines((), window), 0, anew=True, answering=answering)
+        return Alignment((), spoken, align_lines((), window), 0, new_call=True, shows_answers=answering)
     places = turn_ids.match_turn_ids(held, window)
-    return Alignment(entries, spoken, places, _newer(held, window), anew=False, answering=answering)
+    return Alignment(entries, spoken, places, _newer(held, window), new_call=False, shows_answers=answering)
 
 
 def _beginning(session: Session, spoken: Sequence[Message], *, answering: bool, moved: bool) -> Alignment:
     """An unnumbered window that perhaps has no history, or begins another talk."""
-    entries, newest = entries_of_call(session), session.newest
+    entries, newest = entries_of_call(session), session.latest_request
     replay = _aligned(entries, spoken, answering=answering, moved=moved)
     if _former_calls(replay):
         places = [NEW] * len(spoken)
         return msgspec.structs.replace(replay, places=places)
     if newest:
-        since = newest.since - session.moved - len(session.entries) + len(entries)
+        since = newest.start - session.cold_count - len(session.entries) + len(entries)
         places = likelier([*map(Line, entries)], [*map(Line, spoken)], [*replay.places], since=since)
         replay = msgspec.structs.replace(replay, places=places)
     if not turn_ids.starts_over(entries, spoken, replay.places, newest):
         return replay
-    return Alignment((), spoken, align_lines((), [*map(Line, spoken)]), 0, anew=True, answering=answering)
+    return Alignment(
+        (), spoken, align_lines((), [*map(Line, spoken)]), 0, new_call=True, shows_answers=answering
+    )
 
 
 def _slid(
@@ -134,16 +136,16 @@ def _slid(
     places = slid([*map(Line, entries)], [*map(Line, spoken)])
     if places is None or (shows_again(entries, spoken) and again()):
         return None
-    told = newest is not None and newest.answering and not newest.wordless
-    whole = newest is not None and not newest.whole and newest.lines <= len(spoken)
+    told = newest is not None and newest.shows_answers and not newest.wordless
+    whole = newest is not None and not newest.shows_call_start and newest.line_count <= len(spoken)
     answering = answering or (told and whole)
-    return Alignment(entries, spoken, places, len(entries), anew=False, answering=answering)
+    return Alignment(entries, spoken, places, len(entries), new_call=False, shows_answers=answering)
 
 
 def _former_calls(replay: Alignment) -> bool:
     """Whether a window of calls alone seems to show those of a former turn: the last words made the same."""
-    calls = all(message.tool_calls or message.role == "tool" for message in replay.spoken)
-    last = last_user(replay.held)
+    calls = all(message.tool_calls or message.role == "tool" for message in replay.lines)
+    last = last_user(replay.entries)
     return calls and last is not None and max(replay.places, default=NEW) < last
 
 
@@ -152,12 +154,12 @@ def _aligned(
 ) -> Alignment:
     held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
     places = align_lines(held, window, moved=moved)
-    return Alignment(entries, spoken, places, len(held), anew=False, answering=answering)
+    return Alignment(entries, spoken, places, len(held), new_call=False, shows_answers=answering)
 
 
-def _alone(replay: Alignment, newest: LatestRequest | None, asking: Asking) -> Alignment:
+def _alone(replay: Alignment, newest: LatestRequest | None, asking: Arrival) -> Alignment:
     """Words without any history are the newest that are held, once more, or new: they take nothing back."""
-    place = single_position(replay.held, replay.spoken[0], asking, newest)
+    place = single_position(replay.entries, replay.lines[0], asking, newest)
     return msgspec.structs.replace(replay, places=[place], follows=follows_answer(newest, asking.at))
 
 
@@ -281,11 +283,11 @@ def is_lone(spoken: Sequence[Message]) -> bool:
 
 
 def single_position(
-    entries: Sequence[Entry], words: Message, asking: Asking, newest: LatestRequest | None
+    entries: Sequence[Entry], words: Message, asking: Arrival, newest: LatestRequest | None
 ) -> int:
     """Where lone words are held."""
-    if asking.attempt.request:
-        own = (i for i, e in enumerate(entries) if e.recorded == asking.at and _equal(e, words))
+    if asking.attempt.name_digest:
+        own = (i for i, e in enumerate(entries) if e.recorded_at == asking.at and _equal(e, words))
         if (found := next(own, None)) is not None:
             return found
     last = newest_user(entries)
@@ -294,42 +296,44 @@ def single_position(
     return NEW if newest and is_other_turn(newest, asking) else last
 
 
-def is_other_turn(newest: LatestRequest, asking: Asking) -> bool:
+def is_other_turn(newest: LatestRequest, asking: Arrival) -> bool:
     """Whether a request with the newest one's lone words is another turn.
 
     Its name tells, where both bear one. OpenAI's clients tell that they send something for the first time:
     where the engine keeps no history, nobody says again what was answered to the end.
     """
     attempt, at = asking
-    if attempt.again:
+    if attempt.is_retry:
         return False
-    if attempt.request and newest.request:
-        return attempt.request != newest.request
-    lone = newest.lines == 1 and not newest.whole
-    return attempt.again is False and lone and newest.finished and newest.ended < at
+    if attempt.name_digest and newest.name_digest:
+        return attempt.name_digest != newest.name_digest
+    lone = newest.line_count == 1 and not newest.shows_call_start
+    return attempt.is_retry is False and lone and newest.finished and newest.ended < at
 
 
-def has_slid(newest: LatestRequest, asking: Asking) -> bool:
+def has_slid(newest: LatestRequest, asking: Arrival) -> bool:
     """Whether a request with the newest one's window is another turn, since that had slid to where it stood.
 
     A caller may be told the same, and say the same again, in a window of few lines.
     """
-    named = asking.attempt.request and newest.request and asking.attempt.request != newest.request
-    if not named or asking.attempt.again or newest.whole:
+    named = (
+        asking.attempt.name_digest and newest.name_digest and asking.attempt.name_digest != newest.name_digest
+    )
+    if not named or asking.attempt.is_retry or newest.shows_call_start:
         return False
-    return newest.lines > 1 and newest.finished and newest.ended < asking.at
+    return newest.line_count > 1 and newest.finished and newest.ended < asking.at
 
 
-def is_latest_again(newest: LatestRequest | None, said: Speech, asking: Asking) -> bool:
+def is_latest_again(newest: LatestRequest | None, said: Speech, asking: Arrival) -> bool:
     """Whether a window is the newest one once more, as far as anybody can tell.
 
     An answer without words is no line: engines may show it, as unheard, or leave it out.
     """
     if newest is None:
         return True
-    if newest.lines != len(said.lines) or has_slid(newest, asking):
+    if newest.line_count != len(said.lines) or has_slid(newest, asking):
         return False
-    return newest.seal in request_fingerprints(said, asking.attempt)
+    return newest.fingerprint in request_fingerprints(said, asking.attempt)
 
 
 def follows_answer(newest: LatestRequest | None, at: float) -> bool:
@@ -349,9 +353,9 @@ def slid(held: Sequence[Line], window: Sequence[Line]) -> list[int] | None:
     It may not show answers that are yet to be confirmed: those were not heard. Words before the newest that
     are not held are of turns that failed.
     """
-    if not window or window[-1].lane != "user":
+    if not window or window[-1].role != "user":
         return None
-    least = 1 if window[0].lane == "assistant" else 2
+    least = 1 if window[0].role == "assistant" else 2
     return _behind(held, window, 1) or _after_failures(held, window, least=least)
 
 
@@ -360,7 +364,7 @@ def likelier(held: Sequence[Line], window: Sequence[Line], places: list[int], *,
 
     ``since`` is where in ``held`` the newest window begins.
     """
-    if not window or window[-1].lane != "user" or not _doubtful(held, window, places, since):
+    if not window or window[-1].role != "user" or not _doubtful(held, window, places, since):
         return places
     return _after_failures(held, window, least=1) or [NEW] * len(window)
 
@@ -372,7 +376,7 @@ def _after_failures(held: Sequence[Line], window: Sequence[Line], *, least: int)
     """
     for new in range(2, min(_FAILED, len(window) - least) + 1):
         line = window[-new]
-        if line.lane != "user" and any(similarity(line, other) for other in held):
+        if line.role != "user" and any(similarity(line, other) for other in held):
             return None
         if places := _behind(held, window, new):
             mark_repeated(places, held, window)
@@ -412,7 +416,7 @@ def _doubtful(held: Sequence[Line], window: Sequence[Line], places: Sequence[int
     matched = {place for place in places if place >= 0}
     if not matched:
         return False
-    users = [h for h, line in enumerate(held) if line.lane == "user"]
+    users = [h for h, line in enumerate(held) if line.role == "user"]
     first = min(matched.intersection(users), default=max(matched))
     known = matched.union(_grown(held, window, places))
     taken = sum(h > first and h not in known for h in users)
@@ -427,7 +431,7 @@ def _doubtful(held: Sequence[Line], window: Sequence[Line], places: Sequence[int
 def _grown(held: Sequence[Line], window: Sequence[Line], places: Sequence[int]) -> Iterator[int]:
     """Where words are held that the window shows in the same place, and more: those are not taken back."""
     for (_, before), (line, place) in pairwise(zip(window, places, strict=True)):
-        if before >= 0 and place == NEW and line.lane == "user":
-            after = next((h for h in range(before + 1, len(held)) if held[h].lane == "user"), None)
+        if before >= 0 and place == NEW and line.role == "user":
+            after = next((h for h in range(before + 1, len(held)) if held[h].role == "user"), None)
             if after is not None and continues(line.text, held[after].text):
                 yield after

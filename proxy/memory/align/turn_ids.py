@@ -29,7 +29,7 @@ def match_turn_ids(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
     places = [NEW] * len(window)
     known, shown = _lanes(held), _lanes(window)
     opening = next(iter(shown))[0] if shown else None
-    first = next((w for w, line in enumerate(window) if line.number is not None), 0)
+    first = next((w for w, line in enumerate(window) if line.turn_id is not None), 0)
     # Where the user's words stand tells where the others can.
     lanes = sorted(shown.items(), key=lambda item: item[0][1] != "user")
     for sure in _SURE, _LIKELY:
@@ -50,7 +50,7 @@ def match_turn_ids(held: Sequence[Line], window: Sequence[Line]) -> list[int]:
 
 def numbers(lines: Sequence[Line]) -> list[int]:
     """The turn of each line: its own number, or that of its neighbour."""
-    return filled([line.number for line in lines])
+    return filled([line.turn_id for line in lines])
 
 
 def filled(given: Sequence[int | None]) -> list[int]:
@@ -77,8 +77,8 @@ def ordered(spoken: Sequence[Message]) -> Sequence[Message]:
 def _lanes(lines: Sequence[Line]) -> dict[Lane, list[int]]:
     lanes: dict[Lane, list[int]] = {}
     for i, (number, line) in enumerate(zip(numbers(lines), lines, strict=True)):
-        which = line.ids if line.lane in {"call", "tool"} else None
-        lanes.setdefault((number, line.lane, which), []).append(i)
+        which = line.ids if line.role in {"call", "tool"} else None
+        lanes.setdefault((number, line.role, which), []).append(i)
     return lanes
 
 
@@ -118,7 +118,7 @@ def _equals(
 
 def _in_order(places: Sequence[int], window: Sequence[Line], w: int, h: int) -> bool:
     """Whether the pair stands alike, before or behind, to all words of the user that are matched."""
-    users = ((i, place) for i, place in enumerate(places) if place >= 0 and window[i].lane == "user")
+    users = ((i, place) for i, place in enumerate(places) if place >= 0 and window[i].role == "user")
     return all((i < w) == (place < h) for i, place in users)
 
 
@@ -132,7 +132,7 @@ def _timely(replayed: Line, held: Line) -> bool:
 
 def _akin(replayed: Line, held: Line) -> bool:
     """Of a line whose number is but its neighbour's, a likeness to another turn's words tells little."""
-    return similarity(replayed, held) >= (CUT if replayed.number is None else 1)
+    return similarity(replayed, held) >= (CUT if replayed.turn_id is None else 1)
 
 
 def _possible(replayed: Line, held: Line) -> bool:
@@ -149,10 +149,10 @@ _LIKELY: tuple[Fit, ...] = (_possible,)
 def _unnumbered(places: list[int], held: Sequence[Line], window: Sequence[Line]) -> None:
     """Finds lines without a number under another turn than their neighbours', on either side."""
     left = set(range(len(held))).difference(places)
-    bare = {held[h].key for h in left if held[h].number is None}
+    bare = {held[h].key for h in left if held[h].turn_id is None}
     following, last = _following(places, len(held)), NEW
     for w, line in enumerate(window):
-        if places[w] == NEW and left and (line.number is None or line.key in bare):
+        if places[w] == NEW and left and (line.turn_id is None or line.key in bare):
             near = following[w] if last == NEW else last
             around = range(near) if last == NEW else range(near, len(held))
             h = _found(line, held, left, near, around)
@@ -173,11 +173,11 @@ def _following(places: Sequence[int], count: int) -> list[int]:
 
 def _found(line: Line, held: Sequence[Line], left: set[int], near: int, around: range) -> int | None:
     """The place nearest to a line's neighbour where it may be held."""
-    if line.number is not None:
-        fitting = (h for h in left if held[h].number is None and held[h].key == line.key)
+    if line.turn_id is not None:
+        fitting = (h for h in left if held[h].turn_id is None and held[h].key == line.key)
     else:
         # An answer may be shown behind the words that cut it; what stands before all others is older.
-        swapped = 1 if line.lane == "assistant" and around.start else 0
+        swapped = 1 if line.role == "assistant" and around.start else 0
         reach = left.intersection(range(around.start - swapped, around.stop))
         fitting = (h for h in reach if _fits(line, held[h], beside=h in around and abs(h - near) == 1))
     return min(fitting, key=lambda h: (abs(h - near), h), default=None)
@@ -185,9 +185,9 @@ def _found(line: Line, held: Sequence[Line], left: set[int], near: int, around: 
 
 def _fits(replayed: Line, held: Line, *, beside: bool) -> bool:
     if replayed.key == held.key:
-        return held.number is None or held.lane != "user"
+        return held.turn_id is None or held.role != "user"
     sure = ALIKE if beside and _possible(replayed, held) else CUT
-    return held.lane == "assistant" and similarity(replayed, held) >= sure
+    return held.role == "assistant" and similarity(replayed, held) >= sure
 
 
 def begins_anew(held: Sequence[Line], window: Sequence[Line]) -> bool:
@@ -234,7 +234,12 @@ def starts_over(
     matched = {h for h in places if h >= 0}
     first = next((i for i, entry in enumerate(held) if entry.role == "user"), len(held))
     if not matched:
-        return newest is not None and newest.whole and len(window) <= newest.lines and first < len(held)
+        return (
+            newest is not None
+            and newest.shows_call_start
+            and len(window) <= newest.line_count
+            and first < len(held)
+        )
     aloud = {h for h, e in enumerate(held) if h > first and e.role == "assistant" and not e.pending}
     return any(0 <= h < first for h in places[:-1]) and not aloud <= matched
 
@@ -246,11 +251,11 @@ def _opens(window: Sequence[Message]) -> bool:
 
 def _goes_back(held: Sequence[Line], window: Sequence[Line], newest: int) -> bool:
     same_, other, moved = _evidence(held, window)
-    oldest = min(line.number for line in held if line.number is not None)
+    oldest = min(line.turn_id for line in held if line.turn_id is not None)
     if newest < oldest:
         return _time(window) is None or (_time(held) or 0) < (_time(window) or 0)
-    asked = [line for line in window if line.lane == "user" and line.number == newest]
-    agreeing = (_verdict(a, b) != 1 for a in asked for b in held if b.lane == "user" and b.number == newest)
+    asked = [line for line in window if line.role == "user" and line.turn_id == newest]
+    agreeing = (_verdict(a, b) != 1 for a in asked for b in held if b.role == "user" and b.turn_id == newest)
     other += bool(asked) and not any(agreeing)
     return (other > 0 and other >= same_) or (moved > 0 and same_ == 0)
 
@@ -283,8 +288,8 @@ def _ends(lines: Sequence[Line]) -> Sequence[Line]:
 def _by_turn(lines: Sequence[Line]) -> dict[tuple[int, str], list[Line]]:
     turns: dict[tuple[int, str], list[Line]] = {}
     for line in lines:
-        if line.number is not None:
-            turns.setdefault((line.number, line.lane), []).append(line)
+        if line.turn_id is not None:
+            turns.setdefault((line.turn_id, line.role), []).append(line)
     return turns
 
 
@@ -296,7 +301,7 @@ def _verdict(replayed: Line, held: Line) -> int:
         same_words(replayed.text, held.generated)
         or continues(held.generated, replayed.text)
         or continues(replayed.text, held.generated)
-        or (held.lane == "assistant" and held.replaced is not None)
+        or (held.role == "assistant" and held.replaced is not None)
         or is_replaced(replayed.text, held)
     )
     if not agrees:
@@ -305,12 +310,12 @@ def _verdict(replayed: Line, held: Line) -> int:
 
 
 def _newest(lines: Sequence[Line]) -> int | None:
-    return max((line.number for line in lines if line.number is not None), default=None)
+    return max((line.turn_id for line in lines if line.turn_id is not None), default=None)
 
 
 def _long_after(held: Sequence[Line], window: Sequence[Line]) -> bool:
     """Whether so long lies between them that no turn was revised: words are corrected within seconds."""
-    times = [epoch_seconds(line.time) for line in window if line.number is not None]
+    times = [epoch_seconds(line.time) for line in window if line.turn_id is not None]
     known, last = [t for t in times if t is not None], _time(held)
     return last is not None and len(known) == len(times) and min(known) - last > _LONG
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.memory.archive.archive import Archive, Turn
 from proxy.memory.interchange import contents
-from proxy.memory.session import Reach
+from proxy.memory.session import TurnRef
 from proxy.memory.stores.store import Key, Owner
 
 
@@ -48,6 +48,6 @@ def _told(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     ]
 
 
-def _order(turn: Turn) -> tuple[float, str, Reach]:
+def _order(turn: Turn) -> tuple[float, str, TurnRef]:
     """Talk by talk, and each as it went: the archive has first what a session holds ready."""
-    return turn.began, turn.session, turn.entry.place
+    return turn.began, turn.session, turn.entry.turn_ref

@@ -25,7 +25,7 @@ class Keeping:
         try:
             reach = await self._archive.keep(key, session, mark=mark)
             await self._keep_moved(key, session, reach)
-            self._settled.add(key, session.moved)
+            self._settled.add(key, session.cold_count)
         except Unreadable as error:
             _log.warning("What moved out of a session cannot be read for the archive: %s", error)
         except StoreError:

@@ -46,8 +46,8 @@ async def pages(
 
     None of a session that was made anew under its name: they are not this one's.
     """
-    while start < session.moved and await _is_held(store, key, session):
-        moved = await _moved(store, key, start, min(_AT_ONCE, session.moved - start))
+    while start < session.cold_count and await _is_held(store, key, session):
+        moved = await _moved(store, key, start, min(_AT_ONCE, session.cold_count - start))
         if not moved:
             return
         begun = await _begun(store, key, start, moved[0])
@@ -68,7 +68,7 @@ async def _begun(store: Store, key: Key, end: int, entry: Entry) -> list[Entry]:
     begun: list[Entry] = []
     while end > 0:
         before = await _before(store, key, end)
-        same = [*itertools.takewhile(lambda one: one.place == entry.place, reversed(before))]
+        same = [*itertools.takewhile(lambda one: one.turn_ref == entry.turn_ref, reversed(before))]
         begun = [*reversed(same), *begun]
         end = end - len(same) if same and len(same) == len(before) else 0
     return begun

@@ -60,15 +60,15 @@ def keep(shelf: Shelf, key: Key, session: Session, *, mark: float) -> Steps[int]
     session = shelf.redaction.session(session)
     parts = yield from welcome(key, session, session.entries)
     if session.entries and not any(parts):
-        return session.moved
+        return session.cold_count
     talk = yield from _talk(key, session, mark)
     if talk is None:
-        return session.moved
+        return session.cold_count
     hot = {"talk": talk.id, **_hot(session)}
     rows = yield from asked(KEPT, hot)
-    yield from _renew(shelf, talk, parts, session.moved, rows)
+    yield from _renew(shelf, talk, parts, session.cold_count, rows)
     reach = yield from first(REACH, hot)
-    return 0 if reach is None else min(int(reach) + 1, session.moved)
+    return 0 if reach is None else min(int(reach) + 1, session.cold_count)
 
 
 def keep_moved(
@@ -80,7 +80,7 @@ def keep_moved(
     if any(parts):
         talk = yield from _talk(key, session, session.updated)
         if talk is not None:
-            between = _between(session, moved, last=start + len(moved) == session.moved)
+            between = _between(session, moved, last=start + len(moved) == session.cold_count)
             rows = yield from asked(KEPT_BETWEEN, {"talk": talk.id, **between})
             yield from _renew(shelf, talk, parts, start, rows)
 
@@ -143,17 +143,17 @@ def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
 
 def _hot(session: Session) -> dict[str, object]:
     """From which turn on all that is kept is in the session's hot part."""
-    if session.entries and session.moved:
-        return {"life": session.entries[0].life, "turn": session.entries[0].turn}
-    return {"life": -1, "turn": 0} if not session.moved else {"life": session.life + 1, "turn": 0}
+    if session.entries and session.cold_count:
+        return {"life": session.entries[0].call, "turn": session.entries[0].turn}
+    return {"life": -1, "turn": 0} if not session.cold_count else {"life": session.call + 1, "turn": 0}
 
 
 def _between(session: Session, moved: Sequence[Entry], *, last: bool) -> dict[str, object]:
     """From which turn on, and before which, all that is kept is these; the ``last`` end at the hot part."""
-    begin, end = moved[0].place, _hot(session)
+    begin, end = moved[0].turn_ref, _hot(session)
     if not last:
-        end = {"life": moved[-1].life, "turn": moved[-1].turn}
-    return {"life": begin.life, "turn": begin.turn, "until": end["life"], "before": end["turn"]}
+        end = {"life": moved[-1].call, "turn": moved[-1].turn}
+    return {"life": begin.call, "turn": begin.turn, "until": end["life"], "before": end["turn"]}
 
 
 def _renew(shelf: Shelf, talk: _Talk, parts: Sequence[Share | None], start: int, rows: Rows) -> Steps[None]:
@@ -187,7 +187,7 @@ def _placed(parts: Sequence[Share | None], start: int) -> Iterator[tuple[_Place,
     counted: Counter[tuple[int, int, str]] = Counter()
     for ordinal, part in enumerate(parts, start):
         if part is not None:
-            name = part.entry.life, part.entry.turn, part.entry.role
+            name = part.entry.call, part.entry.turn, part.entry.role
             yield _Place(*name, counted[name]), ordinal, part
             counted[name] += 1
 
@@ -209,7 +209,7 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
         "owner": talk.owner,
         "speaker": speaker,
         "at": entry.at,
-        "recorded": entry.recorded,
+        "recorded": entry.recorded_at,
         "digest": mark,
         "blob": shelf.sealed(talk.key, entry),
     }
@@ -225,7 +225,7 @@ def indexed(shelf: Shelf, person: Owner, owner: int | None, entry: Entry, line: 
         yield from asked(NO_PASSAGE, {"kind": line.kind, "item": line.item})
     elif entry.role in _SPOKEN:
         # What a program put in the user's place would be told as the user's words.
-        yield from shelf.indexed(person, owner, "" if entry.put_in else entry.text, line)
+        yield from shelf.indexed(person, owner, "" if entry.is_injected else entry.text, line)
 
 
 def _remove(item: int) -> Steps[None]:

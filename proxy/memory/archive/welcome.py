@@ -44,5 +44,5 @@ def _welcomed(part: Share, buried: Mapping[str, float], *forgotten: float) -> Sh
 
 
 def _is_refused(entry: Entry, *forgotten: float) -> bool:
-    said = min(entry.recorded, entry.at)
-    return any(refuses(at, said=said, recorded=entry.recorded) for at in forgotten if at)
+    said = min(entry.recorded_at, entry.at)
+    return any(refuses(at, said=said, recorded=entry.recorded_at) for at in forgotten if at)

@@ -13,7 +13,7 @@ from proxy.memory.archive.archive import Fact
 from proxy.memory.cold import all_of
 from proxy.memory.errors import Unfound
 from proxy.memory.facts.knowledge import Knowledge, Learnt
-from proxy.memory.session import Entry, Reach, Session, decode, encode, made_anew
+from proxy.memory.session import Entry, Session, TurnRef, decode, encode, made_anew
 from proxy.memory.speakers import speaker
 from proxy.memory.stores.store import UNRENEWED, Key, Owner, Put, Store
 
@@ -86,7 +86,7 @@ class Learning:
         new = unheard_of(session, session.entries)
         if not new:
             return False
-        is_urgent = new[0].life < session.life or _has_moved(session)
+        is_urgent = new[0].call < session.call or _has_moved(session)
         return is_urgent or len(new) >= MANY or paused
 
     async def do(self, key: Key, unusable: int) -> bool:
@@ -101,7 +101,7 @@ class Learning:
             return False
         batch = _batch(unheard_of(session, await self._entries(key, session)), _MOST >> min(unusable, _TRIES))
         await self._learn(key, session, batch, at=began, passing_over=unusable >= _TRIES)
-        await self._mark(key, session, batch[-1].place)
+        await self._mark(key, session, batch[-1].turn_ref)
         return True
 
     async def stand_in(self, key: Key) -> None:
@@ -141,12 +141,16 @@ class Learning:
         session = await self._read(key)
         return session is None or made_anew(session, former)
 
-    async def _mark(self, key: Key, former: Session, reach: Reach) -> None:
+    async def _mark(self, key: Key, former: Session, reach: TurnRef) -> None:
         for _ in range(_ATTEMPTS):
             held = await self._store.read(key, leisure=True)
-            if held is None or made_anew(session := decode(held.blob), former) or session.learnt >= reach:
+            if (
+                held is None
+                or made_anew(session := decode(held.blob), former)
+                or session.learned_until >= reach
+            ):
                 return
-            blob = encode(msgspec.structs.replace(session, learnt=reach))
+            blob = encode(msgspec.structs.replace(session, learned_until=reach))
             put = Put(blob, version=held.version, ttl=UNRENEWED, leisure=True)
             if await self._store.write(key, put):
                 return
@@ -156,12 +160,14 @@ def _may_be_urgent(session: Session) -> bool:
     """Told at a glance: whether so much was said, or a life is over, that no pause need be waited for."""
     entries = session.entries
     place = -min(MANY, len(entries))
-    return bool(entries) and (entries[place].place > session.learnt or entries[0].life < session.life)
+    return bool(entries) and (
+        entries[place].turn_ref > session.learned_until or entries[0].call < session.call
+    )
 
 
 def _has_moved(session: Session) -> bool:
     """Whether turns may have moved to the cold part before they were looked at."""
-    return session.moved > 0 and session.entries[0].place > session.learnt
+    return session.cold_count > 0 and session.entries[0].turn_ref > session.learned_until
 
 
 def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
@@ -169,7 +175,7 @@ def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
     return [
         entry
         for entry in entries
-        if entry.place > session.learnt
+        if entry.turn_ref > session.learned_until
         and entry.role == "user"
         and entry.source in _SPOKEN
         and entry.text.strip()
@@ -179,14 +185,14 @@ def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
 
 def heard(key: Key, entry: Entry) -> Utterance:
     """A message as it is looked at."""
-    place = f"{key.session}/{entry.life}/{entry.turn}"
+    place = f"{key.session}/{entry.call}/{entry.turn}"
     return Utterance(place, entry.text, entry.at)
 
 
 def _batch(entries: Sequence[Entry], left: int) -> list[Entry]:
     """The first of them, whole turns, no more than a model can be shown at once."""
     batch: list[Entry] = []
-    for _, turn in groupby(entries, key=lambda entry: entry.place):
+    for _, turn in groupby(entries, key=lambda entry: entry.turn_ref):
         said = list(turn)
         left -= sum(in_text(entry.text) for entry in said)
         if left < 0 and batch:

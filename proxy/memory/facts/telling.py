@@ -46,8 +46,8 @@ def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
     ``injecting`` is whether summaries are shown; else a compaction is turns that move out.
     """
     if not (injecting and session.summaries):
-        return b"%d.%d" % (life, session.moved)
-    told = repr((life, [(segment.reach, segment.text) for segment in session.summaries]))
+        return b"%d.%d" % (life, session.cold_count)
+    told = repr((life, [(segment.end, segment.text) for segment in session.summaries]))
     return blake2b(told.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
 
 
@@ -59,8 +59,8 @@ def telling(  # noqa: PLR0913 - who is told of, when, and how much
     As long as all of that is known it stands still, and what else is known now goes to the tail. Once some of
     the head was removed, replaced or has expired, all is put together anew; a correction stands in its place.
     """
-    by_id, before = {fact.id: fact for fact in known}, session.told
-    if before is None or (before.person, before.epoch) != (person, at):
+    by_id, before = {fact.id: fact for fact in known}, session.shown_facts
+    if before is None or (before.user, before.epoch) != (person, at):
         return _anew(at, person, known, limit=limit, now=now)
     head = tuple(by_id[name] for name in before.facts if name in by_id)
     if len(head) < len(before.facts):
@@ -79,7 +79,7 @@ def _anew(at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: flo
     chosen = {one.id for one in sorted(known, key=lambda one: (-one.importance, -one.created))[:limit]}
     head = tuple(fact for fact in known if fact.id in chosen)
     told = ShownFacts(
-        person=person,
+        user=person,
         epoch=at,
         at=now,
         facts=tuple(fact.id for fact in head),

@@ -16,23 +16,23 @@ from proxy.memory.wording import continues_by_words
 
 def woven(held: Session, replay: Alignment, gone: set[int], *, now: float, seal: bytes) -> Session:
     """The session with the window's lines in their places, and without those that are ``gone``."""
-    life = held.life + replay.anew
+    life = held.call + replay.new_call
     loom = _Loom(held, replay, gone, life=life, now=now)
     loom.take_run()
     for position in loom.order:
         loom.take(position)
-    loom.pass_to(len(replay.held))
-    before = len(held.entries) - len(replay.held)
+    loom.pass_to(len(replay.entries))
+    before = len(held.entries) - len(replay.entries)
     entries = (*held.entries[:before], *_unglued(loom))
     session = msgspec.structs.replace(
         held,
         entries=entries,
-        life=life,
-        turns=loom.turns,
-        newest=_newest(loom, entries, seal),
-        unheard=() if replay.anew else tuple(e for e in held.unheard if e not in loom.found),
+        call=life,
+        next_turn=loom.turns,
+        latest_request=_newest(loom, entries, seal),
+        unheard=() if replay.new_call else tuple(e for e in held.unheard if e not in loom.found),
     )
-    return with_unheard(session, [replay.held[h] for h in sorted(gone)])
+    return with_unheard(session, [replay.entries[h] for h in sorted(gone)])
 
 
 def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> LatestRequest:
@@ -42,12 +42,12 @@ def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> LatestReque
     first = found[0] if found else len(entries)
     return LatestRequest(
         at=loom.now,
-        seal=seal,
-        lines=len(replay.spoken),
-        since=loom.held.moved + first,
-        answering=replay.answering,
-        whole=first <= len(loom.held.entries) - len(replay.held),
-        asked=_asked(loom, entries, places, max(found, default=-1)),
+        fingerprint=seal,
+        line_count=len(replay.lines),
+        start=loom.held.cold_count + first,
+        shows_answers=replay.shows_answers,
+        shows_call_start=first <= len(loom.held.entries) - len(replay.entries),
+        question=_asked(loom, entries, places, max(found, default=-1)),
     )
 
 
@@ -55,8 +55,8 @@ def _asked(
     loom: "_Loom", entries: Sequence[Entry], places: Mapping[int, int], last: int
 ) -> QuestionRef | None:
     replay = loom.replay
-    if replay.asked is not None:
-        place = places.get(id(loom.shown.get(replay.asked)))
+    if replay.question is not None:
+        place = places.get(id(loom.shown.get(replay.question)))
         return None if place is None else turn_of(entries, place)
     place = question_before(entries, last)
     return unasked(entries, loom.life, loom.turns) if place is None else turn_of(entries, place)
@@ -69,11 +69,11 @@ class _Loom:
         self.entries: list[Entry] = []
         self.shown: dict[int, Entry] = {}
         self.found: list[Entry] = []
-        self._aside = () if replay.anew else held.unheard
-        self.turns = 0 if replay.anew else held.turns
+        self._aside = () if replay.new_call else held.unheard
+        self.turns = 0 if replay.new_call else held.next_turn
         self.held, self.replay, self.now = held, replay, now
         self._gone, self.life = gone, life
-        self._moved = held.older and not replay.anew
+        self._moved = held.has_older and not replay.new_call
         self._done = 0
         self._revised = replay.revised
         self._run = _run(replay)
@@ -88,7 +88,7 @@ class _Loom:
             return
         first, end = self.replay.places[0], self.replay.places[0] + self._run
         self.pass_to(first)
-        row = zip(self.replay.held[first:end], map(self.replay.told, range(self._run)), strict=True)
+        row = zip(self.replay.entries[first:end], map(self.replay.whole_line, range(self._run)), strict=True)
         shown = [renew_entry(entry, message) for entry, message in row]
         self.shown |= enumerate(shown)
         self.entries += shown
@@ -97,7 +97,7 @@ class _Loom:
     def take(self, position: int) -> None:
         """Lays down a line of the window, and before it what is held before it."""
         place = self.replay.places[position]
-        message = self.replay.told(position)
+        message = self.replay.whole_line(position)
         if place >= 0:
             self.pass_to(place)
             self._renew(place, message)
@@ -105,7 +105,7 @@ class _Loom:
             return
         following = self._following[position]
         self.pass_to(following)
-        last = following == len(self.replay.held)
+        last = following == len(self.replay.entries)
         # What stands before the oldest entry of a session that was cut is in its cold part.
         if following or last or not self._moved:
             self._add(message, last=last)
@@ -118,12 +118,12 @@ class _Loom:
     def pass_to(self, end: int) -> None:
         """Lays down what is held before ``end``."""
         kept = range(self._done, end)
-        self.entries += [self.replay.held[h] for h in kept if h not in self._gone]
+        self.entries += [self.replay.entries[h] for h in kept if h not in self._gone]
         self._done = max(self._done, end)
 
     def _renew(self, place: int, message: Message) -> None:
-        entry = renew_entry(self.replay.held[place], message)
-        if place == self._revised and self._gone >= set(range(place + 1, len(self.replay.held))):
+        entry = renew_entry(self.replay.entries[place], message)
+        if place == self._revised and self._gone >= set(range(place + 1, len(self.replay.entries))):
             entry = msgspec.structs.replace(entry, turn=self.turns)
             self.turns += 1
         self.entries.append(entry)
@@ -160,7 +160,7 @@ class _Loom:
     def _turn(self, entry: Entry, *, last: bool) -> int:
         before = self.entries[-1] if self.entries else None
         if before is None:
-            return self.turns if last else self.replay.held[0].turn
+            return self.turns if last else self.replay.entries[0].turn
         numbered = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
         return self.turns if last and entry.role == "user" and not numbered else before.turn
 
@@ -190,13 +190,13 @@ def _order(replay: Alignment, start: int) -> list[int]:
     Words of the user that stand between a question and its answer were said when the answer was.
     """
     keys: dict[int, tuple[int, bool]] = {}
-    ends = {replay.held[h].turn: h for h in sorted(replay.matched)}
+    ends = {replay.entries[h].turn: h for h in sorted(replay.matched)}
     before = replay.places[start - 1] if start else -1
     for position in range(start, len(replay.places)):
         place = replay.places[position]
         if place >= 0:
             before = max(before, place)
-        elif replay.spoken[position].role == "user":
+        elif replay.lines[position].role == "user":
             before = _turn_end(replay, before, ends)
         keys[position] = (before, True) if place < 0 else (place, False)
     return sorted((i for i in keys if replay.places[i] >= NEW), key=keys.__getitem__)
@@ -204,9 +204,9 @@ def _order(replay: Alignment, start: int) -> list[int]:
 
 def _turn_end(replay: Alignment, place: int, ends: Mapping[int, int]) -> int:
     """The last line that the window shows of a held turn that a user began, of all turns' last lines."""
-    if place < 0 or replay.held[place].role != "user":
+    if place < 0 or replay.entries[place].role != "user":
         return place
-    return ends[replay.held[place].turn]
+    return ends[replay.entries[place].turn]
 
 
 def _unglued(loom: _Loom) -> list[Entry]:
@@ -234,28 +234,28 @@ def position_of(entries: Sequence[Entry], turn: QuestionRef) -> int | None:
     if turn.unasked:
         return None
     places = range(len(entries) - 1, -1, -1)
-    users = (i for i in places if _asks(entries[i], turn.life, turn.turn))
+    users = (i for i in places if _asks(entries[i], turn.call, turn.turn))
     return next(islice(users, -turn.question - 1, None), None)
 
 
 def turn_of(entries: Sequence[Entry], position: int) -> QuestionRef:
     """How the words at a position are called."""
-    life, turn = entries[position].life, entries[position].turn
+    life, turn = entries[position].call, entries[position].turn
     return QuestionRef(life, turn, -sum(_asks(entry, life, turn) for entry in entries[position:]))
 
 
 def unasked(entries: Sequence[Entry], life: int, turns: int) -> QuestionRef:
     """How the words are called that nobody said: behind all of a life, whose next turn is ``turns``."""
     last = entries[-1] if entries else None
-    return QuestionRef(life, last.turn if last is not None and last.life == life else turns, 0)
+    return QuestionRef(life, last.turn if last is not None and last.call == life else turns, 0)
 
 
 def question_before(entries: Sequence[Entry], position: int) -> int | None:
     """Where the words stand that what is held at a position belongs to; of another life they are not."""
     words = (i for i in range(position, -1, -1) if entries[i].role == "user")
     found = next(words, None)
-    return found if found is not None and entries[found].life == entries[position].life else None
+    return found if found is not None and entries[found].call == entries[position].call else None
 
 
 def _asks(entry: Entry, life: int, turn: int) -> bool:
-    return entry.turn == turn and entry.life == life and entry.role == "user"
+    return entry.turn == turn and entry.call == life and entry.role == "user"

@@ -40,14 +40,14 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 def has_seen(session: Session, notice: str) -> bool:
     """Whether this notice was taken already."""
-    return notice in _told_of(session)[0].notices
+    return notice in _told_of(session)[0].event_ids
 
 
 def with_event(session: Session, notice: str, agent: Agent, life: int | None) -> Session:
     """The session that knows of a notice, and which life its agent has."""
     known, state = _told_of(session)
-    notices = (*known.notices, notice)[-_MOST_NOTICES:]
-    lives = known.lives | ({agent.id: life} if agent.id and life is not None else {})
+    notices = (*known.event_ids, notice)[-_MOST_NOTICES:]
+    lives = known.calls | ({agent.id: life} if agent.id and life is not None else {})
     kept = dict([*lives.items()][-_MOST_AGENTS:])
     return msgspec.structs.replace(session, agents=Agents(notices, kept), state=state)
 
@@ -57,14 +57,14 @@ def agent_joined(session: Session, agent: Agent) -> tuple[Session, int | None]:
     life = _life_of(session, agent)
     if life is None:
         session = _begun(session)
-        life = session.life
+        life = session.call
     return session, life
 
 
 def agent_left(session: Session, agent: Agent) -> tuple[Session, int | None]:
     """The session once an agent has left: what is said from now on is another life's."""
     life = _life_of(session, agent)
-    if life == session.life and not _went_on(session, agent):
+    if life == session.call and not _went_on(session, agent):
         session = _begun(session)
     return session, life
 
@@ -82,43 +82,43 @@ def apply_history(
     life = _life_of(session, agent, spoken)
     if life is None and not _went_on(session, agent):
         session = _begun(session)
-        life = session.life
+        life = session.call
     if life is None:
         return session, life
-    is_over = agent.stop is not None and life == session.life and not _went_on(session, agent)
+    is_over = agent.stop is not None and life == session.call and not _went_on(session, agent)
     session = _merged(session, life, spoken, now)
     return (_begun(session) if is_over else session), life
 
 
 def _life_of(session: Session, agent: Agent, spoken: Sequence[Message] = ()) -> int | None:
     """The life that is an agent's: known by its name, else by words and time, else by the time alone."""
-    lives = _told_of(session)[0].lives
+    lives = _told_of(session)[0].calls
     if agent.id in lives:
         return lives[agent.id]
     others = set(lives.values())
-    during = [e for e in session.entries if e.life not in others and _is_in_time(e, agent)]
+    during = [e for e in session.entries if e.call not in others and _is_in_time(e, agent)]
     words = {(message.role, message.text.strip()) for message in spoken}
-    alike = max((entry.life for entry in during if (entry.role, entry.text.strip()) in words), default=None)
+    alike = max((entry.call for entry in during if (entry.role, entry.text.strip()) in words), default=None)
     if alike is not None or agent.start is None:
         return alike
-    return max((entry.life for entry in during), default=None)
+    return max((entry.call for entry in during), default=None)
 
 
 def _went_on(session: Session, agent: Agent) -> bool:
     """Whether something was said after the agent had left."""
     end = agent.stop
-    return end is not None and any(entry.recorded > end + _SLACK for entry in session.entries)
+    return end is not None and any(entry.recorded_at > end + _SLACK for entry in session.entries)
 
 
 def _merged(session: Session, life: int, spoken: Sequence[Message], now: float) -> Session:
-    if life == session.life:
+    if life == session.call:
         return merge_history(session, spoken, now=now)
-    own = [entry for entry in session.entries if entry.life == life]
+    own = [entry for entry in session.entries if entry.call == life]
     if not own:  # all of it has moved to the cold part, which only grows
         return session
     first = session.entries.index(own[0])
-    moved = session.moved if first == 0 else 0
-    alone = Session(entries=tuple(own), life=life, turns=1 + max(e.turn for e in own), moved=moved)
+    moved = session.cold_count if first == 0 else 0
+    alone = Session(entries=tuple(own), call=life, next_turn=1 + max(e.turn for e in own), cold_count=moved)
     alone = msgspec.structs.replace(alone, forgotten=session.forgotten)
     known = merge_history(alone, spoken, now=now).entries
     return _with(session, first, len(own), known)
@@ -126,19 +126,19 @@ def _merged(session: Session, life: int, spoken: Sequence[Message], now: float) 
 
 def _with(session: Session, first: int, count: int, entries: Sequence[Entry]) -> Session:
     """The session with other entries in the place of ``count`` of its own."""
-    newest = session.newest
+    newest = session.latest_request
     if newest is not None:
-        newest = msgspec.structs.replace(newest, since=newest.since + len(entries) - count)
+        newest = msgspec.structs.replace(newest, start=newest.start + len(entries) - count)
     kept = (*session.entries[:first], *entries, *session.entries[first + count :])
-    return msgspec.structs.replace(session, entries=kept, newest=newest)
+    return msgspec.structs.replace(session, entries=kept, latest_request=newest)
 
 
 def _begun(session: Session) -> Session:
     """The session in a new life; in the same one, where nothing has been said in it."""
-    if not session.moved and not any(entry.life == session.life for entry in session.entries):
+    if not session.cold_count and not any(entry.call == session.call for entry in session.entries):
         return session
     return msgspec.structs.replace(
-        session, life=session.life + 1, turns=0, began=None, newest=None, unheard=()
+        session, call=session.call + 1, next_turn=0, started=None, latest_request=None, unheard=()
     )
 
 
@@ -156,7 +156,7 @@ def _told_of(session: Session) -> tuple[Agents, dict[str, Any]]:
 def _is_in_time(entry: Entry, agent: Agent) -> bool:
     start = None if agent.start is None else agent.start - _BEFORE
     stop = None if agent.stop is None else agent.stop + _SLACK
-    return (start is None or entry.recorded >= start) and (stop is None or entry.recorded <= stop)
+    return (start is None or entry.recorded_at >= start) and (stop is None or entry.recorded_at <= stop)
 
 
 def history_messages(contents: Sequence[Any]) -> list[Message]:
@@ -187,7 +187,7 @@ def merge_history(held: Session, history: Sequence[Message], *, now: float) -> S
     by_words = _renumbered(said, None)
     replay = align(held, by_words, known=True)
     same = _same(said, replay)
-    if replay.held and not same:
+    if replay.entries and not same:
         return held
     ahead = _ahead(same)
     if ahead is None:
@@ -205,16 +205,16 @@ def _end(replay: Alignment) -> int:
     if not replay.matched:
         return replay.end
     last = max(i for i, place in enumerate(replay.places) if place >= 0)
-    more = sum(message.role == "user" for message in replay.spoken[last + 1 :])
-    rest = range(max(replay.matched) + 1, len(replay.held))
-    behind = [h for h in rest if replay.held[h].role == "user"]
+    more = sum(message.role == "user" for message in replay.lines[last + 1 :])
+    rest = range(max(replay.matched) + 1, len(replay.entries))
+    behind = [h for h in rest if replay.entries[h].role == "user"]
     return behind[more] if more < len(behind) else replay.end
 
 
 def _same(said: Speech, replay: Alignment) -> list[tuple[Message, Entry]]:
     """The lines that are surely held, and what they are held as."""
     pairs = zip(said.lines, replay.places, strict=True)
-    found = [(line, replay.held[place]) for line, place in pairs if place >= 0]
+    found = [(line, replay.entries[place]) for line, place in pairs if place >= 0]
     return [(line, entry) for line, entry in found if similarity(Line(line), Line(entry)) >= CUT]
 
 
@@ -231,7 +231,7 @@ def _ahead(same: Sequence[tuple[Message, Entry]]) -> int | None:
 
 def _renumbered(said: Speech, ahead: int | None) -> Speech:
     """The speech with its numbers so much further on, or without any."""
-    return Speech([_counted(line, ahead) for line in said.lines], said.answering)
+    return Speech([_counted(line, ahead) for line in said.lines], said.shows_answers)
 
 
 def _counted(line: Message, ahead: int | None) -> Message:

@@ -24,7 +24,7 @@ def new_entry(message: Message, *, life: int, turn: int, now: float) -> Entry:
     return Entry(
         role=message.role,
         turn=turn,
-        life=life,
+        call=life,
         engine_turn=turn_id_of(message),
         name=_given(message.name),
         tool_calls=_given(message.tool_calls) or None,
@@ -32,7 +32,7 @@ def new_entry(message: Message, *, life: int, turn: int, now: float) -> Entry:
         timestamp=_given(message.timestamp),
         source=message.source,
         user=message.user,
-        recorded=now,
+        recorded_at=now,
         **said,
     )
 
@@ -47,7 +47,7 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
     elif not entry.replaces(message.text) and (
         entry.role != "user" or not same_words(entry.text, message.text)
     ):
-        changes |= {"content": without_media(_given(message.content)), "replaced": None}
+        changes |= {"content": without_media(_given(message.content)), "replaced_hash": None}
     changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
     return msgspec.structs.replace(entry, **changed) if changed else entry
 
@@ -95,7 +95,9 @@ def _answer(entry: Entry, message: Message) -> dict[str, Any]:
         confirmed["tool_calls"] = message.tool_calls
         if not message.text.strip():
             return confirmed
-    if entry.replaced is not None:  # what was edited is what was heard, however much of the former words was
+    if (
+        entry.replaced_hash is not None
+    ):  # what was edited is what was heard, however much of the former words was
         return confirmed
     return confirmed | (_cut_by_engine(message, entry.generated) or _cut_by_comparison(entry, message))
 

@@ -22,7 +22,7 @@ from proxy.memory.merge.entries import new_entry, renew_entry
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.session import (
     NO_ATTEMPT,
-    Asking,
+    Arrival,
     Attempt,
     Entry,
     LatestRequest,
@@ -39,13 +39,13 @@ class _Request(NamedTuple):
     """What a request says, what it says of itself, and what it is known by."""
 
     said: Speech
-    asking: Asking
+    asking: Arrival
     sealed: bytes
 
     def known(self, newest: LatestRequest) -> bool:
         """Whether it has been taken in already."""
-        if self.sealed != newest.seal:
-            return newest.knows(self.sealed)
+        if self.sealed != newest.fingerprint:
+            return newest.includes(self.sealed)
         if strategies.is_lone(self.said.lines):
             return not strategies.is_other_turn(newest, self.asking)
         return not strategies.has_slid(newest, self.asking)
@@ -60,34 +60,34 @@ def apply_request(
     newer request has overtaken takes nothing back. ``attempt`` is what the request says of itself. ``replay``
     is its speech beside what is held, where that has been read already.
     """
-    request = _Request(said, Asking(attempt, now), request_fingerprint(said, attempt))
+    request = _Request(said, Arrival(attempt, now), request_fingerprint(said, attempt))
     session = _reconciled(held, request, replay)
     return session, _asked_by(session, request)
 
 
 def _reconciled(held: Session, request: _Request, replay: Alignment | None = None) -> Session:
-    newest, (attempt, now) = held.newest, request.asking
+    newest, (attempt, now) = held.latest_request, request.asking
     if newest and request.known(newest):
         return held
     late = newest is not None and now < newest.at
     if late or replay is None:
         replay = align(held, request.said, request.asking, overtaken=late)
-    if replay.stale or not (replay.spoken or request.said.bidden):
+    if replay.stale or not (replay.lines or request.said.instructions):
         return held
-    held = with_marks(held, replay.spoken)
+    held = with_marks(held, replay.lines)
     if newest and late:
         return _overtaken(overtaken(held, replay, newest, now=now), request)
-    if not replay.spoken:
+    if not replay.lines:
         return _bidden(held, request.sealed, now)
     session = woven(held, replay, retracted(replay), now=now, seal=request.sealed)
-    newest = session.newest and msgspec.structs.replace(
-        session.newest, request=attempt.request, wordless=request.said.wordless
+    newest = session.latest_request and msgspec.structs.replace(
+        session.latest_request, name_digest=attempt.name_digest, wordless=request.said.wordless
     )
     return msgspec.structs.replace(
         session,
-        newest=newest,
-        user=held.user or next((m.user for m in replay.spoken if m.role == "user" and m.user), None),
-        began=_began(session) if replay.anew or held.began is None else held.began,
+        latest_request=newest,
+        user=held.user or next((m.user for m in replay.lines if m.role == "user" and m.user), None),
+        started=_began(session) if replay.new_call or held.started is None else held.started,
         created=held.created or now,
         updated=now,
     )
@@ -95,42 +95,44 @@ def _reconciled(held: Session, request: _Request, replay: Alignment | None = Non
 
 def _bidden(held: Session, sealed: bytes, now: float) -> Session:
     """The session after a request without any speech."""
-    turn, since = unasked(held.entries, held.life, held.turns), held.moved + len(held.entries)
-    newest = held.newest or LatestRequest(
-        at=now, seal=sealed, lines=0, since=since, answering=False, whole=True
+    turn, since = unasked(held.entries, held.call, held.next_turn), held.cold_count + len(held.entries)
+    newest = held.latest_request or LatestRequest(
+        at=now, fingerprint=sealed, line_count=0, start=since, shows_answers=False, shows_call_start=True
     )
-    newest = msgspec.structs.replace(newest, at=now, seal=sealed, asked=turn)
-    return msgspec.structs.replace(held, newest=newest, created=held.created or now, updated=now)
+    newest = msgspec.structs.replace(newest, at=now, fingerprint=sealed, question=turn)
+    return msgspec.structs.replace(held, latest_request=newest, created=held.created or now, updated=now)
 
 
 def _overtaken(session: Session, request: _Request) -> Session:
-    newest = session.newest and session.newest.overtaking(request.sealed, _asked(session, request))
-    return msgspec.structs.replace(session, newest=newest)
+    newest = session.latest_request and session.latest_request.with_overtaken(
+        request.sealed, _asked(session, request)
+    )
+    return msgspec.structs.replace(session, latest_request=newest)
 
 
 def _began(session: Session) -> int | float | None:
-    entries = (entry for entry in session.entries if entry.life == session.life)
+    entries = (entry for entry in session.entries if entry.call == session.call)
     return next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
 
 
 def _asked_by(held: Session, request: _Request) -> QuestionRef | None:
-    if held.newest and held.newest.knows(request.sealed):
-        return held.newest.asked_by(request.sealed)
+    if held.latest_request and held.latest_request.includes(request.sealed):
+        return held.latest_request.question_of(request.sealed)
     return _asked(held, request)
 
 
 def _asked(held: Session, request: _Request) -> QuestionRef | None:
     replay = align(held, request.said, request.asking, overtaken=True)
-    if replay.anew or replay.stale or replay.revised is not None:
+    if replay.new_call or replay.stale or replay.revised is not None:
         return None
-    if replay.asked is None:
-        place = question_before(replay.held, max(replay.matched, default=-1))
+    if replay.question is None:
+        place = question_before(replay.entries, max(replay.matched, default=-1))
         if place is None:
-            says = replay.spoken or request.said.bidden
-            return unasked(replay.held, held.life, held.turns) if says else None
+            says = replay.lines or request.said.instructions
+            return unasked(replay.entries, held.call, held.next_turn) if says else None
     else:
-        place = replay.places[replay.asked]
-    return None if place is None or place < 0 else turn_of(replay.held, place)
+        place = replay.places[replay.question]
+    return None if place is None or place < 0 else turn_of(replay.entries, place)
 
 
 def overtaken(held: Session, replay: Alignment, newest: LatestRequest, *, now: float) -> Session:
@@ -139,27 +141,30 @@ def overtaken(held: Session, replay: Alignment, newest: LatestRequest, *, now: f
     Answers there that wait for their replay are heard as it shows them, and lines that nobody knows yet are
     put in their places. Whatever stands further on is told better by the newest window.
     """
-    if replay.anew or not replay.held:
+    if replay.new_call or not replay.entries:
         return held
-    before = len(held.entries) - len(replay.held)
-    since = max(0, newest.since - held.moved - before)
+    before = len(held.entries) - len(replay.entries)
+    since = max(0, newest.start - held.cold_count - before)
     entries = _confirm_pending(replay, since)
-    for place, message in reversed(_unknown(replay, since, now, moved=held.older)):
-        beside = replay.held[max(0, place - 1)]
-        entries.insert(place, new_entry(message, life=held.life, turn=beside.turn, now=now))
-    if entries == list(replay.held):
+    for place, message in reversed(_unknown(replay, since, now, moved=held.has_older)):
+        beside = replay.entries[max(0, place - 1)]
+        entries.insert(place, new_entry(message, life=held.call, turn=beside.turn, now=now))
+    if entries == list(replay.entries):
         return held
-    newest = msgspec.structs.replace(newest, since=newest.since + len(entries) - len(replay.held))
+    newest = msgspec.structs.replace(newest, start=newest.start + len(entries) - len(replay.entries))
     return msgspec.structs.replace(
-        held, entries=(*held.entries[:before], *entries), newest=newest, updated=max(now, held.updated)
+        held,
+        entries=(*held.entries[:before], *entries),
+        latest_request=newest,
+        updated=max(now, held.updated),
     )
 
 
 def _confirm_pending(replay: Alignment, since: int) -> list[Entry]:
-    entries = list(replay.held)
+    entries = list(replay.entries)
     for position, place in enumerate(replay.places):
         if 0 <= place < since and entries[place].pending:
-            entries[place] = renew_entry(entries[place], replay.told(position))
+            entries[place] = renew_entry(entries[place], replay.whole_line(position))
     return entries
 
 
@@ -170,12 +175,12 @@ def _unknown(replay: Alignment, since: int, now: float, *, moved: bool) -> list[
     """
     found: list[tuple[int, Message]] = []
     start = 0
-    for i, (message, known) in enumerate(zip(replay.spoken, replay.places, strict=True)):
+    for i, (message, known) in enumerate(zip(replay.lines, replay.places, strict=True)):
         if known >= since:
             break
         if known >= 0:
             start = max(start, known + 1)
-        elif known == NEW and (start or not moved or (not replay.matched and i == replay.asked)):
+        elif known == NEW and (start or not moved or (not replay.matched and i == replay.question)):
             found.append((_place(replay, i, start, since, now), message))
     return [(at, message) for at, message in found if not _early(replay, at, message)]
 
@@ -185,13 +190,13 @@ def _place(replay: Alignment, position: int, start: int, since: int, now: float)
     following = next((h for h in replay.places[position:] if h >= start), since)
     if following < since:
         return following
-    earlier = (i + 1 for i in range(since - 1, start - 1, -1) if replay.held[i].recorded <= now)
+    earlier = (i + 1 for i in range(since - 1, start - 1, -1) if replay.entries[i].recorded_at <= now)
     return next(earlier, start)
 
 
 def _early(replay: Alignment, place: int, message: Message) -> bool:
     """Whether these are words that the next ones, which are held, go on from."""
-    after = next((entry for entry in replay.held[place:] if entry.role == "user"), None)
+    after = next((entry for entry in replay.entries[place:] if entry.role == "user"), None)
     return message.role == "user" and after is not None and continues(after.text, message.text)
 
 
@@ -201,7 +206,7 @@ def repair_clock(session: Session, now: float) -> Session:
     Where its newest request is dated ahead of that, the clock was set back: it is dated 0, so that whatever
     comes is newer.
     """
-    newest = session.newest
+    newest = session.latest_request
     if newest is None or newest.at <= now + APART:
         return session
-    return msgspec.structs.replace(session, newest=msgspec.structs.replace(newest, at=0.0))
+    return msgspec.structs.replace(session, latest_request=msgspec.structs.replace(newest, at=0.0))

@@ -27,11 +27,11 @@ def _withdrawn(replay: Alignment, absent: list[int], matched: set[int]) -> set[i
 
     Calls alone take nothing back: without turn numbers, another turn may have made the same.
     """
-    numbered = any(turn_id_of(message) is not None for message in replay.spoken)
-    if not numbered and all(_calls(replay.held[h]) for h in matched):
+    numbered = any(turn_id_of(message) is not None for message in replay.lines)
+    if not numbered and all(_calls(replay.entries[h]) for h in matched):
         return set()
-    first = min((h for h in matched if replay.held[h].role == "user"), default=max(matched))
-    return {h for h in absent if h > first and replay.held[h].role == "user"}
+    first = min((h for h in matched if replay.entries[h].role == "user"), default=max(matched))
+    return {h for h in absent if h > first and replay.entries[h].role == "user"}
 
 
 def _calls(entry: Entry) -> bool:
@@ -39,26 +39,26 @@ def _calls(entry: Entry) -> bool:
 
 
 def _unheard(replay: Alignment, absent: list[int], matched: set[int], users: set[int]) -> set[int]:
-    asked = replay.asked
+    asked = replay.question
     newest = replay.places[asked] if asked is not None else -1
     passed = newest if newest >= 0 else replay.end
     turns = {_turn(replay, h) for h in users} - {_turn(replay, h) for h in matched}
     lost = set()
     for h in absent:
-        entry = replay.held[h]
+        entry = replay.entries[h]
         if entry.role == "user":
             continue
         unsaid = replay.revised is not None and entry.pending and h > replay.revised
         taken_back = 0 <= newest < h and any(user > h for user in users)
-        shown = h > min(matched) and h < passed and (entry.broken or replay.answering)
-        reply = entry.pending and last_user(replay.held, h) in users
+        shown = h > min(matched) and h < passed and (entry.broken or replay.shows_answers)
+        reply = entry.pending and last_user(replay.entries, h) in users
         if unsaid or taken_back or reply or _turn(replay, h) in turns or (entry.pending and shown):
             lost.add(h)
     return lost
 
 
 def _turn(replay: Alignment, position: int) -> int:
-    return replay.held[position].turn
+    return replay.entries[position].turn
 
 
 def _superseded(replay: Alignment) -> set[int]:
@@ -69,17 +69,17 @@ def _superseded(replay: Alignment) -> set[int]:
     even that is not sure; and words are only guessed at while they are being said: nobody goes on in the
     middle of one later.
     """
-    asked, last = replay.asked, last_user(replay.held)
+    asked, last = replay.question, last_user(replay.entries)
     if asked is None or last is None:
         return set()
-    answers = replay.held[last + 1 :]
+    answers = replay.entries[last + 1 :]
     unheard = all(entry.pending and entry.broken for entry in answers)
-    first = last_user(replay.held[:last]) is None and all(entry.pending for entry in answers)
-    words, earlier = replay.spoken[asked].text, replay.held[last].text
+    first = last_user(replay.entries[:last]) is None and all(entry.pending for entry in answers)
+    words, earlier = replay.lines[asked].text, replay.entries[last].text
     if replay.follows:
         superseded = unheard and continues_by_words(words, earlier)
     else:
         superseded = (unheard or first) and continues(words, earlier)
     if superseded:
-        return set(range(last, len(replay.held)))
+        return set(range(last, len(replay.entries)))
     return set()

@@ -42,23 +42,23 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     answer: bytes
     at: float
     room: int | None = None
-    told: ShownFacts | None = None
-    read: SessionView | None = None
+    shown_facts: ShownFacts | None = None
+    view: SessionView | None = None
     shown: Sequence[Message] = ()
     tools: bytes = b""
     again: bool = False
     attempt: Attempt = NO_ATTEMPT
-    ended: float = 0.0
+    ended_at: float = 0.0
 
     @property
-    def telling(self) -> ShownFacts | None:
+    def placed_facts(self) -> ShownFacts | None:
         """The facts that were told, each with its place in the prompt."""
-        return with_positions(self.told, self.shown)
+        return with_positions(self.shown_facts, self.shown)
 
 
 def without_view(said: TurnRecord) -> TurnRecord:
     """A turn that has to wait, without what it read: its session will have moved on by then."""
-    return said if said.read is None else msgspec.structs.replace(said, read=None)
+    return said if said.view is None else msgspec.structs.replace(said, view=None)
 
 
 class SessionWrite(NamedTuple):
@@ -83,13 +83,13 @@ def prepare_write(before: Session, changed: Session, window: Window, *, now: flo
 
 def is_weighty(read: SessionView) -> bool:
     """Whether a turn could be too long once its window is taken in."""
-    return len(read.session.entries) + len(read.said.lines) >= _MOST
+    return len(read.session.entries) + len(read.speech.lines) >= _MOST
 
 
 def overgrows(read: SessionView, window: Window, attempt: Attempt, *, now: float) -> bool:
     """Whether a turn will be too long to be held once it is answered."""
     before = read.session
-    known, _ = apply_request(before, read.said, now=now, attempt=attempt, replay=read.replay)
+    known, _ = apply_request(before, read.speech, now=now, attempt=attempt, replay=read.alignment)
     session, _ = fitted(before, known, window, now=now)
     return known is not before and len(session.entries) >= max(_MOST, len(before.entries))
 
@@ -111,27 +111,29 @@ def apply_turn(
     if not told.reached:
         return session
     told, (session, window) = _redacted(told, veil), _beside(session, said, veil)
-    session = with_speakers(session, said.user, window, said.telling, by_message=said.by_message)
-    speech, replay = (said.read.said, said.read.of(session)) if said.read else (speech_of(window), None)
+    session = with_speakers(session, said.user, window, said.placed_facts, by_message=said.by_message)
+    speech, replay = (
+        (said.view.speech, said.view.alignment_with(session)) if said.view else (speech_of(window), None)
+    )
     known, turn = apply_request(session, speech, now=said.at, attempt=said.attempt, replay=replay)
     answer = Answer(
-        turn=turn,
+        question=turn,
         text=told.text,
         tool_calls=told.whole_calls,
         reasoning=told.reasoning if reasoning else None,
         finished=told.finished,
         reached=told.reached,
-        ended=said.ended,
-        number=said.turn,
-        asker=None if said.by_message else said.user,
+        ended_at=said.ended_at,
+        turn_id=said.turn,
+        user=None if said.by_message else said.user,
     )
     return apply_answer(known, answer, now=said.at)
 
 
 def _beside(session: Session, said: TurnRecord, veil: WindowRedaction) -> tuple[Session, Sequence[Message]]:
     """The session and the window as one can be laid beside the other."""
-    if said.read is not None:
-        return session, said.read.veiled.window
+    if said.view is not None:
+        return session, said.view.veiled.window
     session, veiled = veil.beside(session, said.window)
     return session, veiled.window
 

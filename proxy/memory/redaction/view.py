@@ -205,10 +205,8 @@ class RedactedView(NamedTuple):
         """What the client gave, by where it is held, of what memory holds as the window has it."""
         if not self.own:
             return {}
-        lines = (
-            (line, place) for line, place in zip(replay.spoken, replay.places, strict=True) if place >= 0
-        )
-        alike = ((line, place) for line, place in lines if replay.held[place].content == line.content)
+        lines = ((line, place) for line, place in zip(replay.lines, replay.places, strict=True) if place >= 0)
+        alike = ((line, place) for line, place in lines if replay.entries[place].content == line.content)
         return {place: own for line, place in alike if (own := self.own.get(id(line.others))) is not None}
 
     def unveiled(self, kept: Sequence[Message], shown: Sequence[Message]) -> Sequence[Message]:

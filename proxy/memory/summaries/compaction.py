@@ -12,9 +12,9 @@ from filters.tool_groups import Group, groups
 from proxy.memory.session import (
     START,
     Entry,
-    Reach,
     Segment,
     Session,
+    TurnRef,
     entries_fingerprint,
     essence,
     message_of,
@@ -42,7 +42,7 @@ def moved_out(held: Session, count: int) -> tuple[Session, tuple[Entry, ...]]:
     """The session without its oldest entries, and these."""
     if not count:
         return held, ()
-    kept = msgspec.structs.replace(held, entries=held.entries[count:], moved=held.moved + count)
+    kept = msgspec.structs.replace(held, entries=held.entries[count:], cold_count=held.cold_count + count)
     return kept, held.entries[:count]
 
 
@@ -55,17 +55,17 @@ def cut_of(entries: tuple[Entry, ...], keep: int, *, strict: bool) -> int:
 
 def begins(entries: tuple[Entry, ...], position: int) -> bool:
     """Whether a turn begins there."""
-    return entries[position - 1].place != entries[position].place
+    return entries[position - 1].turn_ref != entries[position].turn_ref
 
 
 def _barred(entries: tuple[Entry, ...], *, strict: bool) -> set[int]:
     """Where a cut would part a tool group, or leave an open one behind it."""
-    newest = entries[-1].place
+    newest = entries[-1].turn_ref
     barred: set[int] = set()
     end = 0
     for group in groups([message_of(entry) for entry in entries]):
         call = entries[group.call]
-        waiting = group.open and (strict or call.place == newest)
+        waiting = group.open and (strict or call.turn_ref == newest)
         start, end = max(group.call + 1, end), max(len(entries) if waiting else _end(group), end)
         barred.update(range(start, end))
     return barred
@@ -98,13 +98,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     first: int
     last: int
-    behind: Reach
-    reach: Reach
+    behind: TurnRef
+    reach: TurnRef
     merge: bool = False
 
     def covers(self, entry: Entry) -> bool:
         """Whether an entry is one of those that the new segment will stand for."""
-        return self.behind < entry.place <= self.reach
+        return self.behind < entry.turn_ref <= self.reach
 
 
 def uncovered(session: Session) -> tuple[Entry, ...]:
@@ -114,7 +114,7 @@ def uncovered(session: Session) -> tuple[Entry, ...]:
 
 def covered(session: Session) -> int:
     """How many entries of the hot part a summary covers; they are its oldest."""
-    return bisect_right(session.entries, session.reach, key=lambda entry: entry.place)
+    return bisect_right(session.entries, session.summarized_until, key=lambda entry: entry.turn_ref)
 
 
 def due(session: Session, window: Window, *, model: bool = True) -> Plan | None:
@@ -145,19 +145,19 @@ def beyond(session: Session, window: Window) -> Plan | None:
 
 
 def _again(session: Session, wanted: Callable[[Segment], bool]) -> Plan | None:
-    starts = [START, *(s.reach for s in session.summaries)]
+    starts = [START, *(s.end for s in session.summaries)]
     for i, (start, one) in enumerate(zip(starts, session.summaries, strict=False)):
-        if wanted(one) and start < one.reach:
-            return Plan(i, i + 1, start, one.reach)
+        if wanted(one) and start < one.end:
+            return Plan(i, i + 1, start, one.end)
     return None
 
 
 def _further(session: Session, window: Window) -> Plan | None:
     open_ = uncovered(session)
-    former = [entry.place for entry in open_ if entry.life < session.life]
+    former = [entry.turn_ref for entry in open_ if entry.call < session.call]
     if former:
         return _behind_all(session, former[-1])
-    if session.moved and not session.summaries:
+    if session.cold_count and not session.summaries:
         return _cut(session, min(window.keep_messages, len(open_) // 2))
     if session.trimmed or (session.room and _has_grown(session, window)):
         return _cut(session, min(window.keep_messages, len(open_) // 2, _shown(session)))
@@ -168,8 +168,8 @@ def _has_grown(session: Session, window: Window) -> bool:
     """Whether enough was said since the last summary to make another one, though that has not made room."""
     if not session.summaries:
         return True
-    made, least = session.summaries[-1].made, min(_STEP, window.max_messages - window.keep_messages)
-    return sum(entry.recorded > made for entry in uncovered(session)) >= least
+    made, least = session.summaries[-1].created_at, min(_STEP, window.max_messages - window.keep_messages)
+    return sum(entry.recorded_at > made for entry in uncovered(session)) >= least
 
 
 def _shown(session: Session) -> int:
@@ -196,13 +196,13 @@ def _keep(open_: Sequence[Entry], window: Window) -> int:
 def _cut(session: Session, keep: int, *, strict: bool = True) -> Plan | None:
     open_ = uncovered(session)
     cut = cut_of(open_, keep, strict=strict) if open_ else 0
-    return _behind_all(session, open_[cut - 1].place) if cut else None
+    return _behind_all(session, open_[cut - 1].turn_ref) if cut else None
 
 
-def _behind_all(session: Session, reach: Reach) -> Plan | None:
+def _behind_all(session: Session, reach: TurnRef) -> Plan | None:
     """A further segment; none where it would not reach further, or planning would never end."""
     count = len(session.summaries)
-    return Plan(count, count, session.reach, reach) if reach > session.reach else None
+    return Plan(count, count, session.summarized_until, reach) if reach > session.summarized_until else None
 
 
 def _merging(session: Session, window: Window) -> Plan | None:
@@ -210,7 +210,7 @@ def _merging(session: Session, window: Window) -> Plan | None:
     if count <= max(window.summaries, 1):
         return None
     last = count - window.summaries // 2
-    return Plan(0, last, START, session.summaries[last - 1].reach, merge=True)
+    return Plan(0, last, START, session.summaries[last - 1].end, merge=True)
 
 
 def _of_model(window: Window, session: Session) -> Window:
@@ -258,7 +258,7 @@ def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float)
 
 
 def _by(entry: Entry, name: str | None) -> str:
-    return "notes" if entry.put_in else label(entry.role, name)
+    return "notes" if entry.is_injected else label(entry.role, name)
 
 
 def _is_our_own(former: Segment) -> bool:
@@ -284,11 +284,11 @@ def segment(  # noqa: PLR0913 - all that is known of it
     added = shortened("\n".join(s.added for s in former if s.added))
     return Segment(
         text=f"{added}\n{text}" if added and not plan.merge else text,
-        life=plan.reach.life,
+        call=plan.reach.call,
         turn=plan.reach.turn,
         messages=sum(s.messages for s in former) if plan.merge else len(told),
         fingerprint="" if plan.merge else entries_fingerprint(told),
-        made=now,
+        created_at=now,
         model=model,
         digest=is_digest or (plan.merge and any(s.digest for s in former)),
         added=added,
@@ -304,7 +304,7 @@ def put(session: Session, plan: Plan, made: Segment) -> Session:
     if plan.merge and any(s.stale for s in former):
         made = msgspec.structs.replace(made, stale=True)
     summaries = (*session.summaries[: plan.first], made, *session.summaries[plan.last :])
-    trimmed = session.trimmed and plan.reach <= session.reach
+    trimmed = session.trimmed and plan.reach <= session.summarized_until
     return msgspec.structs.replace(session, summaries=summaries, trimmed=trimmed)
 
 
@@ -323,22 +323,22 @@ def corrected(before: Session, after: Session) -> Session:
     """``after``, with segments marked as stale whose turns are held otherwise than in ``before``."""
     if not after.summaries or before.entries is after.entries:
         return after
-    held, shown = (_told(session, after.reach) for session in (before, after))
+    held, shown = (_told(session, after.summarized_until) for session in (before, after))
     changed = {place for place in held.keys() | shown.keys() if held.get(place) != shown.get(place)}
     if not changed:
         return after
-    starts = [START, *(s.reach for s in after.summaries)]
+    starts = [START, *(s.end for s in after.summaries)]
     marked = [
-        msgspec.structs.replace(s, stale=True) if any(start < turn <= s.reach for turn in changed) else s
+        msgspec.structs.replace(s, stale=True) if any(start < turn <= s.end for turn in changed) else s
         for start, s in zip(starts, after.summaries, strict=False)
     ]
     return msgspec.structs.replace(after, summaries=tuple(marked))
 
 
-def _told(session: Session, reach: Reach) -> dict[Reach, list[object]]:
+def _told(session: Session, reach: TurnRef) -> dict[TurnRef, list[object]]:
     """What is held of each turn behind a reach."""
-    told: dict[Reach, list[object]] = {}
+    told: dict[TurnRef, list[object]] = {}
     for entry in session.entries:
-        if entry.place <= reach:
-            told.setdefault(entry.place, []).append(essence(entry))
+        if entry.turn_ref <= reach:
+            told.setdefault(entry.turn_ref, []).append(essence(entry))
     return told

@@ -144,7 +144,7 @@ class Summaries:
             if held is None or not session.summaries:
                 return
             entries = await all_of(self._store, key, session)
-            bare = msgspec.structs.replace(session, entries=entries, moved=0, summaries=())
+            bare = msgspec.structs.replace(session, entries=entries, cold_count=0, summaries=())
             if await self._store.replace(key, Put(encode(bare), version=held.version, ttl=UNRENEWED)):
                 return
         raise Contended
@@ -207,7 +207,9 @@ class Summaries:
         now = time.time()
         told = imported(self._veil.over(messages), now=now).entries
         session = former or Session(created=now, updated=now)
-        plan = Plan(len(session.summaries), len(session.summaries), session.reach, session.reach)
+        plan = Plan(
+            len(session.summaries), len(session.summaries), session.summarized_until, session.summarized_until
+        )
         if not told:
             return False
         made = await author.noted(session, plan, told)
@@ -221,8 +223,8 @@ class Summaries:
         raise Contended
 
     async def _append(self, key: Key, session: Session, made: Segment, version: int) -> bool:
-        end, reach = len(session.summaries), session.reach
-        own = msgspec.structs.replace(made, life=reach.life, turn=reach.turn, added=made.text)
+        end, reach = len(session.summaries), session.summarized_until
+        own = msgspec.structs.replace(made, call=reach.call, turn=reach.turn, added=made.text)
         longer = put(session, Plan(end, end, reach, reach), own)
         return await self._write(key, longer, version, ttl=self._window.ttl)
 
@@ -241,6 +243,6 @@ def _stands_in(session: Session, plan: Plan) -> bool:
 
 def _is_open(session: Session, plan: Plan, former: Session) -> bool:
     """Whether the place that a plan names is as it was when the plan was made."""
-    before, now = ([(one.text, one.reach) for one in of.summaries[: plan.last]] for of in (former, session))
-    in_place = plan.first < plan.last or session.reach == plan.behind
+    before, now = ([(one.text, one.end) for one in of.summaries[: plan.last]] for of in (former, session))
+    in_place = plan.first < plan.last or session.summarized_until == plan.behind
     return in_place and before == now and not made_anew(session, former)

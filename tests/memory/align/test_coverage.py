@@ -49,11 +49,11 @@ class Talk:
     def request(self, answer: str = "", calls: Any = None) -> list[Message]:
         """One request, and the answer that the model gives; what the model was shown."""
         shown = [SYSTEM, *self.replayed()]
-        snapshot, heard, _ = prompt_view(RequestView(shown).beside(self.session))
+        snapshot, heard, _ = prompt_view(RequestView(shown).view_of(self.session))
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
         self.prompts.append((self.compactions, [_sent(m) for m in prompt]))
         after = reconcile(self.session, heard, now=1.0)
-        said = Answer(turn=asked(after, heard), text=answer, tool_calls=calls)
+        said = Answer(question=asked(after, heard), text=answer, tool_calls=calls)
         after = apply_answer(after, said, now=1.0)
         kept, moved = fitted(self.session, after, self.window, now=1.0)
         self.compactions += kept.summaries != self.session.summaries

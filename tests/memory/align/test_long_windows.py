@@ -26,15 +26,15 @@ def talk(*, numbered: bool) -> Session:
     entries = [
         Entry(role=role, turn=n, engine_turn=n if numbered else None, content=text) for n, role, text in lines
     ]
-    told = Segment(text="Notes.", life=0, turn=5)
-    return Session(entries=tuple(entries), turns=20, created=NOW, updated=NOW, summaries=(told,))
+    told = Segment(text="Notes.", call=0, turn=5)
+    return Session(entries=tuple(entries), next_turn=20, created=NOW, updated=NOW, summaries=(told,))
 
 
 def turn(before: Session, window: Sequence[Message]) -> Session:
     """All that a turn asks of memory, but for reading and writing."""
-    reading = RequestView(window).beside(before)
+    reading = RequestView(window).view_of(before)
     prompt_view(reading)
-    said, _ = apply_request(before, reading.said, now=NOW + 9, replay=reading.replay)
+    said, _ = apply_request(before, reading.speech, now=NOW + 9, replay=reading.alignment)
     return fitted(before, said, WINDOW, now=NOW + 9)[0]
 
 

@@ -30,14 +30,14 @@ def grown(turns: int, *, shows: int = 0, finished: bool = True) -> Session:
             if earlier < min(shows, turn):
                 window.append(Message(role="assistant", content=ANSWERS[earlier]))
         session = reconcile(session, window, now=float(turn))
-        answer = Answer(turn=asked(session, window), text=ANSWERS[turn], finished=finished)
+        answer = Answer(question=asked(session, window), text=ANSWERS[turn], finished=finished)
         session = apply_answer(session, answer, now=float(turn))
     return session
 
 
 def prompt(session: Session, window: list[Message], *, restoring: bool = True) -> list[object]:
     """What the model is shown: instructions, what comes back, and the rest of the window."""
-    told = prompt_view(RequestView(window).beside(session), ChainNeeds(restoring=restoring))
+    told = prompt_view(RequestView(window).view_of(session), ChainNeeds(history=restoring))
     head = [m for m in told.window if m.role == "system"]
     rest = [m for m in told.window if m.role != "system"]
     return [m.content for m in (*head, *told.snapshot.dropped, *rest)]
@@ -82,7 +82,7 @@ def test_turns_that_are_numbered_tell_for_themselves():
     session = Session()
     for turn in range(3):
         session = reconcile(session, window[: turn + 1], now=float(turn))
-        answer = Answer(turn=asked(session, window[: turn + 1]), text=ANSWERS[turn], finished=True)
+        answer = Answer(question=asked(session, window[: turn + 1]), text=ANSWERS[turn], finished=True)
         session = apply_answer(session, answer, now=float(turn))
     assert prompt(session, window) == WORDS[:4]
 
@@ -102,6 +102,6 @@ def test_a_window_with_a_picture_in_it_stays_as_it_is():
     session = Session()
     for turn in range(3):
         session = reconcile(session, window[: turn + 1], now=float(turn))
-        answer = Answer(turn=asked(session, window[: turn + 1]), text=ANSWERS[turn], finished=True)
+        answer = Answer(question=asked(session, window[: turn + 1]), text=ANSWERS[turn], finished=True)
         session = apply_answer(session, answer, now=float(turn))
     assert prompt(session, window) == [m.content for m in window]

@@ -40,4 +40,4 @@ def test_a_glance_tells_what_a_close_look_tells(given_call):
         glance = align(held, speech)
         patch.setattr("proxy.memory.align.strategies.straight", lambda *_, **__: None)
         look = align(held, speech)
-    assert (glance.anew, [*glance.places], glance.end) == (look.anew, [*look.places], look.end)
+    assert (glance.new_call, [*glance.places], glance.end) == (look.new_call, [*look.places], look.end)

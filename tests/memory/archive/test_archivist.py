@@ -63,8 +63,10 @@ def store() -> Store:
 
 def session(*texts: str, moved: int = 0) -> Session:
     now = time.time()
-    entries = tuple(Entry(role="user", turn=moved + i, content=t, recorded=now) for i, t in enumerate(texts))
-    return Session(entries=entries, user="ann", created=5.0, moved=moved)
+    entries = tuple(
+        Entry(role="user", turn=moved + i, content=t, recorded_at=now) for i, t in enumerate(texts)
+    )
+    return Session(entries=entries, user="ann", created=5.0, cold_count=moved)
 
 
 async def kept(archive: Archive) -> list[str]:
@@ -102,8 +104,8 @@ async def test_what_could_not_be_kept_is_kept_when_the_archive_is_back(store: St
 def talk(turns: int, *, updated: float, edited: str = "") -> Session:
     """A session of so many turns, which two processes share."""
     words = [edited or "0", *map(str, range(1, turns))]
-    said = tuple(Entry(role="user", turn=i, content=each, recorded=8.0) for i, each in enumerate(words))
-    return Session(entries=said, turns=turns, user="ann", created=5.0, updated=updated)
+    said = tuple(Entry(role="user", turn=i, content=each, recorded_at=8.0) for i, each in enumerate(words))
+    return Session(entries=said, next_turn=turns, user="ann", created=5.0, updated=updated)
 
 
 class Two:
@@ -168,10 +170,10 @@ async def test_what_was_edited_elsewhere_meanwhile_stays_edited(two: Two, store:
 async def test_what_moved_out_of_a_session_made_anew_is_no_part_of_the_old_one(
     two: Two, store: Store, archive: Archive
 ):
-    old = msgspec.structs.replace(talk(1, updated=15.0), moved=2)
+    old = msgspec.structs.replace(talk(1, updated=15.0), cold_count=2)
     two.both[0].told(KEY, old)
     await two.refused(0)
-    anew = msgspec.structs.replace(session("c", moved=2), created=50.0, updated=60.0)
+    anew = msgspec.structs.replace(session("c", cold_count=2), created=50.0, updated=60.0)
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
     await store.write(KEY, Put(encode(anew), version=0, ttl=60, cold=cold))
     await two.back(0)
@@ -204,7 +206,7 @@ async def test_what_is_due_is_kept_at_whatever_step_the_end_comes(store: Store, 
 
 async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store: Store, archive: Archive):
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
-    await store.write(KEY, Put(encode(session("c", moved=2)), version=0, ttl=60, cold=cold))
+    await store.write(KEY, Put(encode(session("c", cold_count=2)), version=0, ttl=60, cold=cold))
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     await archivist.idle()
@@ -229,7 +231,7 @@ async def test_what_a_server_left_that_ended_after_the_start_is_found(
 
 def turn(number: int, *roles: str) -> list[Entry]:
     return [
-        Entry(role=role, turn=number, content=f"{number}.{i}", recorded=time.time())
+        Entry(role=role, turn=number, content=f"{number}.{i}", recorded_at=time.time())
         for i, role in enumerate(roles)
     ]
 
@@ -239,7 +241,7 @@ LOOKED_UP = ("user", "assistant", "tool", "assistant")
 
 async def moved_out(store: Store, moved: list[Entry], hot: list[Entry]) -> None:
     """A session that is held with these entries, of which the first have moved."""
-    held = msgspec.structs.replace(session(), entries=tuple(hot), moved=len(moved))
+    held = msgspec.structs.replace(session(), entries=tuple(hot), cold_count=len(moved))
     cold = [msgspec.msgpack.encode(entry) for entry in moved]
     await store.write(KEY, Put(encode(held), version=0, ttl=60, cold=cold))
 
@@ -289,7 +291,7 @@ async def test_what_was_put_right_before_it_moved_out_is_put_right(
         await archivist.idle()
     await moved_out(store, moved, said[10:])
     archivist.told(
-        KEY, msgspec.structs.replace(session(), entries=tuple(said[10:]), moved=len(moved), updated=9.0)
+        KEY, msgspec.structs.replace(session(), entries=tuple(said[10:]), cold_count=len(moved), updated=9.0)
     )
     await archivist.idle()
     await archivist.aclose()
@@ -316,7 +318,7 @@ async def moved_under_two_keys(store: Store, key: Key, old: list[Entry], new: li
 
 async def test_a_session_that_cannot_be_read_in_part_holds_up_no_other(store: Store, archive: Archive):
     bad = Key("acme", "bad")
-    hot = session("c", moved=2)
+    hot = session("c", cold_count=2)
     await moved_under_two_keys(store, bad, [*session("a", "b").entries], [], hot)
     await add(under(store, 2), KEY, session("a"), [])
     archivist = Archivist(under(store, 2), archive, ["acme"], keep=0, quiet=0)
@@ -335,9 +337,9 @@ async def test_a_session_that_cannot_be_read_in_part_holds_up_no_other(store: St
 async def test_a_turn_behind_what_cannot_be_read_is_kept_whole(store: Store, archive: Archive):
     old = [entry for number in range(5) for entry in turn(number, "user")]
     looked_up, last = turn(5, *LOOKED_UP), turn(6, "user")
-    begun = msgspec.structs.replace(session(), entries=tuple(looked_up[:2]), moved=5)
+    begun = msgspec.structs.replace(session(), entries=tuple(looked_up[:2]), cold_count=5)
     await archive.keep(KEY, begun, mark=0.0)
-    hot = msgspec.structs.replace(session(), entries=tuple(last), moved=9)
+    hot = msgspec.structs.replace(session(), entries=tuple(last), cold_count=9)
     await moved_under_two_keys(store, KEY, old, looked_up, hot)
     archivist = Archivist(under(store, 2), archive, ["acme"], keep=0, quiet=0)
     archivist.start()
@@ -348,7 +350,7 @@ async def test_a_turn_behind_what_cannot_be_read_is_kept_whole(store: Store, arc
 
 
 async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Archive):
-    old = Entry(role="user", turn=0, content="old", recorded=time.time() - 1000)
+    old = Entry(role="user", turn=0, content="old", recorded_at=time.time() - 1000)
     await archive.keep(KEY, msgspec.structs.replace(session("new"), entries=(old,)), mark=0.0)
     archivist = Archivist(store, archive, ["acme"], keep=500)
     archivist.start()

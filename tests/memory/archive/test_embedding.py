@@ -51,7 +51,7 @@ def store() -> Store:
 
 async def keep(archive: Archive, *texts: str) -> None:
     now = time.time()
-    entries = tuple(Entry(role="user", turn=i, content=t, recorded=now) for i, t in enumerate(texts))
+    entries = tuple(Entry(role="user", turn=i, content=t, recorded_at=now) for i, t in enumerate(texts))
     await archive.keep(Key("acme", "call"), Session(entries=entries, user="ann", created=5.0), mark=now)
 
 

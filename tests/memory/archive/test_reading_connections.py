@@ -29,7 +29,7 @@ def opened(folder: Path) -> int:
 
 async def test_what_cannot_be_opened_with_the_keys_that_are_left(tmp_path: Path):
     url = f"sqlite:{tmp_path / 'a.db'}"
-    held = Session(entries=(Entry(role="user", turn=0, content="Hi", recorded=9.0),), created=9.0)
+    held = Session(entries=(Entry(role="user", turn=0, content="Hi", recorded_at=9.0),), created=9.0)
     async with aclosing(open_archive(url, codec=Encryption([bytes(32)]))) as old:
         await old.keep(KEY, held, mark=0.0)
     async with aclosing(open_archive(url, codec=Encryption([bytes([1] * 32)]))) as new:

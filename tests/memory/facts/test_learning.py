@@ -14,7 +14,7 @@ from proxy.memory.archive.open import open_archive
 from proxy.memory.errors import Unfound
 from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.facts.learning import MANY, Learning, Utterance, heard
-from proxy.memory.session import Entry, Reach, Session, decode, encode
+from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.store import Key, Owner, Put
@@ -84,7 +84,7 @@ def entry(turn: int, text: str = "", **more: Any) -> Entry:
 
 
 def talk(*entries: Entry, **more: Any) -> Session:
-    return Session(entries=entries, **{"user": "ann", "updated": 1000.0, "turns": len(entries), **more})
+    return Session(entries=entries, **{"user": "ann", "updated": 1000.0, "next_turn": len(entries), **more})
 
 
 MANY_TURNS = [entry(i) for i in range(MANY)]
@@ -98,12 +98,12 @@ MANY_TURNS = [entry(i) for i in range(MANY)]
         (talk(*MANY_TURNS), True),
         (talk(entry(0), updated=980.0), True),
         (talk(entry(0), updated=981.0), False),
-        (talk(entry(0), life=1), True),
-        (talk(entry(3), moved=2, learnt=Reach(0, 1)), True),
-        (talk(entry(3), entry(4), moved=2, learnt=Reach(0, 3)), False),
-        (talk(entry(0), life=1, learnt=Reach(0, 0)), False),
-        (talk(*MANY_TURNS, learnt=Reach(0, 0)), False),
-        (talk(*MANY_TURNS, entry(MANY), learnt=Reach(0, 0)), True),
+        (talk(entry(0), call=1), True),
+        (talk(entry(3), cold_count=2, learned_until=TurnRef(0, 1)), True),
+        (talk(entry(3), entry(4), cold_count=2, learned_until=TurnRef(0, 3)), False),
+        (talk(entry(0), call=1, learned_until=TurnRef(0, 0)), False),
+        (talk(*MANY_TURNS, learned_until=TurnRef(0, 0)), False),
+        (talk(*MANY_TURNS, entry(MANY), learned_until=TurnRef(0, 0)), True),
         (talk(entry(0), user=None, updated=0.0), False),
         (talk(entry(0), shared=True, updated=0.0), False),
         (talk(entry(0, user="ann"), shared=True, updated=0.0), True),
@@ -134,7 +134,7 @@ async def test_what_was_said_is_learnt_once_and_the_rest_of_the_session_stays(be
     assert bench.finding.asked == [(["I have 0 dogs.", "I have 1 dogs."], [])]
     assert await bench.known() == ["I have 0 dogs.", "I have 1 dogs."]
     session = await bench.session()
-    assert session.learnt == Reach(0, 1)
+    assert session.learned_until == TurnRef(0, 1)
     assert len(session.entries) == 3
     facts = await bench.knowledge.of(ANN)
     assert [fact.evidence for fact in facts] == [("s1/0/0",), ("s1/0/1",)]
@@ -213,7 +213,7 @@ async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passe
     with pytest.raises(Unfound):
         await bench.learning.do(KEY, 2)
     assert await bench.learning.do(KEY, 3) is True
-    assert (await bench.session()).learnt == Reach(0, 0)
+    assert (await bench.session()).learned_until == TurnRef(0, 0)
     assert await bench.known() == []
 
 
@@ -232,7 +232,7 @@ async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passe
     ],
 )
 def test_a_time_that_cannot_be_is_when_it_was_recorded(timestamp: float | None, at: float) -> None:
-    said = Entry(role="user", turn=0, content="Hi", timestamp=timestamp, recorded=1700000000.0)
+    said = Entry(role="user", turn=0, content="Hi", timestamp=timestamp, recorded_at=1700000000.0)
     assert heard(KEY, said).at == said.at == at
     (line,) = lines_of([], [said], 0)
     assert line.at == at
@@ -242,7 +242,7 @@ async def test_who_looks_for_facts_keeps_no_session_for_longer(bench: Bench) -> 
     session = talk(entry(0), updated=0.0)
     await bench.store.write(KEY, Put(encode(session), version=0, ttl=1))
     assert await bench.learning.do(KEY, 0) is True
-    assert (await bench.session()).learnt == Reach(0, 0)
+    assert (await bench.session()).learned_until == TurnRef(0, 0)
     await asyncio.sleep(1.1)
     assert await bench.store.read(KEY) is None
 
@@ -252,7 +252,7 @@ async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_someth
     bench.finding.failures = [Unfound("babble")]
     assert await bench.learning.do(KEY, 3) is True
     assert await bench.known(BOB) == ["I am Bob."]
-    assert (await bench.session()).learnt == Reach(0, 1)
+    assert (await bench.session()).learned_until == TurnRef(0, 1)
 
 
 async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
@@ -279,7 +279,7 @@ async def test_what_is_known_already_supersedes_what_it_makes_untrue(bench: Benc
 
 async def test_turns_in_the_cold_part_are_looked_at_too(bench: Bench) -> None:
     cold = [entry(0, "I am old."), entry(1)]
-    held = talk(entry(2), moved=2, updated=0.0)
+    held = talk(entry(2), cold_count=2, updated=0.0)
     blobs = [msgspec.msgpack.encode(one) for one in cold]
     await bench.store.write(KEY, Put(encode(held), version=0, ttl=60, cold=blobs))
     await bench.learning.do(KEY, 0)

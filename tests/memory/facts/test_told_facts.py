@@ -46,7 +46,7 @@ class Call:
         n = len(self.lines) // 2
         self.say("user", n, f"user{n} asks for the {n}th time")
         shown = [SYSTEM, *self.lines[-self.size :]]
-        snapshot, heard, epoch = prompt_view(RequestView(shown).beside(self.session))
+        snapshot, heard, epoch = prompt_view(RequestView(shown).view_of(self.session))
         told = telling(self.session, epoch, "ann", self.facts, limit=20, now=float(n))
         snapshot = msgspec.structs.replace(snapshot, facts=told.known, news=told.news)
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
@@ -59,7 +59,7 @@ class Call:
             window=heard,
             answer=stream_of(f"answer{n} is here"),
             at=float(n),
-            told=told.told,
+            shown_facts=told.told,
             shown=prompt,
         )
         self.session = decode(encode(apply_turn(self.session, said)))
@@ -93,7 +93,7 @@ class Call:
 
     def tells(self, one: Fact) -> bool:
         """Whether a change of it is a change of what was told."""
-        told = self.session.told
+        told = self.session.shown_facts
         return told is None or one.id in told.facts or one.id in dict(told.news)
 
     def correct(self) -> None:
@@ -177,7 +177,7 @@ def test_where_a_prompt_lacks_room_all_news_stands_before_the_newest_words() -> 
 
 def told_of(facts: list[Fact], before: ShownFacts | None = None, **more: Any) -> Any:
     given: dict[str, Any] = {"at": b"e", "person": "ann", "limit": 2, "now": 1.0, **more}
-    return telling(Session(told=before), given.pop("at"), given.pop("person"), facts, **given)
+    return telling(Session(shown_facts=before), given.pop("at"), given.pop("person"), facts, **given)
 
 
 def test_the_most_important_come_first_into_the_head_and_the_rest_is_no_news() -> None:
@@ -209,7 +209,7 @@ def test_another_person_or_another_epoch_is_told_anew(other: dict[str, Any]) -> 
 
 
 def test_a_session_keeps_no_word_of_what_is_known() -> None:
-    kept = encode(Session(told=told_of([fact(0), fact(1)]).told))
+    kept = encode(Session(shown_facts=told_of([fact(0), fact(1)]).told))
     assert b"Fact" not in kept
     assert b"f0" in kept
 
@@ -218,15 +218,15 @@ def said(
     at: float, told: ShownFacts | None, text: str = "Hi", answer: bytes = stream_of("Hello")
 ) -> TurnRecord:
     window = [Message(role="user", content=text, metadata={"user": "1001"})]
-    return TurnRecord(key=Key("t", "s"), user="ann", window=window, answer=answer, at=at, told=told)
+    return TurnRecord(key=Key("t", "s"), user="ann", window=window, answer=answer, at=at, shown_facts=told)
 
 
 def test_a_record_keeps_what_was_told_last_and_a_failed_turn_keeps_nothing() -> None:
     old, new = told_of([fact(0)], now=1.0).told, told_of([fact(1)], now=2.0).told
-    assert apply_turn(Session(), said(1.0, old, answer=b"")).told is None
+    assert apply_turn(Session(), said(1.0, old, answer=b"")).shown_facts is None
     session = apply_turn(apply_turn(Session(), said(2.0, new)), said(1.0, old, "Hi there"))
-    assert session.told == new
-    assert apply_turn(session, said(3.0, None, "Hi you there")).told == new
+    assert session.shown_facts == new
+    assert apply_turn(session, said(3.0, None, "Hi you there")).shown_facts == new
 
 
 def test_a_session_knows_how_the_engine_calls_its_person() -> None:
@@ -265,11 +265,11 @@ def test_a_new_life_is_told_anew_from_its_first_turn_on_and_then_stands_still() 
     again = [*windows[2], line("assistant", "Hello", 1), line("user", "And good night.", 2)]
     epochs = []
     for at, window in enumerate([*windows, again]):
-        epochs.append(prompt_view(RequestView(window).beside(session)).epoch)
-        told = ShownFacts(person="ann", epoch=epochs[-1], at=float(at))
+        epochs.append(prompt_view(RequestView(window).view_of(session)).epoch)
+        told = ShownFacts(user="ann", epoch=epochs[-1], at=float(at))
         said = TurnRecord(
-            key=Key("t", "s"), window=window, answer=stream_of("Hello"), at=float(at), told=told
+            key=Key("t", "s"), window=window, answer=stream_of("Hello"), at=float(at), shown_facts=told
         )
         session = apply_turn(session, said)
-    assert session.life == 1
+    assert session.call == 1
     assert epochs[0] == epochs[1] != epochs[2] == epochs[3]

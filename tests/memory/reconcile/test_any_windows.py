@@ -40,7 +40,7 @@ def after(session, request):
     if answer is None:
         return session
     turn = asked(session, window)
-    return apply_answer(session, Answer(turn=turn, text=answer[0], finished=answer[1]), now=at)
+    return apply_answer(session, Answer(question=turn, text=answer[0], finished=answer[1]), now=at)
 
 
 def is_newest(session, at):
@@ -49,9 +49,9 @@ def is_newest(session, at):
     An attempt at the newest request may have been recorded before an earlier one: of the answers to both, the
     later attempt's is held, and so one more attempt, later than these, puts its own in the place of that.
     """
-    if session.newest is None or at < session.newest.at:
+    if session.latest_request is None or at < session.latest_request.at:
         return False
-    return not any(entry.pending and entry.recorded > at for entry in session.entries)
+    return not any(entry.pending and entry.recorded_at > at for entry in session.entries)
 
 
 @pytest.mark.parametrize("examples", [NORMAL, LONG])
@@ -79,7 +79,7 @@ def test_turns_never_go_back(examples: int):
         session = Session()
         for request in requests:
             session = after(session, request)
-            lives = [entry.life for entry in session.entries]
+            lives = [entry.call for entry in session.entries]
             assert lives == sorted(lives)
 
     check()
@@ -90,15 +90,15 @@ def test_the_newest_window_begins_with_its_first_line_where_answers_before_it_gi
     for window, at in ((messages("u:Hi"), 0), (messages("s:Hi"), 1), ([calling("x")], 1)):
         session = after(session, (window, ("Hi", False), at))
     assert [bool(entry.tool_calls) for entry in session.entries] == [False, True, False]
-    assert session.newest.since == 1
+    assert session.latest_request.start == 1
 
 
 def test_a_turn_without_words_of_the_user_does_not_begin_a_life():
     opening = messages(message("u:"), message("1u:Hi", timestamp=1))
     held = reconcile(Session(), opening, now=1)
-    held = apply_answer(held, Answer(turn=asked(held, opening), text="Hello there. Yes."), now=1)
+    held = apply_answer(held, Answer(question=asked(held, opening), text="Hello there. Yes."), now=1)
     once = reconcile(held, messages(message("0a:Hi", timestamp=1)), now=2)
-    assert once.life == 0
+    assert once.call == 0
     assert [entry.text for entry in once.entries] == ["Hi", "Hi", "Hello there. Yes."]
     again = messages(message("0a:Hi", timestamp=1), message("s:Be brief."))
     assert reconcile(once, again, now=3) == once

@@ -27,7 +27,7 @@ def test_the_greeting_again_and_first_words_begin_a_new_life(words: str):
     assert missing(call.held, messages("a:Hello!", f"u:{words}")) == ()
     call.ask("a:Hello!", f"u:{words}", "a:Welcome back.", "u:Yes.", answer="Good.")
     assert call.memory[-4:] == [f"u:{words}", "a:Welcome back.", "u:Yes.", "a?:Good."]
-    assert call.held.life == 1
+    assert call.held.call == 1
 
 
 def test_another_greeting_and_first_words_begin_a_new_life():
@@ -35,7 +35,7 @@ def test_another_greeting_and_first_words_begin_a_new_life():
     before = call.memory
     call.ask("a:Welcome back!", "u:Me again.", answer="Yes?")
     assert call.memory == [*before, "a:Welcome back!", "u:Me again.", "a?:Yes?"]
-    assert call.held.life == 1
+    assert call.held.call == 1
 
 
 def test_a_third_call_is_a_third_life():
@@ -45,7 +45,7 @@ def test_a_third_call_is_a_third_life():
         call.ask("a:Hello!", "u:Again.", "a:Yes?", "u:Nothing.", answer="Fine.")
         call.ask("a:Hello!", "u:Once more.", answer="Yes?")
         call.ask("a:Hello!", "u:Once more.", "a:Yes?", "u:Bye.", answer="Bye.")
-    assert call.held.life == 4
+    assert call.held.call == 4
 
 
 def test_words_alone_take_nothing_back_and_begin_no_life():
@@ -55,7 +55,7 @@ def test_words_alone_take_nothing_back_and_begin_no_life():
     before = call.memory
     call.ask("u:One.", answer="Hello.")
     assert call.memory == [*before, "u:One.", "a?:Hello."]
-    assert call.held.life == 0
+    assert call.held.call == 0
     call.ask("u:One.", "a:Hello.", "u:Three.", answer="Third.")
     assert call.memory == [*before, "u:One.", "a:Hello.", "u:Three.", "a?:Third."]
 
@@ -65,7 +65,7 @@ def test_the_first_words_in_another_form_are_no_new_life():
     call.ask("a:Hello!", "u:Call Ann.", answer="Calling Ann.")
     call.ask("a:Hello!", "u:Tall man.", answer="Who?")
     assert call.memory == ["a:Hello!", "u:Tall man.", "a?:Who?"]
-    assert call.held.life == 0
+    assert call.held.call == 0
 
 
 def test_a_window_of_two_lines_that_slides_is_no_new_life():
@@ -73,7 +73,7 @@ def test_a_window_of_two_lines_that_slides_is_no_new_life():
     call.ask("a:Hello!", "u:One.", answer="First.")
     call.ask("a:First.", "u:Two.", answer="Second.")
     call.ask("a:Something of the engine's.", "u:Three.", answer="Third.")
-    assert call.held.life == 0
+    assert call.held.call == 0
     assert call.memory[-3:] == ["a:Something of the engine's.", "u:Three.", "a?:Third."]
 
 

@@ -22,10 +22,12 @@ def session(*, numbered: bool) -> Session:
         )
     ]
     entries = tuple(
-        Entry(role=role, turn=i, engine_turn=i + 1 if numbered else None, content=text, recorded=NOW - 60 + i)
+        Entry(
+            role=role, turn=i, engine_turn=i + 1 if numbered else None, content=text, recorded_at=NOW - 60 + i
+        )
         for i, role, text in lines
     )
-    return Session(entries=entries, turns=3, created=NOW - 100, updated=NOW - 50)
+    return Session(entries=entries, next_turn=3, created=NOW - 100, updated=NOW - 50)
 
 
 def window(held: Session, *, numbered: bool, more: str = "") -> list[Message]:
@@ -72,7 +74,7 @@ def test_a_replay_of_the_former_words_is_no_new_line_and_no_interruption(numbere
         changed = reconcile(changed, replayed, now=NOW + turn)
         assert texts(changed) == kept
         assert not any(entry.interrupted or entry.original for entry in changed.entries)
-        assert {entry.life for entry in changed.entries} == {0}
+        assert {entry.call for entry in changed.entries} == {0}
 
 
 @pytest.mark.parametrize("numbered", [False, True])

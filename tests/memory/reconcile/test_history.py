@@ -20,7 +20,7 @@ A = Agent(id="a", start=T, stop=T + 100)
 def entry(number: int, role: str, text: str, *, counted: int | None, life: int = 0, **more: Any) -> Entry:
     engine = None if counted is None else number + counted
     at = T + 10 * number + (role == "assistant") + 1000 * life
-    return Entry(role=role, turn=number, life=life, engine_turn=engine, content=text, recorded=at, **more)
+    return Entry(role=role, turn=number, call=life, engine_turn=engine, content=text, recorded_at=at, **more)
 
 
 def talk(turns: int, *, counted: int | None, life: int = 0, what: str = "apples") -> tuple[Entry, ...]:
@@ -37,12 +37,12 @@ def session(*talks: tuple[Entry, ...]) -> Session:
     last = talks[-1][-1]
     agents = Agents((), {name: life for life, name in enumerate("abc"[: len(talks)])})
     entries = tuple(line for one in talks for line in one)
-    return Session(entries=entries, life=last.life, turns=last.turn + 1, created=T, agents=agents)
+    return Session(entries=entries, call=last.call, next_turn=last.turn + 1, created=T, agents=agents)
 
 
 def telling(entries: tuple[Entry, ...], *, counted: int | None) -> list[dict[str, Any]]:
     return [
-        {"role": e.role, "content": e.text, "speech_start_ms": int(1000 * e.recorded)}
+        {"role": e.role, "content": e.text, "speech_start_ms": int(1000 * e.recorded_at)}
         | ({} if counted is None else {"turn_id": e.turn + counted})
         for e in entries
     ]
@@ -53,11 +53,11 @@ def after(held: Session, contents: list[dict[str, Any]]) -> Session:
 
 
 def words(held: Session) -> list[tuple[Any, ...]]:
-    return [(*e.place, e.engine_turn, e.role, e.text, e.interrupted) for e in held.entries]
+    return [(*e.turn_ref, e.engine_turn, e.role, e.text, e.interrupted) for e in held.entries]
 
 
 def of(held: Session, life: int) -> list[Entry]:
-    return [entry for entry in held.entries if entry.life == life]
+    return [entry for entry in held.entries if entry.call == life]
 
 
 counts = st.sampled_from([None, 0, 1])
@@ -102,9 +102,9 @@ def test_a_notice_keeps_the_order_and_other_lives_and_doubles_no_line(notice) ->
     found = held
     for _ in range(2):  # an engine may tell it twice
         found = after(found, contents)
-        places = [e.place for e in found.entries]
+        places = [e.turn_ref for e in found.entries]
         assert places == sorted(places)
-        assert {e.life for e in found.entries} == {e.life for e in held.entries}
+        assert {e.call for e in found.entries} == {e.call for e in held.entries}
         assert of(found, 1) == of(held, 1)
         assert Counter(e.text for e in found.entries) <= most
 

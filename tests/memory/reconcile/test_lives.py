@@ -54,7 +54,7 @@ def heard(session: Session, agent: Agent) -> Session:
             for i, text in enumerate(said[: 2 * turn + 1])
         ]
         session = reconcile(session, window, now=now)
-        answer = Answer(turn=asked(session, window), text=said[2 * turn + 1])
+        answer = Answer(question=asked(session, window), text=said[2 * turn + 1])
         session = apply_answer(session, answer, now=now)
     return session
 
@@ -75,7 +75,7 @@ def texts(session: Session) -> list[str]:
 
 
 def lives(session: Session) -> list[int]:
-    return sorted({entry.life for entry in session.entries})
+    return sorted({entry.call for entry in session.entries})
 
 
 @given(st.permutations([*NOTICES, *NOTICES]))
@@ -86,7 +86,7 @@ def test_notices_of_calls_that_were_heard_change_no_word_in_any_order(notices):
         session = after(session, kind, agent)
         assert texts(session) == TALK["a"] + TALK["b"]
     assert lives(session) == [0, 1]
-    assert session.life == 2
+    assert session.call == 2
 
 
 @given(st.permutations([(kind, A) for kind in ("joined", "left", "told")] * 2))
@@ -102,21 +102,21 @@ def test_a_call_that_began_behind_another_has_a_life_of_its_own():
     session = heard(Session(), A)
     session = after(after(session, "left", A), "joined", B)
     session = heard(session, B)
-    assert [entry.life for entry in session.entries] == [0] * 4 + [1] * 4
+    assert [entry.call for entry in session.entries] == [0] * 4 + [1] * 4
 
 
 def test_a_call_in_which_nothing_was_said_leaves_no_empty_life():
     session = Session()
     for kind, agent in [("joined", A), ("left", A), ("joined", B)]:
         session = after(session, kind, agent)
-    assert session.life == 0
+    assert session.call == 0
 
 
 def test_an_end_that_is_told_late_splits_no_call_that_went_on():
     session = after(heard(Session(), A), "joined", A)
     later = [Message(role="user", content="Me again.", turn_id=3)]
     session = reconcile(session, later, now=B.start)
-    assert after(session, "left", A).life == session.life
+    assert after(session, "left", A).call == session.call
 
 
 def test_a_history_of_a_call_that_is_not_held_stays_out_of_a_later_one():
@@ -127,7 +127,7 @@ def test_a_history_of_a_call_that_is_not_held_stays_out_of_a_later_one():
 def test_who_joins_right_behind_another_is_not_taken_for_him():
     session = after(heard(Session(), A), "joined", A)
     session, life = agent_joined(session, Agent(id="b", start=A.start + 11))
-    assert (life, session.life) == (1, 1)
+    assert (life, session.call) == (1, 1)
 
 
 def test_a_history_without_times_finds_its_call_by_its_words():
@@ -168,7 +168,7 @@ def test_what_earlier_versions_kept_in_the_clients_state_is_known_and_leaves_it(
     session = with_event(session, "m", B, 0)
     assert session.state == {"plan": "small"}
     assert has_seen(session, "n") and has_seen(session, "m")
-    assert session.agents.lives == {"a": 0, "b": 0}
+    assert session.agents.calls == {"a": 0, "b": 0}
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Long:
         assert reconcile(self.held, window, now=at + 0.5) == self.held
         turn = asked(self.held, window)
         assert turn is not None
-        self.held = apply_answer(self.held, Answer(turn=turn, text=answer), now=at)
+        self.held = apply_answer(self.held, Answer(question=turn, text=answer), now=at)
         self.held, moved = cap(self.held, self.most, self.keep)
         self.cold += moved
         assert reconcile(self.held, window, now=at + 0.5) == self.held
@@ -211,10 +211,10 @@ def test_an_overtaken_answer_is_held_where_the_newest_window_began_before_what_h
     asked_before = call.now + 1
     call.ask(*(f"u:{text}" for text in texts), "u:And then?", "u:And now?")
     held, _ = moved_out(call.held, 36)
-    assert held.newest.since < held.moved - len(held.entries)
+    assert held.latest_request.start < held.cold_count - len(held.entries)
     window = messages(*(f"u:{text}" for text in texts), "u:And then?")
     held = reconcile(held, window, now=asked_before)
-    answer = Answer(turn=asked(held, window), text="In a moment.")
+    answer = Answer(question=asked(held, window), text="In a moment.")
     held = apply_answer(held, answer, now=asked_before)
     assert [e.text for e in held.entries][-3:] == ["And then?", "In a moment.", "And now?"]
 

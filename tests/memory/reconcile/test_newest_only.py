@@ -31,8 +31,8 @@ class Client:
         for _ in range(2):  # what is written twice is held once
             once = self.held
             said = speech_of(messages(f"u:{words}"))
-            self.held, turn = apply_request(self.held, said, now=at, attempt=attempt(name, again=again))
-            reply = Answer(turn=turn, text=answer, finished=finished, ended=at + took)
+            self.held, turn = apply_request(self.held, said, now=at, attempt=attempt(name, is_retry=again))
+            reply = Answer(question=turn, text=answer, finished=finished, ended_at=at + took)
             self.held = apply_answer(self.held, reply, now=at)
         assert self.held == once
 

@@ -33,7 +33,7 @@ class Asked:
 def recorded(session, request):
     session = reconcile(session, request.window, now=request.at)
     turn = asked(session, request.window)
-    answer = Answer(turn=turn, text=request.text, finished=request.finished)
+    answer = Answer(question=turn, text=request.text, finished=request.finished)
     return apply_answer(session, answer, now=request.at)
 
 
@@ -79,7 +79,9 @@ def told(entry):
 
 def spanned(session):
     """What the newest window shows, and what follows it."""
-    return [told(entry)[:-1] for entry in session.entries[session.newest.since - session.moved :]]
+    return [
+        told(entry)[:-1] for entry in session.entries[session.latest_request.start - session.cold_count :]
+    ]
 
 
 def words(session):

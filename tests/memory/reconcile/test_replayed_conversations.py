@@ -26,7 +26,7 @@ def after(session: Session, request: Request, now: float) -> Session:
     if request.answer is None:
         return session
     turn = asked(session, request.window)
-    return apply_answer(session, Answer(turn=turn, **request.answer), now=now)
+    return apply_answer(session, Answer(question=turn, **request.answer), now=now)
 
 
 def states(requests):
@@ -60,9 +60,9 @@ def test_the_same_request_again_changes_nothing(examples: int):
 def test_turns_never_go_back(examples: int):
     def check(requests):
         for before, _, session in states(requests):
-            turns = [(entry.life, entry.turn) for entry in session.entries]
+            turns = [(entry.call, entry.turn) for entry in session.entries]
             assert turns == sorted(turns)
-            assert (session.life, session.turns) >= (before.life, before.turns)
+            assert (session.call, session.next_turn) >= (before.call, before.next_turn)
 
     every_call(check, examples)
 
@@ -72,7 +72,7 @@ def test_a_failed_turn_changes_nothing(examples: int):
     def check(requests):
         for _, request, session in states(requests):
             turn = asked(session, request.window)
-            assert apply_answer(session, Answer(turn=turn, text="Hm", reached=False), now=99.0) == session
+            assert apply_answer(session, Answer(question=turn, text="Hm", reached=False), now=99.0) == session
 
     every_call(check, examples)
 

@@ -300,7 +300,7 @@ def test_an_answer_to_superseded_words_is_not_held():
     early = call.ask("a:Hello!", "u:I want to")
     call.ask("a:Hello!", "u:I want to book", answer="Book what?")
     held = call.held
-    assert apply_answer(held, Answer(turn=early, text="What?"), now=NOW) == held
+    assert apply_answer(held, Answer(question=early, text="What?"), now=NOW) == held
 
 
 def test_volcengine_prefills_what_is_not_yet_said():
@@ -436,7 +436,7 @@ def test_a_revised_text_is_no_new_life():
     call.ask("0a:Hello!", "1u:Call Ann.", answer="Calling.")
     call.ask("0a:Hello!", "1u:Tall man.", "1a:Calling.", "2u:No.", answer="Sorry.")
     assert call.memory == ["a:Hello!", "u:Tall man.", "a:Calling.", "u:No.", "a?:Sorry."]
-    assert call.held.life == 0
+    assert call.held.call == 0
 
 
 def test_agoras_own_marks_are_held():
@@ -511,7 +511,8 @@ def test_a_window_that_needs_no_marks_is_handed_back():
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(turn=QuestionRef(0, 0)), Answer(turn=QuestionRef(0, 0), text="Hm", reached=False)]
+    "answer",
+    [Answer(question=QuestionRef(0, 0)), Answer(question=QuestionRef(0, 0), text="Hm", reached=False)],
 )
 def test_a_failed_turn_changes_nothing(answer: Answer):
     held = reconcile(Session(), messages("u:Hello."), now=NOW)

@@ -7,7 +7,7 @@ import pytest
 from proxy.memory.view import ChainNeeds, RequestView, prompt_view
 from tests.memory.call import Call, message, messages
 
-RESTORING = ChainNeeds(restoring=True)
+RESTORING = ChainNeeds(history=True)
 
 
 def unpunctuated(text):
@@ -20,7 +20,7 @@ def spaced(text):
 
 def prompt(held, window, wanted=RESTORING):
     """What a model is shown of a window, by role and words."""
-    snapshot, shown, _ = prompt_view(RequestView(window).beside(held), wanted)
+    snapshot, shown, _ = prompt_view(RequestView(window).view_of(held), wanted)
     return [(line.role, line.text) for line in (*snapshot.dropped, *shown)]
 
 

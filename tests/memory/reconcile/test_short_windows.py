@@ -34,18 +34,20 @@ class Talk:
     def ask(self, words, answer, heard="all"):
         """A turn, unless it would be what came before; ``heard`` is how much of the answer is."""
         window = [*self.truth, f"u:{words}"][-self.size :]
-        if window == self.window and not (self.named and self.held.newest and not self.held.newest.whole):
+        if window == self.window and not (
+            self.named and self.held.latest_request and not self.held.latest_request.shows_call_start
+        ):
             return
         self.window = window
         self.truth.append(f"u:{words}")
         self.now += 10
         self.check_shown(window)
-        name = attempt(f"r{self.now}" if self.named else None, again=None)
+        name = attempt(f"r{self.now}" if self.named else None, is_retry=None)
         for _ in range(2):
             self.held, turn = apply_request(
                 self.held, speech_of(messages(*window)), now=self.now, attempt=name
             )
-            reply = Answer(turn=turn, text=answer, ended=self.now + 2)
+            reply = Answer(question=turn, text=answer, ended_at=self.now + 2)
             self.held = apply_answer(self.held, reply, now=self.now)
         self.hear(answer, heard)
 

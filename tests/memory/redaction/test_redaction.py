@@ -40,9 +40,9 @@ def session() -> Session:
     return Session(
         entries=(entry, Entry(role="user", turn=0, content="Yes.", user="+49 170 1234567")),
         unheard=(Entry(role="assistant", turn=0, content=CARD),),
-        summaries=(Segment(text=f"Paid by {CARD}.", added=CARD, life=0, turn=0),),
+        summaries=(Segment(text=f"Paid by {CARD}.", added=CARD, call=0, turn=0),),
         state={"cards": [{"n": 4111111111111111}, CARD], CARD: True},
-        turns=1,
+        next_turn=1,
         user="+49 170 1234567",
     )
 
@@ -57,7 +57,7 @@ def test_all_of_a_session_is_marked_and_its_names_stay() -> None:
 
 
 def test_what_is_clean_is_the_very_same_object() -> None:
-    clean = Session(entries=(Entry(role="user", turn=0, content="I need 3 lamps at 10:30."),), turns=1)
+    clean = Session(entries=(Entry(role="user", turn=0, content="I need 3 lamps at 10:30."),), next_turn=1)
     message = Message(role="user", content="I need 3 lamps.", metadata={"source": "asr", "user": "ann"})
     assert REDACTION.session(clean) is clean and REDACTION.message(message) is message
     dirty = session()

@@ -32,7 +32,7 @@ WORDS = (
     "Yes.",
     "Say it: {} is right?",
 )
-WANTED = ChainNeeds(injecting=False, restoring=True)
+WANTED = ChainNeeds(summaries=False, history=True)
 
 
 class Turn(NamedTuple):
@@ -88,11 +88,11 @@ class Talk:
         n = len(self.lines) // 2
         self.say("u", n, asked)
         window = self.lines[-self.size :]
-        read = RequestView(window, veil=self.veil).beside(self.session)
+        read = RequestView(window, veil=self.veil).view_of(self.session)
         self.known.append((window, prompt_view(read, WANTED)))
         sent = ROLE + delta(content=answer) if broken else stream_of(answer)
         said = TurnRecord(
-            key=Key("t", "s"), window=window, answer=sent, at=float(n), read=read if self.reading else None
+            key=Key("t", "s"), window=window, answer=sent, at=float(n), view=read if self.reading else None
         )
         session = read.session if self.reading else self.session
         self.session = decode(encode(apply_turn(session, said, veil=self.veil)))
@@ -130,7 +130,9 @@ def test_memory_is_as_if_the_client_had_sent_marks(
 @given(talks())
 def test_words_with_nothing_to_hide_are_taken_as_they_are(requests: list[Any]) -> None:
     for before, request, _ in states(requests):
-        veiled, plain = (RequestView(request.window, veil=veil).beside(before) for veil in (VEIL, UNREDACTED))
+        veiled, plain = (
+            RequestView(request.window, veil=veil).view_of(before) for veil in (VEIL, UNREDACTED)
+        )
         assert veiled == plain and not veiled.veiled.own
         ours, theirs = prompt_view(veiled, WANTED), prompt_view(plain, WANTED)
         assert ours == theirs
@@ -198,10 +200,10 @@ def test_functions_and_their_results_are_told_as_the_client_has_them() -> None:
         Message(role="assistant", content=None, others={"function_call": called}),
         Message(role="function", name="pay", content=f"Paid {SECRETS[0]}."),
     ]
-    read = RequestView(window, veil=VEIL).beside(Session())
+    read = RequestView(window, veil=VEIL).view_of(Session())
     assert prompt_view(read, WANTED).window == window
-    said = TurnRecord(key=Key("t", "s"), window=window, answer=stream_of("Done."), at=0.0, read=read)
+    said = TurnRecord(key=Key("t", "s"), window=window, answer=stream_of("Done."), at=0.0, view=read)
     session = apply_turn(read.session, said, veil=VEIL)
     assert "4111" not in str(msgspec.to_builtins(session)) and len(session.entries) == 4
-    again = RequestView(window, veil=VEIL).beside(session)
+    again = RequestView(window, veil=VEIL).view_of(session)
     assert prompt_view(again, WANTED).window == window

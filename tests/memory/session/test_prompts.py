@@ -6,15 +6,16 @@ from proxy.memory.merge.calls import Agent, apply_history
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.speakers import prompted
+from tests.memory.exported import fields
 
 T = 1_790_000_000.0
 AGENT = Agent(id="a", start=T, stop=T + 100)
 HELD = Session(
     entries=(
-        Entry(role="user", turn=0, content="Hello.", recorded=T + 1),
-        Entry(role="assistant", turn=0, content="Hello, Ann.", recorded=T + 2),
+        Entry(role="user", turn=0, content="Hello.", recorded_at=T + 1),
+        Entry(role="assistant", turn=0, content="Hello, Ann.", recorded_at=T + 2),
     ),
-    turns=1,
+    next_turn=1,
 )
 
 
@@ -67,4 +68,4 @@ def test_a_window_of_nothing_else_costs_no_more_than_sixteen():
 
 def test_an_export_carries_them():
     session = prompted(HELD, [assistant("Still there?", "silence")])
-    assert restored([*shown(session.entries)], remainder(session)).prompts == session.prompts != ()
+    assert restored([*shown(session.entries)], fields(**remainder(session))).prompts == session.prompts != ()

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.remainder import Remainder, restored
-from proxy.memory.session import START, Entry, Reach, Segment, Session, decode, encode
+from proxy.memory.remainder import restored
+from proxy.memory.session import START, Entry, Segment, Session, TurnRef, decode, encode
 from proxy.memory.summaries.compaction import Window, beyond, digested, due, fitted, forced, put
 from tests.memory.call import NOW, message, reconcile
+from tests.memory.exported import fields
 
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
 MOST_STEPS = 60
@@ -17,19 +18,19 @@ MOST_STEPS = 60
 numbers = st.integers(0, 4)
 places = st.lists(st.tuples(numbers, numbers), max_size=40)
 summaries = st.lists(
-    st.builds(Segment, text=st.just("Notes."), life=numbers, turn=st.integers(-1, 4)), max_size=12
+    st.builds(Segment, text=st.just("Notes."), call=numbers, turn=st.integers(-1, 4)), max_size=12
 )
 
 
 def entries(found: list[tuple[int, int]]) -> tuple[Entry, ...]:
     return tuple(
-        Entry(role="assistant" if i % 2 else "user", life=life, turn=turn, content=f"Line {i}.")
+        Entry(role="assistant" if i % 2 else "user", call=life, turn=turn, content=f"Line {i}.")
         for i, (life, turn) in enumerate(found)
     )
 
 
 sessions = st.builds(
-    Session, entries=places.map(entries), summaries=summaries.map(tuple), life=numbers, turns=numbers
+    Session, entries=places.map(entries), summaries=summaries.map(tuple), call=numbers, next_turn=numbers
 )
 
 
@@ -57,8 +58,8 @@ def test_whatever_is_planned_comes_to_an_end_in_any_order_of_turns(session: Sess
 @given(sessions)
 def test_what_comes_from_a_store_is_in_order_and_holds_every_word(session: Session) -> None:
     read = decode(encode(session))
-    found, reaches = [e.place for e in read.entries], [s.reach for s in read.summaries]
-    last = Reach(read.life, read.turns - 1)
+    found, reaches = [e.turn_ref for e in read.entries], [s.end for s in read.summaries]
+    last = TurnRef(read.call, read.next_turn - 1)
     assert found == sorted(found)
     assert reaches == sorted(reaches)
     assert all(START <= place <= max(last, START) for place in (*found, *reaches))
@@ -68,7 +69,7 @@ def test_what_comes_from_a_store_is_in_order_and_holds_every_word(session: Sessi
 
 def test_a_session_that_was_stored_out_of_order_goes_on_as_any_other() -> None:
     stored = entries([(10, i // 2) for i in range(90)] + [(0, i // 2) for i in range(90, 110)])
-    held = decode(encode(Session(entries=stored, life=10, turns=70)))
+    held = decode(encode(Session(entries=stored, call=10, next_turn=70)))
     for turn in range(12):
         said = reconcile(held, [Message(role="user", content=f"Word {turn}.")], now=NOW + turn)
         assert [e.text for e in said.entries][-2:] == [held.entries[-1].text, f"Word {turn}."]
@@ -100,6 +101,6 @@ TWO = [{"life": 1, "turn": 3}, {"life": 1, "turn": 4}]
     ],
 )
 def test_an_import_whose_turns_go_back_is_refused(left, fault) -> None:
-    told = [Segment(text="Notes.", life=life, turn=turn) for life, turn in left.pop("summaries", [])]
+    told = [{"text": "Notes.", "life": life, "turn": turn} for life, turn in left.pop("summaries", [])]
     with pytest.raises(ValueError, match=fault):
-        restored([message("u:Hi"), message("u:Bye")], Remainder(**left, summaries=tuple(told)))
+        restored([message("u:Hi"), message("u:Bye")], fields(**left, summaries=told))

@@ -31,9 +31,9 @@ def test_a_small_session_stays_as_it_is():
 
 
 def test_the_oldest_turns_move_out():
-    held = Session(entries=tuple(entry(i) for i in range(7)), moved=5)
+    held = Session(entries=tuple(entry(i) for i in range(7)), cold_count=5)
     kept, moved = cap(held, 6, 2)
-    assert kept.entries == held.entries[5:] and moved == held.entries[:5] and kept.moved == 10
+    assert kept.entries == held.entries[5:] and moved == held.entries[:5] and kept.cold_count == 10
 
 
 def test_a_turn_is_not_cut():
@@ -72,8 +72,8 @@ def test_no_cut_parts_a_turn_or_a_group(examples: int):
             kept, moved = cap(session, most, keep)
             assert (*moved, *kept.entries) == session.entries
             assert not moved or len(kept.entries) >= keep
-            turns = {(e.life, e.turn) for e in moved}
-            assert turns.isdisjoint((e.life, e.turn) for e in kept.entries)
+            turns = {(e.call, e.turn) for e in moved}
+            assert turns.isdisjoint((e.call, e.turn) for e in kept.entries)
             for group in groups([message_of(e) for e in session.entries]):
                 # A result whose own call was never seen stands before the call that it is counted to.
                 results = [i for i in group.results if i > group.call]

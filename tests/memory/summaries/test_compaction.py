@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.session import Entry, Reach, Session, decode, encode
+from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 from proxy.memory.summaries.compaction import (
     Plan,
     Window,
@@ -24,7 +24,7 @@ WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
 
 
 def entry(number, role="user", text=None, life=0, **fields):
-    return Entry(role=role, turn=number, life=life, content=text or f"{role} {number}", **fields)
+    return Entry(role=role, turn=number, call=life, content=text or f"{role} {number}", **fields)
 
 
 def talk(turns, start=0, life=0):
@@ -47,7 +47,7 @@ def test_nothing_is_due_before_the_maximum():
 
 def test_past_it_all_but_what_is_kept_is():
     plan = due(Session(entries=talk(4)), WINDOW)
-    assert (plan.behind, plan.reach) == (Reach(0, -1), Reach(0, 2))
+    assert (plan.behind, plan.reach) == (TurnRef(0, -1), TurnRef(0, 2))
 
 
 def test_few_long_turns_pass_the_tokens_first():
@@ -58,33 +58,33 @@ def test_few_long_turns_pass_the_tokens_first():
 
 
 def test_a_new_life_makes_the_former_due():
-    session = Session(entries=(*talk(2), *talk(1, life=1)), life=1)
-    assert due(session, WINDOW).reach == Reach(0, 1)
+    session = Session(entries=(*talk(2), *talk(1, life=1)), call=1)
+    assert due(session, WINDOW).reach == TurnRef(0, 1)
 
 
 def test_turns_that_had_to_be_left_out_are_due_at_once():
-    assert due(Session(entries=talk(2), trimmed=True), WINDOW).reach == Reach(0, 0)
+    assert due(Session(entries=talk(2), trimmed=True), WINDOW).reach == TurnRef(0, 0)
 
 
 def test_all_that_had_no_room_is_covered_by_one_summary():
-    assert due(Session(entries=talk(8), trimmed=True, room=2), Window(60, 20, summaries=4)).reach == Reach(
+    assert due(Session(entries=talk(8), trimmed=True, room=2), Window(60, 20, summaries=4)).reach == TurnRef(
         0, 5
     )
-    assert due(Session(entries=talk(8), trimmed=True, room=7), Window(60, 20, summaries=4)).reach == Reach(
+    assert due(Session(entries=talk(8), trimmed=True, room=7), Window(60, 20, summaries=4)).reach == TurnRef(
         0, 3
     )
 
 
 def test_where_every_prompt_passes_its_budget_a_summary_is_due_after_some_turns_again():
     window = Window(60, 20, summaries=4)
-    first = Session(entries=talk(2), turns=2, trimmed=True, room=1)
+    first = Session(entries=talk(2), next_turn=2, trimmed=True, room=1)
     after = made(first, due(first, window))
-    newest = after.summaries[-1].made
+    newest = after.summaries[-1].created_at
     for turns in range(8):
         later = tuple(
-            msgspec.structs.replace(e, recorded=newest + 1 + e.turn) for e in talk(2 + turns, start=2)
+            msgspec.structs.replace(e, recorded_at=newest + 1 + e.turn) for e in talk(2 + turns, start=2)
         )
-        session = msgspec.structs.replace(after, entries=(*after.entries, *later), turns=2 + turns)
+        session = msgspec.structs.replace(after, entries=(*after.entries, *later), next_turn=2 + turns)
         assert (due(session, window) is not None) is (turns >= 4)
         assert due(msgspec.structs.replace(session, room=0), window) is None
 
@@ -105,7 +105,7 @@ def test_of_the_newest_turn_alone_nothing_is_due():
 
 
 def test_what_moved_out_before_there_were_summaries_is_due():
-    assert due(Session(entries=talk(2), moved=40), WINDOW).reach == Reach(0, 0)
+    assert due(Session(entries=talk(2), cold_count=40), WINDOW).reach == TurnRef(0, 0)
 
 
 def test_what_is_summarised_is_not_due_again():
@@ -122,7 +122,7 @@ def test_a_correction_behind_the_reach_makes_its_segment_stale_and_no_other(chan
             before, Window(max_messages=2, keep_messages=10 if not before.summaries else 2, summaries=4)
         )
         before = made(before, plan)
-    first, second = (s.reach for s in before.summaries)
+    first, second = (s.end for s in before.summaries)
     at = 0
     entries = {
         "reworded": (msgspec.structs.replace(before.entries[at], content="Other"), *before.entries[1:]),
@@ -134,7 +134,7 @@ def test_a_correction_behind_the_reach_makes_its_segment_stale_and_no_other(chan
     plan = due(after, WINDOW)
     assert (plan.first, plan.last, plan.reach) == (0, 1, first)
     again = made(after, plan, "Other notes.")
-    assert [s.reach for s in again.summaries] == [first, second]
+    assert [s.end for s in again.summaries] == [first, second]
     assert due(again, WINDOW) is None
 
 
@@ -150,7 +150,7 @@ def test_a_correction_before_the_reach_makes_nothing_stale():
 
 def test_an_answer_that_is_confirmed_is_no_correction():
     before = compacted(4)
-    entries = tuple(msgspec.structs.replace(e, pending=True, recorded=5.0) for e in before.entries)
+    entries = tuple(msgspec.structs.replace(e, pending=True, recorded_at=5.0) for e in before.entries)
     assert corrected(before, msgspec.structs.replace(before, entries=entries)).summaries == before.summaries
 
 
@@ -182,7 +182,7 @@ def test_covered_turns_move_to_the_cold_part_but_for_the_newest():
     kept, moved = settled(compacted(6), 4)
     assert [e.turn for e in moved] == [0, 0, 1, 1, 2, 2]
     assert [e.turn for e in kept.entries] == [3, 3, 4, 4, 5, 5]
-    assert kept.moved == 6
+    assert kept.cold_count == 6
 
 
 def test_past_the_most_summaries_the_oldest_are_merged_and_none_is_lost():
@@ -192,22 +192,22 @@ def test_past_the_most_summaries_the_oldest_are_merged_and_none_is_lost():
         session = made(session, forced(session, WINDOW), f"Notes {n}.")
     plan = due(session, WINDOW)
     assert plan.merge
-    assert session.summaries[plan.last - 1].reach == plan.reach
+    assert session.summaries[plan.last - 1].end == plan.reach
     merged = put(session, plan, digested(session, plan, [], now=1.0))
     assert len(merged.summaries) == 7 - plan.last + 1
     assert all(f"Notes {n}." in merged.summaries[0].text for n in range(1, plan.last + 1))
-    assert merged.reach == session.reach
+    assert merged.summarized_until == session.summarized_until
 
 
 def test_an_open_tool_group_is_never_covered():
     calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
     waiting = entry(1, "assistant", tool_calls=calls)
     session = Session(entries=(*talk(1), entry(1), waiting, *talk(5, 2)))
-    assert due(session, WINDOW).reach == Reach(0, 0)
+    assert due(session, WINDOW).reach == TurnRef(0, 0)
 
 
 def test_a_session_comes_back_from_bytes_as_it_was():
-    session = msgspec.structs.replace(compacted(4), turns=4, model="m", trimmed=True)
+    session = msgspec.structs.replace(compacted(4), next_turn=4, model="m", trimmed=True)
     assert decode(encode(session)) == session
 
 
@@ -225,14 +225,14 @@ def in_digests(session, *, each):
     """The session with a digest for as many turns each, as they come about where no model writes."""
     for last in range(each - 1, len(session.entries), each):
         first = len(session.summaries)
-        plan = Plan(first, first, session.reach, Reach(0, last))
+        plan = Plan(first, first, session.summarized_until, TurnRef(0, last))
         told = [e for e in session.entries if plan.covers(e)]
         session = put(session, plan, digested(session, plan, told, now=1.0))
     return session
 
 
 def merged(session):
-    plan = Plan(0, len(session.summaries), Reach(0, -1), session.reach, merge=True)
+    plan = Plan(0, len(session.summaries), TurnRef(0, -1), session.summarized_until, merge=True)
     return digested(session, plan, [], now=2.0).text.split("\n")
 
 
@@ -246,7 +246,7 @@ def test_a_merge_of_digests_keeps_who_said_what():
 
 
 def test_a_line_of_a_models_notes_is_no_speakers():
-    plan = Plan(0, 0, Reach(0, -1), Reach(0, 1))
+    plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 1))
     talks = Session(entries=said_by("bob", "bob"), user="bob")
     session = put(talks, plan, segment(talks, plan, talks.entries, "user data: 4711", now=1.0, model="notes"))
     assert merged(session) == ["notes: user data: 4711"]
@@ -259,7 +259,7 @@ def test_one_speaker_is_told_as_if_nobody_were_named(roles, name):
     def session(**fields):
         return Session(entries=tuple(entry(n, role, **fields) for n, role in enumerate(roles)))
 
-    plan = Plan(0, 0, Reach(0, -1), Reach(0, 99))
+    plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 99))
     unnamed, by_mark, by_name = session(), session(user=name), session(name=name)
     expected = digested(unnamed, plan, unnamed.entries, now=1.0)
     for told in (by_mark, by_name, msgspec.structs.replace(by_mark, user=name)):
@@ -269,13 +269,13 @@ def test_one_speaker_is_told_as_if_nobody_were_named(roles, name):
 def test_where_nobody_knows_who_spoke_nobody_is_named():
     """Requests of several persons have come, whose messages name nobody."""
     talks = Session(entries=(*said_by(None), *said_by("eve", "bob", start=1)), user="ann", shared=True)
-    plan = Plan(0, 0, Reach(0, -1), Reach(0, 2))
+    plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 2))
     lines = digested(talks, plan, talks.entries, now=1.0).text.split("\n")
     assert [line.partition(":")[0] for line in lines] == ["user", "user eve", "user bob"]
 
 
 def test_what_a_program_put_in_is_nobodys():
     talks = Session(entries=(*said_by("bob"), *said_by("eve", start=1, source="command")), user="bob")
-    plan = Plan(0, 0, Reach(0, -1), Reach(0, 1))
+    plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 1))
     lines = digested(talks, plan, talks.entries, now=1.0).text.split("\n")
     assert [line.partition(":")[0] for line in lines] == ["user", "notes"]

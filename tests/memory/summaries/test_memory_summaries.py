@@ -90,7 +90,7 @@ def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
         store = open_store("memory:", deadline=1, codec=codec.Plain())
         digested = Session(entries=entries(4))
         if way == "clear":
-            told = Segment(text="x", life=0, turn=0, messages=2, fingerprint="", made=1.0)
+            told = Segment(text="x", call=0, turn=0, messages=2, fingerprint="", created_at=1.0)
             digested = msgspec.structs.replace(digested, summaries=(told,))
         await store.write(KEY, Put(encode(digested), version=0, ttl=0.5))
         await getattr(Summaries(store, WINDOW, Writer()), way)(KEY, *([0] if way == "do" else []))
@@ -125,7 +125,7 @@ class Nobody(Writer):
 
 def test_while_nobody_can_be_asked_each_request_has_a_digest_of_what_came_since() -> None:
     def grown(session: Session) -> Session:
-        return msgspec.structs.replace(session, entries=(*session.entries, *entries(3, 3)), turns=6)
+        return msgspec.structs.replace(session, entries=(*session.entries, *entries(3, 3)), next_turn=6)
 
     async def run() -> tuple[list[str], list[str], list[str]]:
         store, writer = await stored(Session(entries=entries(3))), Nobody()
@@ -149,7 +149,7 @@ def test_while_nobody_can_be_asked_each_request_has_a_digest_of_what_came_since(
 
 def test_turns_that_are_said_while_the_model_writes_stay() -> None:
     def grown(session: Session) -> Session:
-        return msgspec.structs.replace(session, entries=(*session.entries, *entries(1, 4)), turns=5)
+        return msgspec.structs.replace(session, entries=(*session.entries, *entries(1, 4)), next_turn=5)
 
     async def run() -> tuple[Session, int]:
         store = await stored(Session(entries=entries(4)))
@@ -161,7 +161,7 @@ def test_turns_that_are_said_while_the_model_writes_stay() -> None:
 
     session, asked = asyncio.run(run())
     assert [e.turn for e in session.entries][-2:] == [4, 4]
-    assert session.reach == (0, 2)
+    assert session.summarized_until == (0, 2)
     assert asked == 1
 
 
@@ -186,10 +186,10 @@ def test_a_session_that_is_deleted_while_the_model_writes_stays_deleted() -> Non
 
 @pytest.mark.parametrize("messages", [None, [Message(role="user", content="Before.")]])
 def test_a_session_that_is_made_anew_while_the_model_writes_is_left_alone(messages: Any) -> None:
-    again = Session(entries=entries(6), turns=6, created=2.0)
+    again = Session(entries=entries(6), next_turn=6, created=2.0)
 
     async def run() -> Session:
-        store = await stored(Session(entries=entries(4), turns=4, created=1.0))
+        store = await stored(Session(entries=entries(4), next_turn=4, created=1.0))
 
         async def made_anew() -> None:
             await store.delete(KEY)
@@ -204,10 +204,10 @@ def test_a_session_that_is_made_anew_while_the_model_writes_is_left_alone(messag
 
 
 def test_a_session_that_is_made_anew_before_the_model_is_asked_is_left_alone() -> None:
-    again = Session(entries=entries(6), turns=6, created=2.0)
+    again = Session(entries=entries(6), next_turn=6, created=2.0)
 
     async def run() -> tuple[Session, int]:
-        store = await stored(Session(entries=entries(4), turns=4, created=1.0))
+        store = await stored(Session(entries=entries(4), next_turn=4, created=1.0))
         writer = Writer()
         await Summaries(Overtaken(store, again), WINDOW, writer).do(KEY, 0)
         held = await store.read(KEY)
@@ -217,7 +217,7 @@ def test_a_session_that_is_made_anew_before_the_model_is_asked_is_left_alone() -
     assert asyncio.run(run()) == (again, 0)
 
 
-FULL = tuple(Segment(text=f"Notes {n}.", life=0, turn=n, messages=2, model="m") for n in range(5))
+FULL = tuple(Segment(text=f"Notes {n}.", call=0, turn=n, messages=2, model="m") for n in range(5))
 
 
 def test_a_turn_that_is_corrected_while_summaries_are_merged_is_summarised_anew() -> None:
@@ -226,7 +226,7 @@ def test_a_turn_that_is_corrected_while_summaries_are_merged_is_summarised_anew(
         return msgspec.structs.replace(session, summaries=(msgspec.structs.replace(first, stale=True), *rest))
 
     async def run() -> list[tuple[str, bool]]:
-        store = await stored(Session(entries=entries(6), turns=6, summaries=FULL))
+        store = await stored(Session(entries=entries(6), next_turn=6, summaries=FULL))
         summaries = Summaries(store, WINDOW, Writer(lambda: change(store, corrected)))
         await summaries.do(KEY, 0)
         merged = (await summaries.get_summaries(KEY))[0]
@@ -240,10 +240,10 @@ def test_a_turn_that_is_corrected_while_summaries_are_merged_is_summarised_anew(
 
 
 def test_summaries_that_are_cleared_before_they_are_merged_stay_cleared() -> None:
-    cleared = Session(entries=entries(3), turns=3)
+    cleared = Session(entries=entries(3), next_turn=3)
 
     async def run() -> Session:
-        store = await stored(Session(entries=entries(6), turns=6, summaries=FULL))
+        store = await stored(Session(entries=entries(6), next_turn=6, summaries=FULL))
         await Summaries(Overtaken(store, cleared), WINDOW, Writer()).do(KEY, 0)  # type: ignore[arg-type]
         held = await store.read(KEY)
         assert held
@@ -257,10 +257,10 @@ def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(dig
     elsewhere = [Message(role="user", content="The hotel by the lake is full.")]
 
     async def run() -> list[str]:
-        store = await stored(Session(entries=entries(1), turns=1))
+        store = await stored(Session(entries=entries(1), next_turn=1))
         summaries = Summaries(store, WINDOW, Writer())
         await summaries.summarize(KEY, elsewhere)
-        await change(store, lambda s: msgspec.structs.replace(s, entries=entries(40), turns=40))
+        await change(store, lambda s: msgspec.structs.replace(s, entries=entries(40), next_turn=40))
         while await summaries.do(KEY, 0):
             await change(store, _longer)
         await change(store, lambda s: msgspec.structs.replace(s, summaries=tuple(map(_stale, s.summaries))))
@@ -276,7 +276,7 @@ def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(dig
 
 def test_what_was_added_grows_no_summary_for_ever() -> None:
     async def run() -> list[Segment]:
-        store = await stored(Session(entries=entries(20), turns=20))
+        store = await stored(Session(entries=entries(20), next_turn=20))
         summaries = Summaries(store, WINDOW, Writer())
         for number in range(40):
             long = " ".join(f"Hotel {number} has {room} free rooms." for room in range(30))
@@ -297,17 +297,19 @@ def test_what_was_added_grows_no_summary_for_ever() -> None:
 
 def _longer(session: Session) -> Session:
     """The same while there are few summaries, with more turns to summarise."""
-    if len(session.summaries) > WINDOW.summaries or session.turns > 100:
+    if len(session.summaries) > WINDOW.summaries or session.next_turn > 100:
         return session
-    more = entries(10, session.turns)
-    return msgspec.structs.replace(session, entries=(*session.entries, *more), turns=session.turns + 10)
+    more = entries(10, session.next_turn)
+    return msgspec.structs.replace(
+        session, entries=(*session.entries, *more), next_turn=session.next_turn + 10
+    )
 
 
 @pytest.mark.parametrize("how", ["anew", "added"])
 def test_a_summary_that_reaches_no_further_leaves_due_what_was_left_out(how: str) -> None:
     async def run() -> bool:
-        one = Segment(text="Old.", life=0, turn=1, messages=4, stale=how == "anew")
-        held = Session(entries=entries(4), turns=4, summaries=(one,), trimmed=True, room=1)
+        one = Segment(text="Old.", call=0, turn=1, messages=4, stale=how == "anew")
+        held = Session(entries=entries(4), next_turn=4, summaries=(one,), trimmed=True, room=1)
         store = await stored(held)
         summaries = Summaries(store, Window(60, 20, summaries=4), Writer())
         if how == "anew":
@@ -315,7 +317,7 @@ def test_a_summary_that_reaches_no_further_leaves_due_what_was_left_out(how: str
         else:
             await summaries.summarize(KEY, [Message(role="user", content="Before.")])
         await summaries.do(KEY, 0)
-        return (await summaries.get_summaries(KEY))[-1].reach == (0, 2)
+        return (await summaries.get_summaries(KEY))[-1].end == (0, 2)
 
     assert asyncio.run(run())
 
@@ -362,10 +364,10 @@ def test_a_digest_stands_in_until_a_model_answers() -> None:
 
 
 def test_what_would_merge_summaries_that_a_model_made_waits_for_a_model() -> None:
-    made = tuple(Segment(text=f"Notes {n}.", life=0, turn=n, messages=2, model="m") for n in range(5))
+    made = tuple(Segment(text=f"Notes {n}.", call=0, turn=n, messages=2, model="m") for n in range(5))
 
     async def run() -> list[str]:
-        store = await stored(Session(entries=entries(6), turns=6, summaries=made))
+        store = await stored(Session(entries=entries(6), next_turn=6, summaries=made))
         summaries = Summaries(store, WINDOW, Writer())
         await summaries.stand_in(KEY)
         before = await texts(store)
@@ -398,7 +400,7 @@ def _stale(one: Segment) -> Segment:
 
 
 def shown(session: Session, *window: Message) -> list[bool]:
-    _, heard, _ = prompt_view(RequestView(window).beside(session))
+    _, heard, _ = prompt_view(RequestView(window).view_of(session))
     return [isinstance(message, Covered) for message in heard]
 
 
@@ -407,7 +409,10 @@ def replayed(session: Session) -> list[Message]:
 
 
 HALF = Session(
-    entries=entries(6), turns=6, moved=4, summaries=(Segment(text="Notes.", life=0, turn=2, messages=10),)
+    entries=entries(6),
+    next_turn=6,
+    cold_count=4,
+    summaries=(Segment(text="Notes.", call=0, turn=2, messages=10),),
 )
 NEWEST = Message(role="user", content="And now?")
 
@@ -444,7 +449,7 @@ def test_numbers_behind_the_reach_give_way_wherever_they_stand() -> None:
 
 def test_where_nothing_is_injected_nothing_gives_way() -> None:
     window = [*replayed(HALF), NEWEST]
-    snapshot, heard, _ = prompt_view(RequestView(window).beside(HALF), ChainNeeds(injecting=False))
+    snapshot, heard, _ = prompt_view(RequestView(window).view_of(HALF), ChainNeeds(summaries=False))
     assert heard is window
     assert snapshot.summaries == ()
 
@@ -467,4 +472,4 @@ def test_nothing_moves_to_the_cold_part_uncovered(keep: int) -> None:
         return decode(held.blob)
 
     session = asyncio.run(run())
-    assert session.entries[0].place <= session.reach < session.entries[-1].place
+    assert session.entries[0].turn_ref <= session.summarized_until < session.entries[-1].turn_ref

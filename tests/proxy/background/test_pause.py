@@ -25,14 +25,14 @@ def test_a_session_is_told_of_once_after_the_pause() -> None:
         pause = IdleTimer(lambda key: told.append((key, now())), after=AFTER)
         pause.told(ONE, Session())
         two = now()
-        pause.told(TWO, Session(turns=7))
+        pause.told(TWO, Session(next_turn=7))
         for turn in range(1, 3):
             await asyncio.sleep(0.1)
             one = now()
-            pause.told(ONE, Session(turns=turn))
+            pause.told(ONE, Session(next_turn=turn))
         await until(2)
         again = now()
-        pause.told(ONE, Session(turns=9))
+        pause.told(ONE, Session(next_turn=9))
         await until(3)
         return [two, one, again]
 
