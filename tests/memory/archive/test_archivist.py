@@ -173,7 +173,7 @@ async def test_what_moved_out_of_a_session_made_anew_is_no_part_of_the_old_one(
     old = msgspec.structs.replace(talk(1, updated=15.0), cold_count=2)
     two.both[0].told(KEY, old)
     await two.refused(0)
-    anew = msgspec.structs.replace(session("c", cold_count=2), created=50.0, updated=60.0)
+    anew = msgspec.structs.replace(session("c", moved=2), created=50.0, updated=60.0)
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
     await store.write(KEY, Put(encode(anew), version=0, ttl=60, cold=cold))
     await two.back(0)
@@ -206,7 +206,7 @@ async def test_what_is_due_is_kept_at_whatever_step_the_end_comes(store: Store, 
 
 async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store: Store, archive: Archive):
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
-    await store.write(KEY, Put(encode(session("c", cold_count=2)), version=0, ttl=60, cold=cold))
+    await store.write(KEY, Put(encode(session("c", moved=2)), version=0, ttl=60, cold=cold))
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     await archivist.idle()
@@ -318,7 +318,7 @@ async def moved_under_two_keys(store: Store, key: Key, old: list[Entry], new: li
 
 async def test_a_session_that_cannot_be_read_in_part_holds_up_no_other(store: Store, archive: Archive):
     bad = Key("acme", "bad")
-    hot = session("c", cold_count=2)
+    hot = session("c", moved=2)
     await moved_under_two_keys(store, bad, [*session("a", "b").entries], [], hot)
     await add(under(store, 2), KEY, session("a"), [])
     archivist = Archivist(under(store, 2), archive, ["acme"], keep=0, quiet=0)
