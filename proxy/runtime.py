@@ -13,13 +13,13 @@ from proxy.admission.keys import Webhook
 from proxy.admission.quota import Quota
 from proxy.background.worker import EVERY, Worker
 from proxy.errors import NotFound
+from proxy.exact import Exact
+from proxy.health import Health
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import People
 from proxy.traces import Retention, TombstoneWatch
 from proxy.turn.pipeline import Pipeline
-from proxy.upstream.client import Upstream
-from proxy.upstream.target import Health
-from proxy.upstream.tokens import TokenCounter
+from proxy.upstream import Upstream
 
 if TYPE_CHECKING:
     from proxy.observe.spans import Spans
@@ -39,18 +39,18 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     upstreams: tuple[Upstream, ...]
     health: Mapping[str, Health]
     memory: Memory | None
-    people: People
+    privacy: People
     gate: Gate
     max_body: int
-    agora: Webhook | None = None
+    agora_webhook: Webhook | None = None
     log_content: bool = False
     quota: Quota | None = None
     tracing: "Spans | None" = None
-    keeping: Retention = Retention()
-    exact: TokenCounter | None = None
+    trace_retention: Retention = Retention()
+    exact: Exact | None = None
     worker: Worker | None = None
-    works: bool = True
-    graves: TombstoneWatch | None = None
+    runs_worker: bool = True
+    tombstones: TombstoneWatch | None = None
     zone: tzinfo = UTC
 
     def pipeline(self, name: str) -> Pipeline:
@@ -61,7 +61,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         return self.pipelines[name]
 
     @property
-    def answering(self) -> bool:
+    def is_available(self) -> bool:
         """Whether an upstream that calls go to may answer; who is asked for memory alone does not count."""
         targets = (target for pipeline in self.pipelines.values() for target in pipeline.targets)
         return any(not target.health.down for target in targets)
@@ -77,18 +77,18 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
             if health.degraded:
                 yield f"upstream {name}"
 
-    def standing(self, phase: str) -> str:
+    def status(self, phase: str) -> str:
         """How a server of this phase stands, in one word: a ready one may be degraded or unavailable."""
         if phase != "ready":
             return phase
-        if not self.answering:
+        if not self.is_available:
             return "unavailable"
         return "degraded" if any(self.degraded) else "ready"
 
     @property
-    def background(self) -> Mapping[str, bool]:
+    def background_failures(self) -> Mapping[str, bool]:
         """Which kinds of work fail that are done beside the calls."""
-        return self.worker.failing if self.worker and self.works else {}
+        return self.worker.failing if self.worker and self.runs_worker else {}
 
     @property
     def breakers(self) -> dict[tuple[str, str], str]:
@@ -123,7 +123,7 @@ class Generation:
         if not self._calls:
             self._empty.set()
 
-    def begin(self, *, every: float = EVERY) -> None:
+    def start_worker(self, *, every: float = EVERY) -> None:
         """Begins the work in the background; the store is looked through ``every`` so many seconds."""
         if self.runtime.worker:
             self._work = asyncio.get_running_loop().create_task(self.runtime.worker.run(every=every))
@@ -133,18 +133,18 @@ class Generation:
         """How many turns memory has not taken."""
         return self.runtime.memory.recorder.lost_turns if self.runtime.memory else 0
 
-    def load(self) -> None:
+    def start_loading(self) -> None:
         """Begins what no call waits for, such as opening the ways to the models and looking after memory."""
         loading = [upstream.keep_warm() for upstream in self.runtime.upstreams]
         if self.runtime.exact:
             loading.append(self.runtime.exact.ready())
-        if self.runtime.graves:
-            loading.append(self.runtime.graves.look())
+        if self.runtime.tombstones:
+            loading.append(self.runtime.tombstones.look())
         if self.runtime.memory:
             loading.append(self.runtime.memory.pulse.run())
         self._loading = [asyncio.get_running_loop().create_task(each) for each in loading]
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """Ends the work at once, and closes memory and the ways to the models once the last call has left."""
         if self._work:
             self._work.cancel()

@@ -35,10 +35,10 @@ class Gate:
             return "default"
         _refuse_preflights(headers)
         if not self._keys:
-            self.refuse_strangers(headers)
+            self.check_host(headers)
             _refuse_foreign_pages(headers)
             return "default"
-        key = self._keys.holder(headers)
+        key = self._keys.match(headers)
         if key is None:
             raise Unauthorized("Send a key that TURNKEEPER_KEYS knows, as 'Authorization: Bearer <key>'.")
         if key.scope == _CHAT_ONLY and not path.startswith(_FOR_ALL_KEYS):
@@ -46,7 +46,7 @@ class Gate:
         return key.tenant
 
     @staticmethod
-    def refuse_strangers(headers: Mapping[str, str]) -> None:
+    def check_host(headers: Mapping[str, str]) -> None:
         """Raises Forbidden where this machine is called by a name that others could give it."""
         host = headers.get("host")
         # A page in a caller's browser can reach loopback under its own name (DNS rebinding).

@@ -17,7 +17,7 @@ _EXPECTED = "name:secret or name:secret:chat"
 _SCOPES: dict[str, Scope] = {"": "all", "all": "all", "chat": "chat"}
 
 
-class Access(msgspec.Struct, frozen=True):
+class ApiKey(msgspec.Struct, frozen=True):
     """What a secret opens: a tenant's calls alone, or its memory too. The secret itself is not kept."""
 
     tenant: str
@@ -31,7 +31,7 @@ class Access(msgspec.Struct, frozen=True):
 class Keys(msgspec.Struct, frozen=True):
     """All keys that are known; none means that nobody needs one."""
 
-    entries: tuple[Access, ...] = ()
+    entries: tuple[ApiKey, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -51,7 +51,7 @@ class Keys(msgspec.Struct, frozen=True):
         _check_distinct(entries)
         return cls(entries)
 
-    def find(self, bearer: str) -> Access | None:
+    def find(self, bearer: str) -> ApiKey | None:
         """The key of a secret; the time it takes tells nothing about which entry it was, or how near."""
         digest = _digest(bearer)
         found = None
@@ -60,13 +60,13 @@ class Keys(msgspec.Struct, frozen=True):
                 found = key
         return found
 
-    def holder(self, headers: Mapping[str, str]) -> Access | None:
+    def match(self, headers: Mapping[str, str]) -> ApiKey | None:
         """The key that a request shows: ``Authorization: Bearer <secret>``, or ``api-key: <secret>``."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         return self.find(secret.strip() if scheme.lower() == "bearer" else headers.get("api-key", ""))
 
 
-def _entry(number: int, written: str) -> Access:
+def _entry(number: int, written: str) -> ApiKey:
     name, _, rest = written.partition(":")
     secret, _, scope = rest.partition(":")
     if not _NAME.fullmatch(name) or not secret:
@@ -76,10 +76,10 @@ def _entry(number: int, written: str) -> Access:
         raise ValueError(f"key {number}: a secret has no spaces, and no characters beyond ASCII")
     if scope not in _SCOPES:
         raise ValueError(f"key {number}: after a second ':' write 'chat'; a secret has no ':' and no ','")
-    return Access(name, _digest(secret), _SCOPES[scope])
+    return ApiKey(name, _digest(secret), _SCOPES[scope])
 
 
-def _check_distinct(entries: tuple[Access, ...]) -> None:
+def _check_distinct(entries: tuple[ApiKey, ...]) -> None:
     first: dict[bytes, int] = {}
     for number, key in enumerate(entries, 1):
         if key.digest in first:
@@ -100,7 +100,7 @@ class Webhook(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Webhook(tenant={self.tenant!r})"
 
-    def signed(self, headers: Mapping[str, str], body: bytes) -> bool:
+    def verify(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Whether Agora's signature fits the raw body: the newer one where it is there, else the older one.
 
         They are HMAC-SHA256 and HMAC-SHA1 in hexadecimal digits (Agora, "Receive notifications").

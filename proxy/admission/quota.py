@@ -26,7 +26,7 @@ _log: Final = logging.getLogger("turnkeeper")
 _BYTES_OF_A_TOKEN = 4
 
 
-class Allowance(msgspec.Struct, frozen=True):
+class RateLimits(msgspec.Struct, frozen=True):
     """What one key may have; 0 is no limit."""
 
     requests_per_minute: int = 0
@@ -45,11 +45,11 @@ class Remaining(NamedTuple):
 class Windows:
     """Windows of a minute that begin with their first request. Raises StoreError where ``counts`` does."""
 
-    def __init__(self, limits: Allowance, counts: Counts) -> None:
+    def __init__(self, limits: RateLimits, counts: Counts) -> None:
         self._limits = limits
         self._counts = counts
 
-    async def asked(self, tenant: str) -> dict[str, Remaining]:
+    async def count_request(self, tenant: str) -> dict[str, Remaining]:
         """What is left of each limit, once this request has been counted."""
         requests, tokens = self._limits.requests_per_minute, self._limits.tokens_per_minute
         asked = {}
@@ -59,7 +59,7 @@ class Windows:
             asked["tokens"] = self._left("tokens", tenant, tokens, cost=0)
         return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
 
-    async def spend(self, tenant: str, tokens: int) -> None:
+    async def add_tokens(self, tenant: str, tokens: int) -> None:
         """So many tokens have been taken; none asks whether there is somebody who counts."""
         await self._counts.add(_key("tokens", tenant), tokens, lasting=_MINUTE)
 
@@ -79,7 +79,7 @@ def _key(kind: str, tenant: str) -> str:
     return f"{kind}/{tenant}"
 
 
-class Tally:
+class FallbackWindows:
     """Counts in the process where ``shared`` is ``None``, and for as long as that fails.
 
     It has failed where it raises StoreError, or takes longer than ``deadline`` seconds if there is one. It
@@ -89,7 +89,7 @@ class Tally:
 
     def __init__(
         self,
-        limits: Allowance,
+        limits: RateLimits,
         shared: Counts | None,
         *,
         deadline: float | None = None,
@@ -103,29 +103,29 @@ class Tally:
         self._back = -math.inf
 
     @property
-    def alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether this process counts by itself what all servers should count together."""
         return self._probe is not None and not self._probe.done()
 
-    async def asked(self, tenant: str) -> dict[str, Remaining]:
+    async def count_request(self, tenant: str) -> dict[str, Remaining]:
         """What is left of each limit, once this request has been counted."""
-        if self._shared and not self.alone:
+        if self._shared and not self.is_alone:
             try:
-                return await wait_for(self._shared.asked(tenant), self._deadline)
+                return await wait_for(self._shared.count_request(tenant), self._deadline)
             except (StoreError, TimeoutError) as error:
                 self._fails(self._shared, tenant, error)
-        return await self._own.asked(tenant)
+        return await self._own.count_request(tenant)
 
-    async def spend(self, tenant: str, tokens: int) -> None:
+    async def add_tokens(self, tenant: str, tokens: int) -> None:
         """So many tokens have been taken."""
-        if self._shared and not self.alone:
+        if self._shared and not self.is_alone:
             try:
-                await self._shared.spend(tenant, tokens)
+                await self._shared.add_tokens(tenant, tokens)
             except StoreError as error:
                 self._fails(self._shared, tenant, error)
             else:
                 return
-        await self._own.spend(tenant, tokens)
+        await self._own.add_tokens(tenant, tokens)
 
     async def aclose(self) -> None:
         """Ends the probe, then lets the counts go."""
@@ -136,7 +136,7 @@ class Tally:
             await self._shared.aclose()
 
     def _fails(self, shared: Windows, tenant: str, error: Exception) -> None:
-        if not self.alone:
+        if not self.is_alone:
             _log.warning(
                 "Limits are counted in this process alone: %s", str(error) or "nobody counts in time"
             )
@@ -155,7 +155,7 @@ class Tally:
 
     async def _counts(self, shared: Windows, tenant: str) -> bool:
         try:
-            await wait_for(shared.spend(tenant, 0), self._deadline)
+            await wait_for(shared.add_tokens(tenant, 0), self._deadline)
         except (StoreError, TimeoutError):
             return False
         return True
@@ -170,14 +170,14 @@ class Quota:
 
     def __init__(
         self,
-        limits: Allowance,
+        limits: RateLimits,
         counts: Counts | None = None,
         *,
         deadline: float | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limits = limits
-        self._tally = Tally(limits, counts, deadline=deadline)
+        self._tally = FallbackWindows(limits, counts, deadline=deadline)
         self._refused = refused
         self._open: Counter[str] = Counter()
         self._spending: set[asyncio.Task[None]] = set()
@@ -185,10 +185,10 @@ class Quota:
     @property
     def degraded(self) -> bool:
         """Whether this process counts alone what all servers should count together."""
-        return self._tally.alone
+        return self._tally.is_alone
 
     @asynccontextmanager
-    async def turn(self, tenant: str, asked: int, reply: Reply) -> AsyncIterator[None]:
+    async def admit(self, tenant: str, asked: int, reply: Reply) -> AsyncIterator[None]:
         """Admits a turn of ``asked`` bytes, for as long as it is entered, and counts what it took.
 
         Raises LimitExceeded. The answer's headers say what is left.
@@ -199,7 +199,7 @@ class Quota:
             yield
         finally:
             self._open[tenant] -= 1
-            if self._limits.tokens_per_minute and reply.watch.sent:
+            if self._limits.tokens_per_minute and reply.observation.sent:
                 self._spend(tenant, _taken(reply, asked))
 
     async def aclose(self) -> None:
@@ -215,13 +215,13 @@ class Quota:
         self._open[tenant] += 1
 
     async def _admit(self, tenant: str, reply: Reply) -> None:
-        left = await self._tally.asked(tenant)
-        if self._tally.alone:
-            reply.degraded("limits")
+        left = await self._tally.count_request(tenant)
+        if self._tally.is_alone:
+            reply.add_degraded("limits")
         for kind, each in left.items():
-            reply.add(f"x-ratelimit-limit-{kind}", str(each.limit))
-            reply.add(f"x-ratelimit-remaining-{kind}", str(max(0, each.remaining)))
-            reply.add(f"x-ratelimit-reset-{kind}", duration(each.reset))
+            reply.add_header(f"x-ratelimit-limit-{kind}", str(each.limit))
+            reply.add_header(f"x-ratelimit-remaining-{kind}", str(max(0, each.remaining)))
+            reply.add_header(f"x-ratelimit-reset-{kind}", duration(each.reset))
         for kind, each in left.items():
             if each.remaining < 0:
                 self._refuse(kind, f"This key may have {each.limit} {kind} in a minute.", each.reset)
@@ -231,7 +231,7 @@ class Quota:
         raise LimitExceeded(message, kind=kind, retry_after=after)
 
     def _spend(self, tenant: str, tokens: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._tally.spend(tenant, tokens))
+        task = asyncio.get_running_loop().create_task(self._tally.add_tokens(tenant, tokens))
         self._spending.add(task)
         task.add_done_callback(self._spending.discard)
 
@@ -247,7 +247,7 @@ def duration(seconds: float) -> str:
 
 def _taken(reply: Reply, asked: int) -> int:
     """The upstream's own count, or a guess: four bytes of a prompt are a token, and so is each piece sent."""
-    counted = usage_of(reply.watch.sent)
+    counted = usage_of(reply.observation.sent)
     if counted.input is not None or counted.output is not None:
         return (counted.input or 0) + (counted.output or 0)
-    return asked // _BYTES_OF_A_TOKEN + len(reply.watch.sent)
+    return asked // _BYTES_OF_A_TOKEN + len(reply.observation.sent)

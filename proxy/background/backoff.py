@@ -8,7 +8,7 @@ from typing import Final
 
 from proxy.errors import UpstreamError
 from proxy.memory.errors import StoreError, Unmade, Unusable
-from proxy.upstream.attempt import retry_policy
+from proxy.routing.remedy import remedy
 
 _PATIENCE: Final = 3
 _DOUBLINGS: Final = 20
@@ -155,4 +155,4 @@ class Setbacks:
 def _wanted(error: BaseException) -> float:
     """For how long the model that was asked last wants to be left alone, in seconds."""
     told = error if isinstance(error, UpstreamError) else error.__cause__
-    return retry_policy(told).after if isinstance(told, UpstreamError) else 0.0
+    return remedy(told).after if isinstance(told, UpstreamError) else 0.0

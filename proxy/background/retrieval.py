@@ -9,7 +9,7 @@ import msgspec
 from proxy.background.models import ModelEndpoint, PromptRedaction, truncated
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.vector import Vector, unit
-from proxy.upstream.target import Target
+from proxy.target import Target
 
 _EMBEDDINGS: Final = "/embeddings"
 # About 2,000 tokens of English: what most models take.

@@ -52,7 +52,7 @@ def serve(
         well = Workers(config, settings, os.environ, workers).serve(sockets, watch=reload)
         raise typer.Exit(0 if well else 1)
     again = Reload(app, settings, config, os.environ)
-    process.serve(app, again, settings, sockets, [again.whenever_it_changes] if reload else [])
+    process.serve(app, again, settings, sockets, [again.watch] if reload else [])
 
 
 def greeting(settings: Settings, port: int) -> str:
@@ -110,9 +110,9 @@ async def _work(config: Path, read: Loaded | None) -> None:
         settings, parts = read
         with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
             era = Generation(parts)
-            era.begin(every=ALONE_EVERY)
+            era.start_worker(every=ALONE_EVERY)
             read = await _next(config, signs)
-            await era.end()
+            await era.close()
 
 
 async def _next(config: Path, signs: "asyncio.Queue[int]") -> Loaded | None:

@@ -17,20 +17,20 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _MOST_PARAMETERS = 100
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
+async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
     """The body, unpacked where it is compressed.
 
     Raises TooLarge for more than ``most`` bytes, packed or unpacked, UnsupportedEncoding for a compression
     that is not gzip or deflate, and ClientGone where the client leaves before it has said everything.
     """
-    if int(headers.get("content-length", "0")) > most:
+    if int(headers.get("content-length", "0")) > limit:
         if "expect" not in headers:
             await _let_go(receive)
-        raise _too_large(most)
+        raise _too_large(limit)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
-        return _unpacked(message.get("body", b""), headers, most)
-    return _unpacked(await _collect(message, receive, most), headers, most)
+        return _unpacked(message.get("body", b""), headers, limit)
+    return _unpacked(await _collect(message, receive, limit), headers, limit)
 
 
 async def _collect(message: MutableMapping[str, Any], receive: Receive, most: int) -> bytes:

@@ -30,7 +30,7 @@ async def run_until_disconnect(
         gone = True
         owner.cancel()
 
-    stop = outlet.watch(leave) if outlet else _asking(receive, leave)
+    stop = outlet.on_disconnect(leave) if outlet else _asking(receive, leave)
     try:
         await turn
     except asyncio.CancelledError:

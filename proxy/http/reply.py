@@ -21,15 +21,15 @@ class Outlet(Protocol):
     """A client who can be reached at once, while he reads."""
 
     @property
-    def flows(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether nothing that is pushed has to wait."""
         ...
 
-    def push(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Bytes of the body, on their way when this returns; only while it ``flows``."""
         ...
 
-    def watch(self, leave: Callable[[], None]) -> Callable[[], None]:
+    def on_disconnect(self, leave: Callable[[], None]) -> Callable[[], None]:
         """Calls ``leave`` when the client leaves, once the request is there; what is returned ends that."""
         ...
 
@@ -44,10 +44,10 @@ class Reply:
         self,
         send: Send,
         headers: Sequence[Header] = (),
-        watch: Observation | None = None,
+        observation: Observation | None = None,
         outlet: Outlet | None = None,
     ) -> None:
-        self.watch = watch or Observation("")
+        self.observation = observation or Observation("")
         self.outlet = outlet
         self._send = send
         self._headers = list(headers)
@@ -55,18 +55,18 @@ class Reply:
         self.started = False
         self.ending = False
 
-    def add(self, name: str, value: str) -> None:
+    def add_header(self, name: str, value: str) -> None:
         """A header for the answer, whichever it will be. The value is visible ASCII."""
         self._headers.append((name.encode("latin-1"), value.encode("latin-1")))
 
-    def degraded(self, name: str) -> None:
+    def add_degraded(self, name: str) -> None:
         """Something was left out of the turn; the answer names it."""
-        self.watch.degraded.append(name)
-        self.add(_DEGRADED, name)
+        self.observation.degraded.append(name)
+        self.add_header(_DEGRADED, name)
 
-    def tape(self) -> None:
+    def record(self) -> None:
         """From now on ``watch.sent`` has everything that goes to the client."""
-        self._tape = self.watch.sent = []
+        self._tape = self.observation.sent = []
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """An ASGI message of an application behind us, with our headers added to its own."""
@@ -78,8 +78,8 @@ class Reply:
     async def start(self, status: int, headers: Sequence[Header]) -> None:
         """The status and the headers; nothing can be a status any more. What others say gives way to ours."""
         self.started = True
-        self.watch.status = status
-        self.add("server-timing", self.watch.clock.report())
+        self.observation.status = status
+        self.add_header("server-timing", self.observation.clock.report())
         ours = {name for name, _ in self._headers}
         theirs = [header for header in headers if header[0] not in ours]
         message = {"type": "http.response.start", "status": status, "headers": [*self._headers, *theirs]}
@@ -87,22 +87,22 @@ class Reply:
 
     async def write(self, data: bytes) -> None:
         """Bytes of the body, on their way at once."""
-        self.keep(data)
+        self.note_sent(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    def keep(self, data: bytes) -> None:
+    def note_sent(self, data: bytes) -> None:
         """Notes bytes that went out."""
         if self._tape is not None and data:
             self._tape.append(data)
-            self.watch.stamps.append(time.perf_counter())
+            self.observation.stamps.append(time.perf_counter())
 
     async def end(self, data: bytes = b"") -> None:
         """The last bytes of the body."""
         self.ending = True
-        self.keep(data)
+        self.note_sent(data)
         await self._send({"type": "http.response.body", "body": data})
 
-    async def whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+    async def send_whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """An answer in one piece."""
         self.ending = True
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
@@ -110,13 +110,17 @@ class Reply:
 
     async def fail(self, error: TurnkeeperError) -> None:
         """The error as a status; as an event once the answer has started."""
-        self.watch.outcome = "superseded" if isinstance(error, Superseded) else "failed"
-        self.watch.code, self.watch.failure, self.watch.reason = error.code, error.message, error.reason
+        self.observation.outcome = "superseded" if isinstance(error, Superseded) else "failed"
+        self.observation.code, self.observation.failure, self.observation.reason = (
+            error.code,
+            error.message,
+            error.reason,
+        )
         if self.started:
             await self.end(error.event())
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
-        await self.whole(error.status, [_JSON, *own], error.body())
+        await self.send_whole(error.status, [_JSON, *own], error.body())
 
 
 class EventStream(StreamingResponse):

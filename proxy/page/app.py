@@ -33,7 +33,7 @@ class PageApp:
 
     def __init__(self, server: PageServer) -> None:
         self._server = server
-        self._renderer = Renderer(server.place)
+        self._renderer = Renderer(server.process_name)
         self._executor = SerialExecutor(_TIMEOUT)
         modules = (live, conversations, turns, playground, users, health)
         routes = (*_ROUTES, *(route for module in modules for route in module.ROUTES))
@@ -61,7 +61,7 @@ class PageApp:
         self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, viewer: Viewer
     ) -> Response:
         if not runtime.gate.keys:
-            runtime.gate.refuse_strangers(headers)
+            runtime.gate.check_host(headers)
         if viewer.tenant is None and not scope["path"].startswith(_WITHOUT_KEY):
             return redirect("login")
         handler, params = self._match(scope)

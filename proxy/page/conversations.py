@@ -193,7 +193,7 @@ async def _confirm_archive_deletion(request: PageRequest) -> Response:
 
 async def _delete_archived(request: PageRequest) -> Response:
     key = await _archived_key(request)
-    await request.runtime.people.forget_session(key.tenant, key.session)
+    await request.runtime.privacy.forget_session(key.tenant, key.session)
     return redirect(_HERE, "archive", "all")
 
 

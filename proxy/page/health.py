@@ -13,7 +13,7 @@ from proxy.observe.hour import MinuteStats
 from proxy.observe.observation import TurnReport
 from proxy.page.renderer import took
 from proxy.page.request import PageRequest
-from proxy.upstream.target import Target
+from proxy.target import Target
 
 WIDTH, HEIGHT = 300, 56
 _HERE: Final = "health"
@@ -91,7 +91,7 @@ async def _shown(request: PageRequest) -> Response:
         "plots": _plots(minutes),
         "turns": sum(minute.turns for minute in minutes),
         "phase": _phase(request, memory),
-        "standing": request.server.standing() if request.is_only_tenant else None,
+        "standing": request.server.gauges() if request.is_only_tenant else None,
         "kept": len(recent),
         "keeps": request.server.traces.keeping.turns,
         "size": (WIDTH, HEIGHT),
@@ -104,7 +104,7 @@ async def _shown(request: PageRequest) -> Response:
 
 def _phase(request: PageRequest, memory: Remembering | None) -> str:
     """What ``/readyz`` says, and at once what this page has just found out of memory."""
-    standing = request.runtime.standing(request.server.phase)
+    standing = request.runtime.status(request.server.phase)
     return "degraded" if standing == "ready" and memory and not memory.answers else standing
 
 

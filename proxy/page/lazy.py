@@ -36,7 +36,7 @@ class PageServer(Protocol):
     """The parts of the server that pages show."""
 
     phase: str
-    place: str
+    process_name: str
 
     @property
     def feed(self) -> Feed:
@@ -48,7 +48,7 @@ class PageServer(Protocol):
         """The newest turns."""
         ...
 
-    def standing(self) -> GaugeValues:
+    def gauges(self) -> GaugeValues:
         """The state of the server now."""
         ...
 

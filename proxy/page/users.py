@@ -67,7 +67,7 @@ async def _fact_removed(request: PageRequest) -> Response:
 
 async def _exported(request: PageRequest) -> Response:
     person = _person(request)
-    found = await request.runtime.people.exported(person)
+    found = await request.runtime.privacy.exported(person)
     # In a thread: it may be long, and callers wait on the loop.
     text = await asyncio.to_thread(lambda: msgspec.json.format(msgspec.json.encode(found), indent=2))
     headers = {**HEADERS, "content-disposition": 'attachment; filename="person.json"'}
@@ -79,7 +79,7 @@ async def _asked_to_forget(request: PageRequest) -> Response:
 
 
 async def _forgotten(request: PageRequest) -> Response:
-    await users.forget_user(request.runtime.people, _person(request))
+    await users.forget_user(request.runtime.privacy, _person(request))
     return redirect(_HERE)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.admission.keys import Access, Keys
+from proxy.admission.keys import ApiKey, Keys
 from proxy.errors import Forbidden
 
 SIGNED: Final = "turnkeeper"
@@ -41,7 +41,7 @@ class Viewer(msgspec.Struct, frozen=True):
 
 def identify(headers: Mapping[str, str], keys: Keys) -> Viewer:
     """Whose request this is; a browser that shows neither a key nor a cookie of ours is a new one."""
-    held = keys.holder(headers)
+    held = keys.match(headers)
     if held is not None and held.scope == "all":
         return Viewer(held.tenant, _token(_name(held), keys), keyed=True)
     cookies = _cookies(headers.get("cookie", ""))
@@ -56,7 +56,7 @@ def identify(headers: Mapping[str, str], keys: Keys) -> Viewer:
     return Viewer(tenant, _token(nonce, keys), nonce=None if known else nonce, keyed=bool(keys))
 
 
-def sign(key: Access, *, now: float) -> str:
+def sign(key: ApiKey, *, now: float) -> str:
     """A cookie for the holder of a key."""
     said = f"{_name(key)}.{int(now) + LASTS}.{secrets.token_hex(16)}"
     return f"{said}.{_mac(key, said)}"
@@ -87,7 +87,7 @@ def _cookies(header: str) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _signed_by(shown: str, keys: Keys) -> Access | None:
+def _signed_by(shown: str, keys: Keys) -> ApiKey | None:
     parts = _SIGNED.fullmatch(shown)
     if parts is None or int(parts[2]) < time.time():
         return None
@@ -98,11 +98,11 @@ def _signed_by(shown: str, keys: Keys) -> Access | None:
     return None
 
 
-def _name(key: Access) -> str:
+def _name(key: ApiKey) -> str:
     return hmac.new(key.digest, b"page: name", sha256).hexdigest()[:16]
 
 
-def _mac(key: Access, said: str) -> str:
+def _mac(key: ApiKey, said: str) -> str:
     return hmac.new(key.digest, b"page: visit " + said.encode(), sha256).hexdigest()
 
 

@@ -82,14 +82,14 @@ async def _notified(request: Request) -> Response:
 
 async def _signed(request: Request, runtime: Runtime) -> tuple[Webhook, bytes]:
     """The body, once its signature fits."""
-    if runtime.agora is None:
+    if runtime.agora_webhook is None:
         fault = "No notice is believed without a secret: set AGORA_WEBHOOK_SECRET."
         raise Unauthorized(fault, code="webhooks_off")
     content = await body.read_body(request.receive, request.headers, runtime.max_body)
-    if not runtime.agora.signed(request.headers, content):
+    if not runtime.agora_webhook.verify(request.headers, content):
         fault = "The notice is not signed with AGORA_WEBHOOK_SECRET."
         raise Unauthorized(fault, code="invalid_signature")
-    return runtime.agora, content
+    return runtime.agora_webhook, content
 
 
 def _read(content: bytes) -> Notice:

@@ -56,7 +56,7 @@ def memory_of(request: Request) -> Memory:
 def people_of(request: Request) -> People:
     """All that is held of persons; without memory there is what is kept of turns to be looked at."""
     runtime: Runtime = request.scope["runtime"]
-    return runtime.people
+    return runtime.privacy
 
 
 def archiving_of(request: Request) -> Archiving:

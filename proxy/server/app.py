@@ -55,19 +55,19 @@ class App:
         self._era = Generation(runtime)
         self._site = Routes(self)
         self._page = LazyPage(self)
-        self.in_flight = InFlight()
+        self.active_turns = InFlight()
         self._ending: dict[asyncio.Task[None], Generation] = {}
         self._lost = 0
         self._turns = 0
         # To draw each id by itself costs a turn more than to filter it.
         self._mark, self._count = secrets.token_hex(8), itertools.count(0x1000)
         self.phase = "starting"
-        self.place = ""
+        self.process_name = ""
         self._metrics = metrics
         self.traces = traces
-        self.audience = TurnReporter(metrics, traces, lambda: self._era.runtime)
-        metrics.gauge(self.standing)
-        traces.keep(runtime.keeping)
+        self.reporter = TurnReporter(metrics, traces, lambda: self._era.runtime)
+        metrics.gauge(self.gauges)
+        traces.keep(runtime.trace_retention)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the server's whole life (ASGI's lifespan)."""
@@ -83,19 +83,19 @@ class App:
         """
         if self.memory and runtime.memory:
             self.memory.recorder.hand_over(runtime.memory.recorder)
-        ending = asyncio.create_task(self._era.end())
+        ending = asyncio.create_task(self._era.close())
         self._ending[ending] = self._era
         ending.add_done_callback(self._ended)
         self._era = Generation(runtime)
         self._begin()
-        self.traces.keep(runtime.keeping)
+        self.traces.keep(runtime.trace_retention)
         if runtime.memory:
             runtime.memory.start()
 
     @property
     def metrics(self) -> Metrics:
         """The server's numbers, of all turns that have ended by now."""
-        self.audience.settle()
+        self.reporter.flush()
         return self._metrics
 
     @property
@@ -119,9 +119,9 @@ class App:
         self.feed.close()
 
     def _begin(self) -> None:
-        self._era.load()
-        if self._era.runtime.works:
-            self._era.begin()
+        self._era.start_loading()
+        if self._era.runtime.runs_worker:
+            self._era.start_worker()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -132,14 +132,14 @@ class App:
         self._begin()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self.audience.leave()
-        await asyncio.gather(self._era.end(), *self._ending)
+        self.reporter.close()
+        await asyncio.gather(self._era.close(), *self._ending)
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         mark = f"{self._mark}{next(self._count):x}"
-        watch = Observation(_request_id(headers, mark), self.audience.note, f"turn_{mark}")
+        watch = Observation(_request_id(headers, mark), self.reporter.observe, f"turn_{mark}")
         # What stayed in the scope would hold the request that holds the scope, until a collector came.
         outlet = scope.get("extensions", {}).pop(OUTLET, None)
         reply = Reply(send, [(b"x-request-id", watch.request.encode())], watch, outlet)
@@ -148,7 +148,7 @@ class App:
                 await self._route(runtime, scope, headers, receive, reply)
         except TurnkeeperError as error:
             error.let_go()
-            self.audience.failed(error)
+            self.reporter.report_error(error)
             await reply.fail(error)
         except ClientDisconnected:
             watch.outcome = "hangup"
@@ -185,9 +185,9 @@ class App:
         query = parse_query(scope["query_string"])
         pipeline = runtime.pipeline((chat["pipeline"] if chat else query.get("pipeline")) or "default")
         if chat:
-            reply.watch.turn_of(tenant, pipeline.name)
+            reply.observation.turn_of(tenant, pipeline.name)
             if runtime.tracing:
-                _continue(headers, reply.watch)
+                _continue(headers, reply.observation)
         content = await body.read_body(receive, headers, runtime.max_body)
         request = turn.Posted(headers=headers, query=query, body=content, tenant=tenant)
         if chat:
@@ -200,18 +200,18 @@ class App:
     async def _turn(
         self, request: turn.Posted, pipeline: Pipeline, reply: Reply, quota: Quota | None
     ) -> None:
-        admitted = quota.turn(request.tenant, len(request.body), reply) if quota else nullcontext()
+        admitted = quota.admit(request.tenant, len(request.body), reply) if quota else nullcontext()
         self._turns += 1
         try:
             async with admitted:
-                await turn.take(request, pipeline, reply, self.in_flight)
+                await turn.take(request, pipeline, reply, self.active_turns)
         finally:
             self._turns -= 1
 
     def _ended(self, ending: asyncio.Task[None]) -> None:
         self._lost += self._ending.pop(ending).lost_turns
 
-    def standing(self) -> GaugeValues:
+    def gauges(self) -> GaugeValues:
         """What is true of the server now."""
         memory = self._era.runtime.memory
         eras = (self._era, *self._ending.values())
@@ -221,7 +221,7 @@ class App:
             lost=self._lost + sum(era.lost_turns for era in eras),
             failing=bool(memory and memory.degraded),
             breakers=self._era.runtime.breakers,
-            background=self._era.runtime.background,
+            background=self._era.runtime.background_failures,
         )
 
 
@@ -234,9 +234,9 @@ def _continue(headers: dict[str, str], watch: Observation) -> None:
 async def _explain(request: turn.Posted, pipeline: Pipeline, reply: Reply) -> None:
     told = await explain.explain_with_memory(request, pipeline, time.time())
     for name in told.degraded:
-        reply.degraded(name)
+        reply.add_degraded(name)
     body = await asyncio.to_thread(msgspec.json.encode, told)
-    await reply.whole(200, [(b"content-type", b"application/json")], body)
+    await reply.send_whole(200, [(b"content-type", b"application/json")], body)
 
 
 def _request_id(headers: Mapping[str, str], mark: str) -> str:

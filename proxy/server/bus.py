@@ -70,20 +70,20 @@ class Bus:
     """
 
     def __init__(self, among: Sequence[Inbox], own: int) -> None:
-        self.place = f"process {own + 1} of {len(among)}, with the turns that it has answered"
+        self.name = f"process {own + 1} of {len(among)}, with the turns that it has answered"
         self._own = among[own][0]
         self._others = [inbox[1] for place, inbox in enumerate(among) if place != own]
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Message)
 
-    def tell(self, note: Message) -> None:
+    def send(self, note: Message) -> None:
         """Tells all others."""
         with contextlib.suppress(OverflowError, ValueError):  # what cannot be written
             said = self._encoder.encode(note)
             if len(said) <= LARGEST:
                 _sent(said, self._others)
 
-    def insist(self, note: Message) -> None:
+    def send_reliably(self, note: Message) -> None:
         """The same; who has no room is told again, for a minute."""
         self._insist(self._encoder.encode(note), self._others, _TRIES)
 
@@ -94,7 +94,7 @@ class Bus:
         elif missed:
             _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
 
-    def listen(self, hear: Callable[[Message], None]) -> None:
+    def receive(self, hear: Callable[[Message], None]) -> None:
         """From now on ``hear`` is called with what the others tell."""
         asyncio.get_running_loop().add_reader(self._own, self._read, hear)
 
@@ -140,19 +140,19 @@ class BusMember:
         self._encoder = msgspec.msgpack.Encoder()
         self._asked = msgspec.msgpack.Decoder(Asked)
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Until it is cancelled."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._lifeline, self._orphaned)
-        self._neighbours.listen(self._hear)
-        self._app.in_flight.tell = self._entered
-        self._app.audience.others = lambda account: self._neighbours.tell(TurnMessage(account))
-        self._app.traces.others = lambda *whose: self._neighbours.insist(ErasureMessage(*whose))
-        self._app.place = self._neighbours.place
+        self._neighbours.receive(self._hear)
+        self._app.active_turns.tell = self._entered
+        self._app.reporter.broadcast = lambda account: self._neighbours.send(TurnMessage(account))
+        self._app.traces.others = lambda *whose: self._neighbours.send_reliably(ErasureMessage(*whose))
+        self._app.process_name = self._neighbours.name
         while True:
             self._app.metrics.publish()
             if self._app.feed.watched:
-                self._neighbours.tell(WatchingMessage())
+                self._neighbours.send(WatchingMessage())
             await asyncio.sleep(_EVERY)
 
     def _orphaned(self) -> None:
@@ -161,7 +161,7 @@ class BusMember:
 
     def _entered(self, seat: Seat, at: float, asked: Asked) -> None:
         key, pipeline = seat
-        self._neighbours.tell(StartMessage(key, pipeline, at, self._shown(asked)))
+        self._neighbours.send(StartMessage(key, pipeline, at, self._shown(asked)))
 
     def _shown(self, asked: Asked) -> msgspec.Raw:
         """All of it; less of what is long, or holds a number that is too large for any note."""
@@ -173,11 +173,11 @@ class BusMember:
 
     def _hear(self, note: Message) -> None:
         if isinstance(note, TurnMessage):
-            self._app.audience.heard(note.account)
+            self._app.reporter.receive(note.account)
         elif isinstance(note, ErasureMessage):
             self._app.traces.let_go(note.tenant, session=note.session, user=note.user)
         elif isinstance(note, WatchingMessage):
-            self._app.audience.watched_until = time.monotonic() + _LOOKING_FOR
+            self._app.reporter.watched_until = time.monotonic() + _LOOKING_FOR
         else:
             seat = note.key, note.pipeline
-            self._app.in_flight.overtaken(seat, note.at, lambda: self._asked.decode(note.asked))
+            self._app.active_turns.overtaken(seat, note.at, lambda: self._asked.decode(note.asked))

@@ -100,7 +100,7 @@ class Server(uvicorn.Server):
 
     def _again(self) -> None:
         if not self.should_exit:
-            self._do(self._reload.now)
+            self._do(self._reload.reload)
 
     def _do(self, work: Work) -> None:
         task = asyncio.get_running_loop().create_task(work())

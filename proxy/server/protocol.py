@@ -32,24 +32,24 @@ class ChunkedOutlet:
         self._leave: Callable[[], None] | None = None
 
     @property
-    def flows(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether the answer goes out in chunks, and the client reads them."""
         cycle = self._cycle
         return bool(cycle.chunked_encoding) and not (cycle.flow.write_paused or cycle.disconnected)
 
-    def push(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """A chunk, on its way when this returns; only while it ``flows`` (RFC 9112, 7.1)."""
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def watch(self, leave: Callable[[], None]) -> Callable[[], None]:
+    def on_disconnect(self, leave: Callable[[], None]) -> Callable[[], None]:
         """Calls ``leave`` when the client leaves, once the request is there; what is returned ends that."""
         self._cycle.flow.resume_reading()  # whoever does not listen learns of nobody's leaving
         self._leave = leave
         if self._cycle.disconnected:
-            self.left()
+            self.disconnect()
         return self._stop
 
-    def left(self) -> None:
+    def disconnect(self) -> None:
         """The client has left."""
         if self._leave is not None:
             self._leave()
@@ -241,7 +241,7 @@ class Protocol(HttpToolsProtocol):
         cycle.disconnected = True
         cycle.message_event.set()
         if cycle is self._running and self._outlet is not None:
-            self._outlet.left()
+            self._outlet.disconnect()
 
     @staticmethod
     def _cancel(*timers: asyncio.TimerHandle | None) -> None:

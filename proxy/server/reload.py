@@ -35,7 +35,7 @@ class Reload:
         self._one_at_a_time = asyncio.Lock()
         self._seen = self._contents()
 
-    async def now(self) -> None:
+    async def reload(self) -> None:
         """Reads the file again; what is wrong with it is reported, and then nothing changes."""
         async with self._one_at_a_time:
             seen = self._contents()
@@ -53,7 +53,7 @@ class Reload:
             # A file that is named only now was read just now.
             self._seen = self._contents() | seen
 
-    async def whenever_it_changes(self, tell: Callable[[], None] | None = None) -> None:
+    async def watch(self, tell: Callable[[], None] | None = None) -> None:
         """Reads the file again after every change to it, or to a filter that it names, until cancelled.
 
         With ``tell`` somebody else is told of the change instead. What no folder's watch tells of, as on some
@@ -66,7 +66,7 @@ class Reload:
         ):
             if self._has_changed():
                 if tell is None:
-                    await self.now()
+                    await self.reload()
                 else:
                     tell()
 

@@ -26,7 +26,7 @@ class TurnReporter:
     """
 
     def __init__(self, metrics: Metrics, traces: Traces, runtime: Callable[[], Runtime]) -> None:
-        self.others: Callable[[TurnReport], None] | None = None
+        self.broadcast: Callable[[TurnReport], None] | None = None
         self.watched_until = 0.0
         self._metrics = metrics
         self._traces = traces
@@ -34,9 +34,9 @@ class TurnReporter:
         self._ended: list[Observation] = []
         self._due: asyncio.TimerHandle | None = None
         self._refusals = RefusalLog()
-        traces.filled_by(self.settle)
+        traces.filled_by(self.flush)
 
-    def note(self, watch: Observation) -> None:
+    def observe(self, watch: Observation) -> None:
         """A turn has begun to answer, which those who look on are told at once, or has ended."""
         if watch.outcome is None:
             if self._traces.feed.watched or self.watched_until > time.monotonic():
@@ -44,9 +44,9 @@ class TurnReporter:
             return
         self._ended.append(watch)
         if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(_A_MOMENT, self.settle)
+            self._due = asyncio.get_running_loop().call_later(_A_MOMENT, self.flush)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Everybody knows of what has ended so far."""
         if self._due is not None:
             self._due.cancel()
@@ -55,19 +55,19 @@ class TurnReporter:
         for watch in ended:
             self._tell(watch)
 
-    def failed(self, error: TurnkeeperError) -> None:
+    def report_error(self, error: TurnkeeperError) -> None:
         """The log tells of an error that is no turn's alone."""
         if isinstance(error, FilterFailed):
             _log.error("%s", error.message)
         elif isinstance(error, (Forbidden, Unauthorized)):
             self._refusals.add(error.code or "forbidden")
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Nothing is told any more; all that there is to tell has been."""
-        self.settle()
+        self.flush()
         self._refusals.settle()
 
-    def heard(self, account: TurnReport) -> None:
+    def receive(self, account: TurnReport) -> None:
         """A turn that another process tells of."""
         self._traces.show(account)
         if account.outcome is not None:
@@ -75,8 +75,8 @@ class TurnReporter:
 
     def _show(self, account: TurnReport) -> None:
         self._traces.show(account)
-        if self.others:
-            self.others(account)
+        if self.broadcast:
+            self.broadcast(account)
 
     def _tell(self, watch: Observation) -> None:
         runtime, account = self._parts(), watch.account()

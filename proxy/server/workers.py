@@ -205,9 +205,9 @@ class Workers:
         again = Reload(app, self._settings, self._path, self._environ)
         member = BusMember(app, Bus(self._among, place), crew.lifeline)
         first = os.getppid()
-        beside = [member.keep]
+        beside = [member.run]
         if watch:
-            beside.append(lambda: again.whenever_it_changes(lambda: os.kill(first, signal.SIGHUP)))
+            beside.append(lambda: again.watch(lambda: os.kill(first, signal.SIGHUP)))
         process.serve(app, again, self._settings, sockets, beside)
 
     def _again(self) -> bool:

@@ -7,13 +7,14 @@ from typing import Final, NamedTuple
 from filters.redact import Redact
 from proxy.admission.gate import Gate
 from proxy.admission.keys import Webhook
-from proxy.admission.quota import Allowance, Quota
+from proxy.admission.quota import Quota, RateLimits
 from proxy.background.extractor import Extractor
 from proxy.background.models import ChatModel, PromptRedaction
 from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.background.summariser import Summariser
 from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
 from proxy.errors import ConfigError
+from proxy.exact import Exact
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archived import Archived
 from proxy.memory.archive.archivist import Archivist
@@ -43,15 +44,14 @@ from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.observe.metrics import Metrics
 from proxy.observe.tracing import traced_to
+from proxy.practice import Practice
 from proxy.runtime import Runtime
 from proxy.settings.build_pipelines import build_targets, common_zone, pipelines_of
 from proxy.settings.memory import Embeddings, RecallAids, Rerank
 from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.settings import Limits, Settings
+from proxy.target import Target
 from proxy.traces import Retention, TombstoneWatch, TraceHolder, Traces
-from proxy.upstream.practice import PracticeModel
-from proxy.upstream.target import Target
-from proxy.upstream.tokens import TokenCounter
 
 # Servers of one model take any name.
 _UNNAMED: Final = "default"
@@ -125,7 +125,7 @@ class Models(NamedTuple):
     def target(self, name: str) -> Target | None:
         """The upstream of this name; none where it could only tell what it was shown."""
         target = self.targets[name]
-        return None if isinstance(target.upstream, PracticeModel) else target
+        return None if isinstance(target.upstream, Practice) else target
 
 
 def _build_models(settings: Settings, targets: Mapping[str, Target]) -> Models:
@@ -346,25 +346,25 @@ def build_runtime(
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)
     memory, worker = build_memory_and_worker(settings, targets, metrics.memory, traces)
-    exact = TokenCounter() if settings.tokens == "exact" else None
+    exact = Exact() if settings.tokens == "exact" else None
     return Runtime(
         pipelines=pipelines_of(settings, targets, memory, exact),
         memory=memory,
-        people=memory.people if memory else People((TraceHolder(traces),)),
+        privacy=memory.people if memory else People((TraceHolder(traces),)),
         exact=exact,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},
         gate=Gate(settings.keys),
         max_body=settings.listen.max_body,
         worker=worker,
-        works=settings.memory.work if settings.memory else False,
-        agora=_agora(settings),
+        runs_worker=settings.memory.work if settings.memory else False,
+        agora_webhook=_agora(settings),
         log_content=settings.log.content,
         quota=_quota(settings, metrics.refused),
         tracing=traced_to(settings.opentelemetry.endpoint),
-        keeping=Retention(settings.traces.keep, settings.traces.content),
+        trace_retention=Retention(settings.traces.keep, settings.traces.content),
         zone=common_zone(settings.pipelines),
-        graves=TombstoneWatch(memory.archiving.archive, traces) if memory and memory.archiving else None,
+        tombstones=TombstoneWatch(memory.archiving.archive, traces) if memory and memory.archiving else None,
     )
 
 
@@ -373,7 +373,7 @@ def _quota(settings: Settings, refused: Callable[[str], None]) -> Quota | None:
     own, memory = settings.limits, settings.memory
     if own == Limits():
         return None
-    limits = Allowance(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+    limits = RateLimits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
     counts = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
     # What this process counts itself is there at once, whatever else it does.
     deadline = memory.deadline if memory and counts else None

@@ -11,7 +11,9 @@ from msgspec import UNSET, UnsetType
 
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
-from proxy.errors import RequestError, filter_name
+from proxy.errors import RequestError
+from proxy.failing import name_of
+from proxy.question import Question
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain, identity
@@ -20,7 +22,6 @@ from proxy.turn.identity import Identity, decoded
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import Call, read
 from proxy.turn.turn import Posted, context_of
-from proxy.upstream.request import ChatRequest
 
 MemoryUse = Literal["read", "left out", "none"]
 """Whether memory was read, though there is some, or there is none for a call."""
@@ -258,7 +259,7 @@ def run_filters(
         messages = shown
     offer = tools.offer if (tools := offer_memory_tools(fields, pipeline, who)) else None
     fields = offer.fields if offer else fields
-    question = ChatRequest(
+    question = Question(
         model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
     )
     return FilterRun(
@@ -288,7 +289,7 @@ def _step(
     differs = shown is not messages and list(shown) != list(messages)
     changes = tuple(_changes(fields, kept))
     step = FilterStep(
-        filter=filter_name(each),
+        filter=name_of(each),
         options=each.model_dump(mode="json", exclude_unset=True),
         changed=differs or bool(changes),
         failed=bool(notes.skipped),

@@ -9,7 +9,8 @@ import msgspec
 from filters.base import Context, Fields, Messages, RequestFilter
 from filters.injection import users
 from filters.message import Message
-from proxy.errors import FilterFailed, filter_failed, filter_misled, filter_name
+from proxy.errors import FilterFailed
+from proxy.failing import failed, misled, name_of
 
 SHIPPED: Final = "filters."
 
@@ -46,7 +47,7 @@ def run(
         except FilterFailed:
             if notes.skipped is None:
                 raise
-            notes.skipped.append(filter_name(step))
+            notes.skipped.append(name_of(step))
         now = time.perf_counter()
         notes.taken.append((type(step).__module__, now - since))
         since = now
@@ -58,9 +59,9 @@ def applied(step: RequestFilter, messages: Messages, context: Context) -> Messag
     try:
         shown = step.apply(messages, context)
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        raise filter_failed(step, error) from None
+        raise failed(step, error) from None
     if not type(step).__module__.startswith(SHIPPED) and not _are_messages(shown):
-        raise filter_misled(step)
+        raise misled(step)
     return shown
 
 
@@ -74,7 +75,7 @@ def set_fields(
         except FilterFailed:
             if notes is None or notes.skipped is None:
                 raise
-            notes.skipped.append(filter_name(step))
+            notes.skipped.append(name_of(step))
     return fields
 
 
@@ -83,7 +84,7 @@ def set_by(step: RequestFilter, fields: Fields, context: Context) -> Fields:
     try:
         return step.set(fields, context)
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        raise filter_failed(step, error) from None
+        raise failed(step, error) from None
 
 
 def _are_messages(shown: object) -> bool:

@@ -16,6 +16,8 @@ from proxy.http.reply import Reply
 from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import Observation
+from proxy.question import Question
+from proxy.routing.fallback import Fallback
 from proxy.traces import TurnContent
 from proxy.turn import chain, identity, relay
 from proxy.turn.active import InFlight, Seat, turn_number
@@ -24,8 +26,6 @@ from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.relay import Silence
 from proxy.turn.request import Call, read
-from proxy.upstream.request import ChatRequest
-from proxy.upstream.routing import Fallback
 
 _log = logging.getLogger("turnkeeper")
 
@@ -44,8 +44,8 @@ async def take(request: Posted, pipeline: Pipeline, reply: Reply, in_flight: InF
 
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
-    reply.watch.clock.begin("recall")
-    reply.watch.size = len(request.body)
+    reply.observation.clock.begin("recall")
+    reply.observation.size = len(request.body)
     call = read(request.body, request.headers, request.query, pipeline.most_messages)
     who = identity.of(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
@@ -55,11 +55,11 @@ async def take(request: Posted, pipeline: Pipeline, reply: Reply, in_flight: InF
 
 
 def _introduce(who: Identity, call: Call, reply: Reply) -> None:
-    watch = reply.watch
+    watch = reply.observation
     watch.session, watch.user, watch.turn = who.session, who.user, turn_number(call)
     watch.asked, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
     if who.session is not None:
-        reply.add("x-turnkeeper-session", identity.header_value(who.session))
+        reply.add_header("x-turnkeeper-session", identity.header_value(who.session))
 
 
 def _seat(who: Identity, pipeline: Pipeline) -> Seat | None:
@@ -71,9 +71,9 @@ def _seat(who: Identity, pipeline: Pipeline) -> Seat | None:
 
 
 async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
-    watch = reply.watch
+    watch = reply.observation
     watch.clock.mark("memory")
-    remembered = await recollect(call, pipeline, who, reply.degraded)
+    remembered = await recollect(call, pipeline, who, reply.add_degraded)
     context = context_of(who, remembered.snapshot, pipeline, now=time.time())
     watch.clock.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
@@ -88,10 +88,10 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         fields=question.fields,
         messages=question.messages,
     )
-    fallback = Fallback(question, pipeline.targets, pipeline.limits, watch.tries)
+    fallback = Fallback(question, pipeline, watch.tries)
     watch.wanted = fallback.model
     watch.clock.begin("upstream")
-    reply.tape()
+    reply.record()
     try:
         await _pass_on(content, fallback, reply)
     finally:
@@ -112,12 +112,12 @@ def context_of(who: Identity, snapshot: Snapshot, pipeline: Pipeline, *, now: fl
 
 async def _question(
     remembered: Recollected, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
-) -> ChatRequest:
+) -> Question:
     heard = remembered.heard
     filtered = partial(chain.run, pipeline.filters, heard.messages, context, notes)
     fields = chain.set_fields(pipeline.filters, heard.fields, context, notes)
     tools = offer_memory_tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
-    return ChatRequest(
+    return Question(
         model=pipeline.model,
         headers=heard.headers,
         fields=tools.offer.fields if tools else fields,
@@ -129,10 +129,10 @@ async def _question(
 
 def _own_up(notes: chain.Notes, reply: Reply) -> None:
     for name in notes.left_out:
-        reply.degraded(name)
+        reply.add_degraded(name)
     for name in dict.fromkeys(notes.skipped or ()):
         _log.warning("The filter '%s' has failed; the turn went on without it", name)
-        reply.degraded(name)
+        reply.add_degraded(name)
 
 
 async def _pass_on(content: TurnContent, fallback: Fallback, reply: Reply) -> None:

@@ -85,7 +85,7 @@ def test_all_who_ask_at_once_lose_their_connection_together_and_have_it_again(
     with ThreadPoolExecutor(len(sessions)) as callers:
         with stopped(redis):
             calls = [callers.submit(asked, proxy, session, "And then?") for session in sessions]
-            assert until(lambda: proxy.app.standing().in_flight == len(sessions))
+            assert until(lambda: proxy.app.gauges().in_flight == len(sessions))
             time.sleep(0.2)
             assert len(upstream.requests) == answered, "all of them wait for memory"
         got = [one.result() for one in calls]

@@ -66,7 +66,7 @@ def served(
     environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": address(request.param)}
     with ProxyServer(path, environ) as proxy:
         again = Reload(proxy.app, load(path, environ), path, environ)
-        yield Served(proxy, upstream, lambda: proxy.run(again.now()))
+        yield Served(proxy, upstream, lambda: proxy.run(again.reload()))
 
 
 def said_of(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -26,7 +26,7 @@ class Served:
         self.proxy, self.redis, self._again = proxy, redis, again
 
     def reload(self) -> None:
-        self.proxy.run(self._again.now())
+        self.proxy.run(self._again.reload())
 
     def old_one_ended(self) -> bool:
         return not self.proxy.app._ending
@@ -64,7 +64,7 @@ def test_no_turn_that_waits_is_lost(served: Served, tried: Tried, times: int) ->
         served.reload()
     served.says("After.", 9)
     assert until(served.old_one_ended)
-    assert served.proxy.app.standing().lost == 0
+    assert served.proxy.app.gauges().lost == 0
     served.redis.start()
     assert until(lambda: served.holds("Before.", *(f"Meanwhile {turn}." for turn in range(times)), "After."))
     tried(f"{times} edits while redis is away", "every turn held later, in its order")

@@ -369,7 +369,7 @@ def test_fifty_in_a_row_leave_nothing_behind(
     assert newer.result(10).text.endswith("[DONE]\n\n")
     assert {each.result(10).status_code for each in older} <= {200, 409}
     assert until(lambda: upstream.open <= 1), f"{upstream.open} connections are still open"
-    assert len(proxy.app.in_flight) == 0
+    assert len(proxy.app.active_turns) == 0
     proxy.client.close()
     assert until(lambda: proxy.tasks() <= tasks), f"{proxy.tasks()} tasks, there were {tasks}"
 
@@ -390,7 +390,7 @@ def test_a_hang_up_at_the_same_time_is_harmless(proxy: ProxyServer, upstream: Fa
             assert newer.recv(12) == b"HTTP/1.1 200"
     assert until(lambda: upstream.open <= 2), f"{upstream.open} connections are still open"
     assert until(lambda: proxy.tasks() <= tasks), f"{proxy.tasks()} tasks, there were {tasks}"
-    assert len(proxy.app.in_flight) == 0
+    assert len(proxy.app.active_turns) == 0
 
 
 def posted(port: int, *messages: Message) -> socket.socket:

@@ -23,7 +23,7 @@ def test_one_process_alone_says_that_a_turn_is_gone(visit: Visit) -> None:
 def test_one_of_several_asks_the_others_and_then_says_what_to_do(
     visit: Visit, open_proxy: ProxyServer
 ) -> None:
-    open_proxy.app.place = "process 1 of 2, with the turns that it has answered"
+    open_proxy.app.process_name = "process 1 of 2, with the turns that it has answered"
     *asked, last = followed(visit)
     assert len(asked) == 18, "browsers follow twenty"
     assert {(got.status_code, got.headers["connection"]) for got in asked} == {(303, "close")}
@@ -37,12 +37,12 @@ def test_one_of_several_asks_the_others_and_then_says_what_to_do(
 def test_whatever_stands_in_an_address_it_comes_to_an_end(
     visit: Visit, open_proxy: ProxyServer, asked: str
 ) -> None:
-    open_proxy.app.place = "process 1 of 2, with the turns that it has answered"
+    open_proxy.app.process_name = "process 1 of 2, with the turns that it has answered"
     assert len(followed(visit, f"{TURN}?asked={asked}")) == 1
 
 
 def test_a_turn_that_is_here_is_shown_at_once(visit: Visit, open_proxy: ProxyServer) -> None:
-    open_proxy.app.place = "process 1 of 2, with the turns that it has answered"
+    open_proxy.app.process_name = "process 1 of 2, with the turns that it has answered"
     open_proxy.chat()
     (kept,) = open_proxy.app.traces.kept("default")
     (got,) = followed(visit, f"/turns/{kept}?asked=3")

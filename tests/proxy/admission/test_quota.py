@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.admission.quota import Allowance, Quota, duration
+from proxy.admission.quota import Quota, RateLimits, duration
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 
@@ -26,7 +26,7 @@ async def nowhere(_: MutableMapping[str, Any]) -> None:
 async def turn(quota: Quota) -> str:
     """Why a turn was refused, or "done"."""
     try:
-        async with quota.turn("acme", 0, Reply(nowhere)):
+        async with quota.admit("acme", 0, Reply(nowhere)):
             return "done"
     except LimitExceeded as refused:
         return refused.type
@@ -34,7 +34,7 @@ async def turn(quota: Quota) -> str:
 
 async def bursts() -> list[list[str]]:
     """Each of four turns that begin before any of them has been counted; the second finds the places free."""
-    quota = Quota(Allowance(requests_per_minute=9, concurrent_streams=2))
+    quota = Quota(RateLimits(requests_per_minute=9, concurrent_streams=2))
     return [await asyncio.gather(*[turn(quota) for _ in range(4)]) for _ in range(2)]
 
 
@@ -43,7 +43,7 @@ def test_of_a_burst_no_more_are_let_in_than_there_are_places() -> None:
 
 
 async def refusals() -> list[str]:
-    quota = Quota(Allowance(requests_per_minute=1, concurrent_streams=1))
+    quota = Quota(RateLimits(requests_per_minute=1, concurrent_streams=1))
     return [await turn(quota) for _ in range(3)]
 
 
@@ -53,17 +53,17 @@ def test_who_is_refused_for_another_reason_gives_the_place_back() -> None:
 
 async def left_after(asked: int, pieces: int) -> str:
     """The tokens that a turn of so many bytes leaves of a thousand, where its model counts none."""
-    quota = Quota(Allowance(tokens_per_minute=1000))
+    quota = Quota(RateLimits(tokens_per_minute=1000))
     headers: dict[bytes, bytes] = {}
 
     async def noted(message: MutableMapping[str, Any]) -> None:
         headers.update(message["headers"])
 
-    async with quota.turn("acme", asked, reply := Reply(nowhere)):
-        reply.tape()
-        reply.watch.sent.extend([b"data: {}\n\n"] * pieces)
+    async with quota.admit("acme", asked, reply := Reply(nowhere)):
+        reply.record()
+        reply.observation.sent.extend([b"data: {}\n\n"] * pieces)
     await quota.aclose()
-    async with quota.turn("acme", 0, reply := Reply(noted)):
+    async with quota.admit("acme", 0, reply := Reply(noted)):
         await reply.start(200, [])
     return headers[b"x-ratelimit-remaining-tokens"].decode()
 

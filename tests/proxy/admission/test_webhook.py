@@ -16,17 +16,17 @@ WEBHOOK = Webhook(b"secret", "default")
 
 @pytest.mark.parametrize("headers", [OLDER, NEWER, OLDER | NEWER])
 def test_agoras_published_example_is_believed(headers):
-    assert WEBHOOK.signed(headers, BODY)
+    assert WEBHOOK.verify(headers, BODY)
 
 
 @pytest.mark.parametrize("headers", [OLDER, NEWER, OLDER | NEWER])
 def test_another_body_or_secret_is_not(headers):
-    assert not WEBHOOK.signed(headers, BODY + b" ")
-    assert not Webhook(b"other", "default").signed(headers, BODY)
+    assert not WEBHOOK.verify(headers, BODY + b" ")
+    assert not Webhook(b"other", "default").verify(headers, BODY)
 
 
 def test_no_signature_is_none():
-    assert not WEBHOOK.signed({}, BODY)
+    assert not WEBHOOK.verify({}, BODY)
 
 
 def test_the_secret_is_never_shown():

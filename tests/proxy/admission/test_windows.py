@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from proxy.admission.quota import Allowance, Remaining, Windows
+from proxy.admission.quota import RateLimits, Remaining, Windows
 from proxy.memory.stores.counts import Count, OwnCounts
 
-BOTH = Allowance(requests_per_minute=3, tokens_per_minute=10)
+BOTH = RateLimits(requests_per_minute=3, tokens_per_minute=10)
 
 
 class Watched(OwnCounts):
@@ -24,7 +24,7 @@ class Watched(OwnCounts):
 
 def test_each_limit_is_asked_for_once() -> None:
     counts = Watched()
-    left = asyncio.run(Windows(BOTH, counts).asked("acme"))
+    left = asyncio.run(Windows(BOTH, counts).count_request("acme"))
     assert counts.asked == [("requests/acme", 1), ("tokens/acme", 0)]
     assert left == {"requests": Remaining(3, 2, 60.0), "tokens": Remaining(10, 10, 60.0)}
 
@@ -33,16 +33,16 @@ def test_each_limit_is_asked_for_once() -> None:
 def test_a_turn_is_let_in_while_any_token_is_left(spent: int, left: int) -> None:
     async def asked() -> dict[str, Remaining]:
         windows = Windows(BOTH, OwnCounts())
-        await windows.spend("acme", spent)
-        await windows.spend("other", 5)
-        return await windows.asked("acme")
+        await windows.add_tokens("acme", spent)
+        await windows.add_tokens("other", 5)
+        return await windows.count_request("acme")
 
     assert asyncio.run(asked())["tokens"].remaining == left
 
 
 def test_of_requests_there_are_as_many_as_the_limit_says() -> None:
     async def asked() -> list[int]:
-        windows = Windows(Allowance(requests_per_minute=3), OwnCounts())
-        return [(await windows.asked("acme"))["requests"].remaining for _ in range(5)]
+        windows = Windows(RateLimits(requests_per_minute=3), OwnCounts())
+        return [(await windows.count_request("acme"))["requests"].remaining for _ in range(5)]
 
     assert asyncio.run(asked()) == [2, 1, 0, -1, -1]

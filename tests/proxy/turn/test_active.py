@@ -132,7 +132,7 @@ def test_an_answer_whose_last_bytes_are_on_their_way_is_left_alone(whole: bool):
         turns, client = InFlight(), Client()
         client.ready.clear()
         reply = Reply(client.send)
-        last = reply.whole(200, [], b"{}") if whole else reply.end(b"data: [DONE]\n\n")
+        last = reply.send_whole(200, [], b"{}") if whole else reply.end(b"data: [DONE]\n\n")
         older = asyncio.create_task(flown(turns, "Tell", reply, last))
         await asyncio.sleep(0.01)
         await overtake(turns)
