@@ -3,7 +3,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.injection import before_newest, fenced
+from filters.injection import before_newest, fence
 from filters.option_types import Number, Timezone, Whole
 from filters.remembered import Episode
 
@@ -72,9 +72,7 @@ class InjectEpisodes(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, the newest of the user's with the episodes before its words."""
-        return before_newest(messages, self._block(context) if context.memory.episodes else "")
-
-    def _block(self, context: Context) -> str:
         since = context.now - 3600 * self.hours
-        lately = [one for one in context.memory.episodes if one.at >= since][: self.limit]
-        return fenced("episodes", _NOTE, (one.told(self.timezone, self.max_length) for one in lately))
+        recent = [one for one in context.memory.episodes if one.at >= since][: self.limit]
+        lines = (one.as_line(self.timezone, self.max_length) for one in recent)
+        return before_newest(messages, fence("episodes", _NOTE, lines))

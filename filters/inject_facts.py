@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.injection import Injected, Stated, defused, fenced, instructions, one_line, users
+from filters.injection import Injected, Stated, defused, fence, instructions, one_line, users
 from filters.option_types import Whole
 from filters.remembered import Remembered
 
@@ -89,7 +89,7 @@ class InjectFacts(RequestFilter):
             return messages
         own = instructions(messages)
         told = Stated(message.text for message in own)
-        head = fenced("facts", self.introduction, self._lines(known, told))
+        head = fence("facts", self.introduction, self._lines(known, told))
         front = [Injected(role=self.role, content=head)] if head else []
         return [*own, *front, *self._with_news(messages[len(own) :], news, told)]
 
@@ -102,11 +102,11 @@ class InjectFacts(RequestFilter):
             at = last if fact.place is None else min(fact.place, last)
             blocks.setdefault(places[at], []).append(fact)
         for at, facts in blocks.items():
-            if block := fenced("new_facts", _NEWS, self._lines(facts, told)):
+            if block := fence("new_facts", _NEWS, self._lines(facts, told)):
                 with_news[at] = messages[at].prefixed(f"{block}\n\n")
         return with_news
 
     def _lines(self, facts: Sequence[Remembered], told: Stated) -> list[str]:
         """A line for each, less what the client's own instructions tell."""
         whole = (defused(one_line(fact.text, len(fact.text))) for fact in facts)
-        return [line[: self.max_length].strip() for line in whole if line and not told.holds(line)]
+        return [line[: self.max_length].strip() for line in whole if line and not told.contains(line)]

@@ -3,7 +3,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.injection import Injected, fenced
+from filters.injection import Injected, fence
 from filters.message import SYSTEM, Covered, newest_user
 from filters.tool_groups import with_results
 
@@ -68,15 +68,12 @@ class InjectSummaries(RequestFilter):
         summaries = context.memory.summaries
         if not summaries or not messages:
             return messages
-        notes = Injected(role=self.role, content=self._notes(summaries))
+        notes = Injected(role=self.role, content=fence(_MARK, self.introduction, summaries))
         kept = _uncovered(messages)
         start = next((i for i, message in enumerate(kept) if message.role not in SYSTEM), len(kept))
         if notes in kept[: start + 1]:
             return kept
         return [*kept[:start], notes, *kept[start:]]
-
-    def _notes(self, summaries: tuple[str, ...]) -> str:
-        return fenced(_MARK, self.introduction, summaries)
 
 
 def _uncovered(messages: Messages) -> Messages:

@@ -12,15 +12,20 @@ from filters.message import SYSTEM, Message, newest_user
 _ANGLES: Final = str.maketrans({"<": "\u2039", ">": "\u203a"})
 # They end a sentence wherever they stand: of Chinese, Hindi, Urdu, Armenian, Amharic, Khmer and Burmese.
 _STOPS: Final = "\u3002\uff01\uff61\u0964\u0965\u06d4\u0589\u1362\u17d4\u104b"
+_ENDS: Final = f".!\u2026\uff0e{_STOPS}"
+_END: Final = re.compile(
+    rf" ?(?:[.!\u2026\uff0e]+[\"'\u201d\u2019\u00bb)]*(?=\s|\Z)|[{_STOPS}]|\n|\Z|(?<=[?\uff1f])(?=\s|\Z))"
+)
 _NOTED: Final = re.compile(r"\s*[\[(]")
 # What a sentence, or the mark of an item, ends with before another sentence begins.
 _BEFORE: Final = (*".!?\u2026", "\n-", "\n*", "\n\u2022", "\n\u2013", "\n+")
+_RIGHT_BEFORE: Final = (*_STOPS, "\uff1f", "\n")
 _LABELS: Final = (":", "]", ")")
 _LOOKED_BACK: Final = 8
 _MOST_PLACES: Final = 100
 
 
-def fenced(name: str, note: str, lines: Iterable[str]) -> str:
+def fence(name: str, note: str, lines: Iterable[str]) -> str:
     """The lines between ``<name>`` and ``</name>``, the note first; empty where there are none.
 
     What looks like an angle bracket in a line is none any more.
@@ -35,14 +40,14 @@ def defused(line: str) -> str:
 
 
 class Injected(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts or summaries: the words of nobody in this conversation, whatever the role.
+    """Facts or summaries, which no speaker of this conversation said, whatever the role.
 
     No client can send one, and nothing tells it from another message on the wire: only its type says it.
     """
 
 
 def instructions(messages: Sequence[Message]) -> list[Message]:
-    """The client's own: the system and developer messages with which the conversation begins."""
+    """The client's own instructions: the system and developer messages with which the conversation begins."""
     return list(takewhile(lambda m: m.role in SYSTEM and not isinstance(m, Injected), messages))
 
 
@@ -61,25 +66,12 @@ def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
 
 def one_line(value: str, max_length: int) -> str:
     """The value as one line: line breaks and control characters become spaces, and it is cut."""
-    return (value if value.isprintable() else _unbroken(value)).strip()[:max_length].strip()
+    if not value.isprintable():
+        value = " ".join("".join(c if c.isprintable() else " " for c in value).split())
+    return value.strip()[:max_length].strip()
 
 
-def _unbroken(text: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-_ENDS: Final = f".!\u2026\uff0e{_STOPS}"
-
-
-_END: Final = re.compile(
-    rf" ?(?:[.!\u2026\uff0e]+[\"'\u201d\u2019\u00bb)]*(?=\s|\Z)|[{_STOPS}]|\n|\Z|(?<=[?\uff1f])(?=\s|\Z))"
-)
-
-
-_RIGHT_BEFORE: Final = (*_STOPS, "\uff1f", "\n")
-
-
-def plain(text: str) -> str:
+def comparable(text: str) -> str:
     """The text in one case, with single spaces and no full stop; what else tells statements apart stays."""
     words = " ".join(_folded(text).split())
     return words.rstrip(f" {_ENDS}") or words
@@ -98,15 +90,20 @@ class Stated:
         self._before = (*_BEFORE, *_LABELS) if annotated else _BEFORE
         self._annotated = annotated
 
-    def holds(self, statement: str) -> bool:
-        """Whether it is stated; not told for sure of what occurs a hundred times as a part of sentences."""
+    def contains(self, statement: str) -> bool:
+        """Whether it is stated; only its first hundred occurrences are looked at."""
         words = _lines(statement).strip().rstrip(f" {_ENDS}")
         place = -1
         for _ in range(_MOST_PLACES if words else 0):
             place = self._text.find(words, place + 1)
             if place < 0:
                 return False
-            if self._begins(place) and self._ends(place + len(words)):
+            before, end = self._text[max(0, place - _LOOKED_BACK) : place], place + len(words)
+            lead = before.rstrip(" ")
+            begins = lead.endswith(_RIGHT_BEFORE) or (lead != before and lead.endswith(self._before))
+            if begins and (
+                _END.match(self._text, end) or (self._annotated and _NOTED.match(self._text, end))
+            ):
                 return True
         return False
 
@@ -114,16 +111,6 @@ class Stated:
     def _text(self) -> str:
         """Prepared when it is asked for."""
         return "\n" + "\n".join(map(_lines, self._texts))
-
-    def _begins(self, place: int) -> bool:
-        before = self._text[max(0, place - _LOOKED_BACK) : place]
-        lead = before.rstrip(" ")
-        return lead.endswith(_RIGHT_BEFORE) or (lead != before and lead.endswith(self._before))
-
-    def _ends(self, place: int) -> bool:
-        if _END.match(self._text, place):
-            return True
-        return self._annotated and _NOTED.match(self._text, place) is not None
 
 
 def _lines(text: str) -> str:

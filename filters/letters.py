@@ -25,30 +25,24 @@ UNSPACED: Final = (
 # What Latin alphabets write, and print's own signs: each is told by itself, since none joins its neighbour.
 _SINGLES: Final = (*range(0x300), *range(0x2010, 0x205F))
 _SINGLY: Final = re.compile("[\0-\u02ff\u2010-\u205e]*")
-_CHUNK = re.compile(r"\S+")
-
-
-_UNHEARD: Final = re.compile(f"[^\\w{_SIGNS}]+")
-
-
+_OTHERS: Final = re.compile(f"[^\\w{_SIGNS}]+")
+_CHUNK: Final = re.compile(r"\S+")
+_UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 WORD: Final = re.compile(f"[\\w{_SIGNS}]+")
 """A word, where words are told apart by anything."""
 
 
 def bare(text: str) -> str:
-    """Letters and digits alone, in lower case, without accents; nothing of a text that has none."""
-    return text.translate(_LETTERS) if text.isascii() or _SINGLY.fullmatch(text) else _told(text)
+    """Letters and digits alone, in lower case, without accents; empty for a text that has none."""
+    return text.translate(_LETTERS) if text.isascii() or _SINGLY.fullmatch(text) else _normalized(text)
 
 
-def _told(text: str) -> str:
+def _normalized(text: str) -> str:
     plain = unicodedata.normalize("NFKC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
-    return _UNHEARD.sub("", plain).replace("_", "").casefold()
+    return _OTHERS.sub("", plain).replace("_", "").casefold()
 
 
-_LETTERS: Final = {code: _told(chr(code)) or None for code in _SINGLES}
-
-
-_UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
+_LETTERS: Final = {code: _normalized(chr(code)) or None for code in _SINGLES}
 
 
 def unheard(heard: str, original: str) -> str:
@@ -57,23 +51,19 @@ def unheard(heard: str, original: str) -> str:
     Case, accents, punctuation and white space may differ. A word that was cut in the middle counts as
     unheard as a whole, except where words are not told apart by spaces.
     """
-    start = len(heard) if _ends_between_words(heard, original) else _start(bare(heard), original)
-    rest = original[start:]
+    cut = len(heard)
+    clean = bool(heard) and original.startswith(heard)
+    if not clean or not (
+        heard[-1].isspace() or original[cut : cut + 1].isspace() or _UNSPACED.match(heard[-1])
+    ):
+        cut = _end_of_last_word(bare(heard), original)
+    rest = original[cut:]
     words = next((chunk.start() for chunk in _CHUNK.finditer(rest) if bare(chunk.group())), len(rest))
     return rest[words:].strip()
 
 
-def _ends_between_words(heard: str, original: str) -> bool:
-    """Whether the cut is a clean one, which needs no looking word by word."""
-    if not heard or not original.startswith(heard):
-        return False
-    return (
-        heard[-1].isspace() or original[len(heard) :][:1].isspace() or bool(_UNSPACED_LETTER.match(heard[-1]))
-    )
-
-
-def _start(heard: str, original: str) -> int:
-    """Where the first word stands that was not heard to its end; the very end when there is none."""
+def _end_of_last_word(heard: str, original: str) -> int:
+    """Where the first word begins that was not heard to its end; the very end when there is none."""
     done = 0
     for chunk in _CHUNK.finditer(original):
         word = bare(chunk.group())
@@ -87,6 +77,6 @@ def _start(heard: str, original: str) -> int:
 def _within(chunk: str, heard: str) -> int:
     """How much of a chunk was heard, in characters, less the word that the cut is in."""
     position = bisect_left(range(len(chunk)), len(heard), key=lambda end: len(bare(chunk[:end])))
-    while position and not _UNSPACED_LETTER.match(chunk[position - 1]):
+    while position and not _UNSPACED.match(chunk[position - 1]):
         position -= 1
     return position

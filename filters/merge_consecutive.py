@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain, groupby
 from typing import Any, ClassVar, Literal
 
@@ -87,19 +87,16 @@ class MergeConsecutive(RequestFilter):
         return _has_content(earlier) and _has_content(later) and earlier.others == later.others
 
     def _merged(self, run: Sequence[Message]) -> Message:
-        contents = [message.content for message in run if message.content]
+        contents: list[Any] = [message.content for message in run if message.content]
         if all(isinstance(content, str) for content in contents):
-            return msgspec.structs.replace(run[0], content=self._joined(contents))
-        parts = [part for kind, group in groupby(contents, type) for part in self._parts(kind, group)]
+            return msgspec.structs.replace(run[0], content=self.separator.join(contents))
+        parts: list[dict[str, Any]] = []
+        for kind, group in groupby(contents, type):
+            if kind is str:
+                parts.append({"type": "text", "text": self.separator.join(group)})
+            else:
+                parts += chain.from_iterable(group)
         return msgspec.structs.replace(run[0], content=parts)
-
-    def _parts(self, kind: type, contents: Iterable[Any]) -> Iterable[dict[str, Any]]:
-        if kind is str:
-            return [{"type": "text", "text": self._joined(contents)}]
-        return chain.from_iterable(contents)
-
-    def _joined(self, contents: Iterable[Any]) -> str:
-        return self.separator.join(contents)
 
 
 def _has_content(message: Message) -> bool:

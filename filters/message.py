@@ -22,7 +22,7 @@ Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A Chat Completions message plus what voice engines add to it.
+    """A Chat Completions message with the fields that voice platforms add to it.
 
     A field that the client did not send is ``UNSET``, which is not the same as ``null``. What no field
     here names is kept in ``others``, so that it can be sent on where the upstream allows it.
@@ -56,20 +56,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def source(self) -> str | None:
         """How it came about: ``asr``, ``llm``, ``greeting``, ``silence``, … (Agora's ``metadata.source``)."""
-        told = self.metadata
-        source = told.get("source") if isinstance(told, dict) else None
+        metadata = self.metadata
+        source = metadata.get("source") if isinstance(metadata, dict) else None
         return source if isinstance(source, str) else None
 
     @property
     def user(self) -> str | None:
-        """Who spoke (Agora's ``metadata.user``)."""
+        """The speaker (Agora's ``metadata.user``)."""
         return _text_or_none(self._mark("user"))
 
     @property
     def interrupted(self) -> bool:
         """Whether the caller cut this answer short."""
-        told = self.metadata
-        return isinstance(told, dict) and told.get("interrupted") is True
+        metadata = self.metadata
+        return isinstance(metadata, dict) and metadata.get("interrupted") is True
 
     @property
     def original(self) -> str | None:
@@ -78,13 +78,28 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def saying(self, text: str) -> "Message":
         """The same message with other words; parts that are not text stay where they are."""
-        return msgspec.structs.replace(self, content=_reworded(self.content, text))
+        parts = self.content
+        if not isinstance(parts, list):
+            return msgspec.structs.replace(self, content=text)
+        first = next((i for i, part in enumerate(parts) if is_text(part)), None)
+        if first is None:
+            return msgspec.structs.replace(self, content=[{"type": "text", "text": text}, *parts])
+        rest = [part for part in parts[first + 1 :] if not is_text(part)]
+        content = [*parts[:first], {**parts[first], "text": text}, *rest]
+        return msgspec.structs.replace(self, content=content)
 
     def prefixed(self, prefix: str) -> "Message":
         """The same message with ``prefix`` before its words."""
-        if isinstance(self.content, str):
-            return msgspec.structs.replace(self, content=prefix + self.content)
-        return msgspec.structs.replace(self, content=_prefixed_parts(self.content, prefix))
+        parts = self.content
+        if isinstance(parts, str):
+            return msgspec.structs.replace(self, content=prefix + parts)
+        if not isinstance(parts, list):
+            return msgspec.structs.replace(self, content=prefix)
+        first = next((i for i, part in enumerate(parts) if is_text(part)), None)
+        if first is None:
+            return msgspec.structs.replace(self, content=[{"type": "text", "text": prefix}, *parts])
+        words = {**parts[first], "text": prefix + parts[first]["text"]}
+        return msgspec.structs.replace(self, content=[*parts[:first], words, *parts[first + 1 :]])
 
     def _mark(self, name: str) -> Any:
         return self.metadata.get(name) if isinstance(self.metadata, dict) else None
@@ -122,31 +137,12 @@ def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _reworded(content: Content | UnsetType, text: str) -> Content:
-    if not isinstance(content, list):
-        return text
-    first = next((i for i, part in enumerate(content) if is_text(part)), None)
-    if first is None:
-        return [{"type": "text", "text": text}, *content]
-    rest = [part for part in content[first + 1 :] if not is_text(part)]
-    return [*content[:first], {**content[first], "text": text}, *rest]
-
-
-def _prefixed_parts(content: Content | UnsetType, prefix: str) -> Content:
-    if not isinstance(content, list):
-        return prefix
-    for i, part in enumerate(content):
-        if is_text(part):
-            return [*content[:i], {**part, "text": prefix + part["text"]}, *content[i + 1 :]]
-    return [{"type": "text", "text": prefix}, *content]
-
-
 class HasRole(Protocol):
-    """Whatever somebody says."""
+    """A message, or a stored line of one."""
 
     @property
     def role(self) -> str:
-        """Who."""
+        """The speaker's role."""
         ...
 
 
@@ -167,7 +163,7 @@ class Covered(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
 
-def covered(message: Message) -> Covered:
+def as_covered(message: Message) -> Covered:
     """The same message, marked."""
     return Covered(
         role=message.role,

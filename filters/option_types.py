@@ -82,7 +82,7 @@ def _parts(written: object) -> tuple[float, str]:
     return (float(found[1]), found[2]) if found else (0.0, "")
 
 
-def zone_named(name: str) -> tzinfo:
+def time_zone(name: str) -> tzinfo:
     """The time zone of an IANA name. Raises ValueError where there is none."""
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
@@ -91,7 +91,7 @@ def zone_named(name: str) -> tzinfo:
 
 
 def _is_timezone(name: str) -> str:
-    zone_named(name)
+    time_zone(name)
     return name
 
 
@@ -135,7 +135,7 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def filled(template: str, values: Mapping[str, str]) -> str:
+def fill_template(template: str, values: Mapping[str, str]) -> str:
     """A template that passed, with values in the places of names; a name is looked up whole."""
     pieces = _pieces(template)
     return "".join(text + (values[name] if name is not None else "") for text, name, _, _ in pieces)
@@ -152,7 +152,7 @@ def _listed(names: Collection[str]) -> str:
     return ", ".join("{state.…}" if name == STATE else f"{{{name}}}" for name in names)
 
 
-def worded(state: Mapping[str, Any], name: str) -> str:
+def state_text(state: Mapping[str, Any], name: str) -> str:
     """The value behind ``state.NAME`` as text; empty where there is none, or one that is no plain value."""
     value = state.get(name.removeprefix(STATE))
     if isinstance(value, bool):

@@ -1,10 +1,9 @@
-from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.injection import Stated, before_newest, fenced, plain
+from filters.injection import Stated, before_newest, comparable, fence
 from filters.letters import bare
 from filters.option_types import Number, Timezone, Whole
 from filters.remembered import Remembered
@@ -87,20 +86,17 @@ class Recall(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, the newest of the user's with what is remembered before its words."""
-        return before_newest(messages, self._block(messages, context) if context.memory.recalled else "")
-
-    def _block(self, messages: Messages, context: Context) -> str:
+        if not context.memory.recalled:
+            return messages
         shown = Stated((message.text for message in messages), annotated=True)
-        lines = [one.told(self.timezone, self.max_length) for one in self._new(shown, context)]
-        return fenced("recall", _NOTE, lines[: self.limit])
-
-    def _new(self, shown: Stated, context: Context) -> Iterator[Remembered]:
-        """What is worth telling and neither shown nor told yet."""
-        told: set[str] = set()
+        told, lines = set[str](), list[str]()
         for one in context.memory.recalled:
             if one.kind not in self.kinds or one.score < self.min_score or not bare(one.text):
                 continue
-            words = plain(one.text)
-            if words not in told and not shown.holds(one.text):
-                yield one
+            words = comparable(one.text)
+            if words not in told and not shown.contains(one.text):
+                lines.append(one.as_line(self.timezone, self.max_length))
+                if len(lines) == self.limit:
+                    break
             told.add(words)
+        return before_newest(messages, fence("recall", _NOTE, lines))

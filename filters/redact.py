@@ -141,12 +141,12 @@ class Redact(RequestFilter, AnswerFilter):
         return {kind: self.template.format(kind=kind) for kind in (*self.kinds, *self.patterns)}
 
     @cached_property
-    def _whose(self) -> frozenset[str]:
+    def _all_roles(self) -> frozenset[str]:
         return frozenset((*self.roles, "function") if "tool" in self.roles else self.roles)
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with marks for what is personal."""
-        redacted = [self._message(m) if self._reads(m) else m for m in messages]
+        redacted = [self._message(m) if self._applies(m) else m for m in messages]
         same = all(new is old for new, old in zip(redacted, messages, strict=True))
         return messages if same else redacted
 
@@ -165,9 +165,9 @@ class Redact(RequestFilter, AnswerFilter):
             done = end
         return "".join([*pieces, text[done:]])
 
-    def _reads(self, message: Message) -> bool:
-        """Summaries and facts tell what the user said, whoever is made to say them."""
-        return message.role in self._whose or ("user" in self.roles and isinstance(message, Injected))
+    def _applies(self, message: Message) -> bool:
+        """Summaries and facts repeat what the user said, whatever role they are put in."""
+        return message.role in self._all_roles or ("user" in self.roles and isinstance(message, Injected))
 
     def _message(self, message: Message) -> Message:
         changed: dict[str, Any] = {}
@@ -177,36 +177,30 @@ class Redact(RequestFilter, AnswerFilter):
         if calls and (shown := _changed(calls, self._call)) is not calls:
             changed["tool_calls"] = shown
         if isinstance(message.metadata, dict) and (original := message.original):
-            changed |= self._original(message.metadata, original)
-        if message.others and (others := self._others(message.others)) is not message.others:
-            changed["others"] = others
+            text = self.text(original)
+            if text is not original:
+                changed["metadata"] = {**message.metadata, "original": text}
+        if message.others:
+            # What Chat Completions keeps in fields of its own.
+            others = _with(message.others, "refusal", str, self.text)
+            if self.arguments:
+                others = _with(others, "function_call", dict, self._function)
+            if others is not message.others:
+                changed["others"] = others
         return msgspec.structs.replace(message, **changed) if changed else message
 
-    def _original(self, metadata: dict[str, Any], original: str) -> dict[str, Any]:
-        shown = self.text(original)
-        return {} if shown is original else {"metadata": {**metadata, "original": shown}}
-
     def _content(self, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-        if isinstance(content, str):
-            return self.text(content)
-        return _changed(content, self._part)
-
-    def _others(self, others: dict[str, Any]) -> dict[str, Any]:
-        """What Chat Completions keeps in fields of its own."""
-        said = _with(others, "refusal", str, self.text)
-        return _with(said, "function_call", dict, self._function) if self.arguments else said
+        return self.text(content) if isinstance(content, str) else _changed(content, self._part)
 
     def _part(self, part: dict[str, Any]) -> dict[str, Any]:
         return _with(_with(part, "text", str, self.text), "refusal", str, self.text)
 
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
-        return _with(_with(call, "function", dict, self._function), "custom", dict, self._custom)
+        call = _with(call, "function", dict, self._function)
+        return _with(call, "custom", dict, lambda tool: _with(tool, "input", str, self.text))
 
     def _function(self, function: dict[str, Any]) -> dict[str, Any]:
         return _with(function, "arguments", str, lambda given: _STRING.sub(self._string, given))
-
-    def _custom(self, tool: dict[str, Any]) -> dict[str, Any]:
-        return _with(tool, "input", str, self.text)
 
     def _string(self, string: re.Match[str]) -> str:
         """A string of JSON with marks in it; a name, and what cannot be read, as it was."""

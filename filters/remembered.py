@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from filters.injection import one_line
-from filters.option_types import zone_named
+from filters.option_types import time_zone
 
 _BY = {"user": "the caller said", "assistant": "you said"}
 _LONGEST_NAME = 128
@@ -28,12 +28,12 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: float | None = None
     place: int | None = None
 
-    def told(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
+    def as_line(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
         """One line: ``2026-11-12 the caller said: My dog is called Rex.``; the text cut at ``max_length``."""
         words = one_line(self.text, max_length)
         if self.kind == "document":
             return f"{one_line(self.source or 'a document', max_length)}: {words}"
-        day = "" if self.at is None else f"{datetime.fromtimestamp(self.at, zone_named(timezone)):%Y-%m-%d} "
+        day = "" if self.at is None else f"{datetime.fromtimestamp(self.at, time_zone(timezone)):%Y-%m-%d} "
         return f"{day}{'known' if self.kind == 'fact' else _BY.get(self.role or '', 'said')}: {words}"
 
 
@@ -45,9 +45,9 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     platform: str | None = None
 
-    def told(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
+    def as_line(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
         """One line: ``[14:23] posted_tweet on x: Just shipped it``; the content cut at ``max_length``."""
-        time = datetime.fromtimestamp(self.at, zone_named(timezone))
+        time = datetime.fromtimestamp(self.at, time_zone(timezone))
         kind = one_line(self.interaction_type, _LONGEST_NAME)
         where = f" on {one_line(self.platform, _LONGEST_NAME)}" if self.platform else ""
         return f"[{time:%H:%M}] {kind}{where}: {one_line(self.content, max_length)}"

@@ -5,7 +5,7 @@ from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.message import Message, is_text, newest_user, says_something
-from filters.tool_groups import STUB, Unanswered, closed
+from filters.tool_groups import STUB, Unanswered, close_groups
 
 _CALLS = [
     {"id": "call_1", "type": "function", "function": {"name": "flight", "arguments": "{}"}},
@@ -111,14 +111,15 @@ class RepairHistory(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, put right; groups first, for they are judged by where they stood."""
-        if self.tools and any(map(_is_of_tools, messages)):
-            messages = self._with_groups_closed(messages)
-        messages = self._without_unsaid(messages)
+        if self.tools and any(
+            isinstance(m.tool_calls, list) or m.role == "tool" or "function_call" in m.others
+            for m in messages
+        ):
+            whole = close_groups(messages, self.stub if self.unanswered == "stub" else None, waits=True)
+            if len(whole) != len(messages) or any(a is not b for a, b in zip(whole, messages, strict=True)):
+                messages = whole
+        messages = self._without_empty(messages)
         return _without_repeats(messages) if self.repeated else messages
-
-    def _with_groups_closed(self, messages: Messages) -> Messages:
-        told = closed(messages, self.stub if self.unanswered == "stub" else None, waits=True)
-        return messages if _are_same(messages, told) else told
 
     @cached_property
     def _control_words(self) -> frozenset[str]:
@@ -126,15 +127,19 @@ class RepairHistory(RequestFilter):
 
     @cached_property
     def _no_words(self) -> frozenset[str]:
-        """What may have to go; a history without any of it, as most are, is told at a glance."""
+        """What may have to go; most histories hold none of it."""
         return self._control_words | {""}
 
-    def _without_unsaid(self, messages: Messages) -> Messages:
+    def _without_empty(self, messages: Messages) -> Messages:
+        """The messages, less control words and those that say nothing."""
         if all(isinstance(m.content, str) and m.content.strip() not in self._no_words for m in messages):
             return messages
-        control = {i for i, m in enumerate(messages) if m.role == "user" and self._is_control(m)}
-        empty = {i for i, m in enumerate(messages) if _is_empty(m)} if self.empty else set()
-        gone = control | empty
+        gone = {i for i, m in enumerate(messages) if m.role == "user" and self._is_control(m)}
+        empty = set[int]()
+        if self.empty:
+            speakers = ("user", "assistant")
+            empty = {i for i, m in enumerate(messages) if m.role in speakers and not says_something(m)}
+            gone |= empty
         if not gone:
             return messages
         newest = newest_user(messages)
@@ -151,20 +156,13 @@ class RepairHistory(RequestFilter):
         return message.text.strip() in self._control_words
 
 
-def _is_of_tools(message: Message) -> bool:
-    return isinstance(message.tool_calls, list) or message.role == "tool" or "function_call" in message.others
-
-
-def _is_empty(message: Message) -> bool:
-    return message.role in ("user", "assistant") and not says_something(message)
-
-
 def _without_repeats(messages: Messages) -> Messages:
-    kept: list[Message] = []
+    """The messages, less the second of two equal answers in a row."""
+    shown: list[Message] = []
     for message in messages:
-        if not (kept and message.role == "assistant" and _is_repeat(kept[-1], message)):
-            kept.append(message)
-    return messages if len(kept) == len(messages) else kept
+        if not (shown and message.role == "assistant" and _is_repeat(shown[-1], message)):
+            shown.append(message)
+    return messages if len(shown) == len(messages) else shown
 
 
 def _is_repeat(earlier: Message, later: Message) -> bool:
@@ -174,7 +172,3 @@ def _is_repeat(earlier: Message, later: Message) -> bool:
         return False
     numbered = isinstance(earlier.turn_id, int) and isinstance(later.turn_id, int)
     return earlier.turn_id == later.turn_id or not numbered
-
-
-def _are_same(before: Messages, after: Messages) -> bool:
-    return len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True))

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
 from filters.message import SYSTEM, Message
-from filters.tool_groups import STUB, Unanswered, closed
+from filters.tool_groups import STUB, Unanswered, close_groups
 
 _CALLS = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
 
@@ -90,5 +90,5 @@ class RestoreHistory(RequestFilter):
         if not dropped:
             return messages
         start = next((i for i, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
-        whole = closed(dropped, self.stub if self.unanswered == "stub" else None)
+        whole = close_groups(dropped, self.stub if self.unanswered == "stub" else None)
         return [*messages[:start], *whole, *messages[start:]]

@@ -87,23 +87,22 @@ class RestoreInterrupted(RequestFilter):
         """The messages, with interrupted answers put as ``show`` says."""
         if self.show == "heard":
             return messages
-        cut = [i for i, m in enumerate(messages) if m.role == "assistant" and m.interrupted]
-        if not cut:
-            return messages
-        restored = list(messages)
-        for i in cut:
-            restored[i] = self._restored(messages[i])
-        return restored
+        restored: list[Message] | None = None
+        for i, message in enumerate(messages):
+            if (
+                message.role == "assistant"
+                and message.interrupted
+                and (words := self._words(message)) is not None
+            ):
+                restored = restored or list(messages)
+                restored[i] = message.saying(words)
+        return restored or messages
 
-    def _restored(self, message: Message) -> Message:
+    def _words(self, message: Message) -> str | None:
+        """What the model is shown of a cut answer; ``None`` where it stays as it is."""
         heard, original = message.text.strip(), (message.original or "").strip()
-        if self.show == "original":
-            return message.saying(original) if original else message
-        if not (heard or original):
-            return message
-        return message.saying(self._worded(heard, message.text, original))
-
-    def _worded(self, heard: str, spoken: str, original: str) -> str:
-        rest = unheard(spoken, original)
+        if self.show == "original" or not (heard or original):
+            return original or None
+        rest = unheard(message.text, original)
         words = self.wording if rest else self.wording_without_rest
         return words.format(heard=heard, unheard=rest).strip()

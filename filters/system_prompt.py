@@ -7,7 +7,16 @@ from pydantic import Field
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.injection import instructions, one_line
 from filters.message import Message
-from filters.option_types import STATE, Timezone, Whole, filled, names_in, template_with, worded, zone_named
+from filters.option_types import (
+    STATE,
+    Timezone,
+    Whole,
+    fill_template,
+    names_in,
+    state_text,
+    template_with,
+    time_zone,
+)
 
 _KNOWN = ("user", "session", "tenant", "date", "weekday", STATE)
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -86,30 +95,30 @@ class SystemPrompt(RequestFilter):
         own = instructions(messages)
         if not messages or (own and self.mode == "if_missing"):
             return messages
-        prompt = Message(role=self.role, content=self._filled(context))
-        around = self._around(own, prompt)
-        return messages if around == own else [*around, *messages[len(own) :]]
-
-    def _around(self, own: list[Message], prompt: Message) -> list[Message]:
+        prompt = Message(role=self.role, content=self._prompt(context))
         if self.mode == "append":
-            return own if own[-1:] == [prompt] else [*own, prompt]
-        if self.mode == "prepend":
-            return own if own[:1] == [prompt] else [prompt, *own]
-        return [prompt]
+            head = own if own[-1:] == [prompt] else [*own, prompt]
+        elif self.mode == "prepend":
+            head = own if own[:1] == [prompt] else [prompt, *own]
+        else:
+            head = [prompt]
+        return messages if head == own else [*head, *messages[len(own) :]]
 
     @cached_property
     def _names(self) -> frozenset[str]:
         return frozenset(names_in(self.text))
 
-    def _filled(self, context: Context) -> str:
+    def _prompt(self, context: Context) -> str:
         values = {
             name: one_line(getattr(context, name) or "", self.max_length) or self.unknown
             for name in self._names & {"user", "session", "tenant"}
         }
         if self._names & {"date", "weekday"}:
-            today = datetime.fromtimestamp(context.now, zone_named(self.timezone))
+            today = datetime.fromtimestamp(context.now, time_zone(self.timezone))
             values |= {"date": today.date().isoformat(), "weekday": _DAYS[today.weekday()]}
         for name in self._names:
             if name.startswith(STATE):
-                values[name] = one_line(worded(context.memory.state, name), self.max_length) or self.unknown
-        return filled(self.text, values)
+                values[name] = (
+                    one_line(state_text(context.memory.state, name), self.max_length) or self.unknown
+                )
+        return fill_template(self.text, values)

@@ -1,5 +1,5 @@
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar
@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.message import Message, Role
-from filters.option_types import Timezone, template_with, zone_named
+from filters.option_types import Timezone, template_with, time_zone
 
 _DIRECTIVE = re.compile(r"%(-?.?)", re.DOTALL)
 _KNOWN = frozenset("aAbBcdfGHIjmMpSuUVwWxXyYzZ%") | {f"-{letter}" for letter in "dHIjmMSUWy"}
@@ -92,15 +92,17 @@ class TimestampPrefix(RequestFilter):
         prefix_at = self._since_start(messages, context) if self.relative else self._clock
         timed: list[Message] | None = None
         for i, message in enumerate(messages):
-            seconds = message.seconds if message.role in self.roles and self._wants(message) else None
+            seconds = message.seconds if self._applies(message) else None
             prefix = None if seconds is None else prefix_at(seconds)
             if prefix is not None:
                 timed = timed or list(messages)
                 timed[i] = message.prefixed(prefix)
         return timed or messages
 
-    def _wants(self, message: Message) -> bool:
-        return bool(message.content) and (not self.sources or message.source in self.sources)
+    def _applies(self, message: Message) -> bool:
+        if message.role not in self.roles or not message.content:
+            return False
+        return not self.sources or message.source in self.sources
 
     def _clock(self, seconds: float) -> str | None:
         if not _is_time(seconds):
@@ -117,7 +119,7 @@ class TimestampPrefix(RequestFilter):
 
     @cached_property
     def _written(self) -> Callable[[float], str | None]:
-        zone = zone_named(self.timezone)
+        zone = time_zone(self.timezone)
 
         @lru_cache(maxsize=_PREFIXES_KEPT)
         def written(seconds: float) -> str | None:
@@ -130,8 +132,10 @@ class TimestampPrefix(RequestFilter):
         return written
 
     def _since_start(self, messages: Messages, context: Context) -> Callable[[float], str | None]:
-        times = (context.memory.began, _first_time(messages))
-        start = min((seconds for seconds in times if seconds is not None and _is_time(seconds)), default=0.0)
+        times = (message.seconds for message in messages)
+        first = next((seconds for seconds in times if seconds is not None and _is_time(seconds)), None)
+        starts = [s for s in (context.memory.began, first) if s is not None and _is_time(s)]
+        start = min(starts, default=0.0)
 
         def prefix(seconds: float) -> str | None:
             if not _is_time(seconds):
@@ -140,11 +144,6 @@ class TimestampPrefix(RequestFilter):
             return self.template.format(time=f"+{minutes:02}:{rest:02}")
 
         return prefix
-
-
-def _first_time(messages: Iterable[Message]) -> float | None:
-    times = (message.seconds for message in messages)
-    return next((seconds for seconds in times if seconds is not None and _is_time(seconds)), None)
 
 
 def _is_time(seconds: float) -> bool:

@@ -39,11 +39,24 @@ def groups(messages: Sequence[Message]) -> tuple[Group, ...]:
     Engines count call ids anew (``call_0`` in every turn), so a result belongs to the nearest call before
     it that bears its id; only where none stands before it, to the first one after it.
     """
-    calls = {i: call_ids(m) for i, m in enumerate(messages) if m.role == "assistant" and is_call(m)}
-    if not calls:
+    ids = {i: call_ids(m) for i, m in enumerate(messages) if m.role == "assistant" and is_call(m)}
+    if not ids:
         return ()
-    results = _results(messages, calls)
-    return tuple(_group(messages, call, ids, results[call]) for call, ids in calls.items())
+    calls_by_id: dict[object, list[int]] = {}
+    for call, own in ids.items():
+        for call_name in own:
+            calls_by_id.setdefault(call_name, []).append(call)
+    results: dict[int, list[int]] = {call: [] for call in ids}
+    for i, message in enumerate(messages):
+        if message.role in RESULTS and (calls := calls_by_id.get(answered_call(message))):
+            before = bisect_left(calls, i)
+            results[calls[before - 1] if before else calls[0]].append(i)
+    found = []
+    for call, positions in results.items():
+        answers = {answered_call(messages[i]) for i in positions}
+        unanswered = tuple(name for name in ids[call] if name not in answers)
+        found.append(Group(call, tuple(positions), unanswered))
+    return tuple(found)
 
 
 def call_ids(message: Message) -> tuple[str, ...]:
@@ -65,7 +78,7 @@ def function_of(message: Message) -> dict[str, Any] | None:
     return function if isinstance(function, dict) and message.role == "assistant" else None
 
 
-def answered(message: Message) -> str | None:
+def answered_call(message: Message) -> str | None:
     """The id of the call that a message is the result of; ``None`` where it is none's."""
     if message.role == "function":
         return FUNCTION + message.name if isinstance(message.name, str) else None
@@ -90,88 +103,53 @@ def with_results(messages: Sequence[Message], chosen: Collection[int]) -> set[in
     return whole
 
 
-def _results(messages: Sequence[Message], calls: dict[int, tuple[str, ...]]) -> dict[int, list[int]]:
-    asked: dict[object, list[int]] = {}
-    for call, ids in calls.items():
-        for i in ids:
-            asked.setdefault(i, []).append(call)
-    results: dict[int, list[int]] = {call: [] for call in calls}
-    for position, message in enumerate(messages):
-        if message.role in RESULTS and (askers := asked.get(answered(message))):
-            results[_asker(askers, position)].append(position)
-    return results
-
-
-def _asker(calls: list[int], result: int) -> int:
-    before = bisect_left(calls, result)
-    return calls[before - 1] if before else calls[0]
-
-
-def _group(messages: Sequence[Message], call: int, ids: tuple[str, ...], results: list[int]) -> Group:
-    told = {answered(messages[i]) for i in results}
-    return Group(call, tuple(results), tuple(i for i in ids if i not in told))
-
-
-def closed(messages: Sequence[Message], stub: str | None, *, waits: bool = False) -> list[Message]:
+def close_groups(messages: Sequence[Message], stub: str | None, *, waits: bool = False) -> list[Message]:
     """The messages with tool results behind their call, in its order, and those without a call dropped.
 
     A call that has no result gets ``stub`` for one, or goes where that is ``None``; where it ``waits``, one
     at the very end is left alone.
     """
-    found = {group.call: group for group in groups(messages)}
+    by_call = {group.call: group for group in groups(messages)}
+    results = {i for group in by_call.values() for i in group.results}
     last = max((i for i, m in enumerate(messages) if m.role not in RESULTS), default=None)
-    results = {i for group in found.values() for i in group.results}
-    told: list[Message] = []
+    whole: list[Message] = []
     for i, message in enumerate(messages):
-        if group := found.get(i):
-            answers = _answers(messages, group)
-            told += _waiting(message, answers) if waits and i == last else _whole(message, answers, stub)
+        if group := by_call.get(i):
+            answers: dict[str | None, Message] = {}
+            for result in group.results:
+                answers.setdefault(answered_call(messages[result]), messages[result])
+            if not (waits and i == last):
+                if stub is not None:
+                    for name in call_ids(message):
+                        answers.setdefault(name, _stub(message, name, stub))
+                message = _with_answered_calls(message, answers)  # noqa: PLW2901
+                if not (is_call(message) or says_something(message)):
+                    continue
+            whole += [message, *(answers[name] for name in call_ids(message) if name in answers)]
         elif message.role != "tool" and i not in results:
-            told.append(_without_no_calls(message))
-    return told
+            # Strict models refuse an empty list of calls.
+            empty = message.tool_calls == []
+            whole.append(msgspec.structs.replace(message, tool_calls=UNSET) if empty else message)
+    return whole
 
 
-def _answers(messages: Sequence[Message], group: Group) -> dict[Any, Message]:
-    """The first result of each call that has one."""
-    answers: dict[Any, Message] = {}
-    for i in group.results:
-        answers.setdefault(answered(messages[i]), messages[i])
-    return answers
+def _stub(call: Message, name: str, words: str) -> Message:
+    """A result for a call that has none."""
+    if name.startswith(FUNCTION):
+        function = name.removeprefix(FUNCTION)
+        return Message(role="function", name=function, content=words, turn_id=call.turn_id)
+    return Message(role="tool", tool_call_id=name, content=words, turn_id=call.turn_id)
 
 
-def _waiting(call: Message, answers: Mapping[Any, Message]) -> list[Message]:
-    return [call, *(answers[i] for i in call_ids(call) if i in answers)]
-
-
-def _whole(call: Message, answers: dict[Any, Message], stub: str | None) -> list[Message]:
-    if stub is not None:
-        answers = {i: _stub(call, i, stub) for i in call_ids(call)} | answers
-    call = _calling_only(call, answers)
-    return _waiting(call, answers) if is_call(call) or says_something(call) else []
-
-
-def _stub(call: Message, answers: str, words: str) -> Message:
-    if answers.startswith(FUNCTION):
-        name = answers.removeprefix(FUNCTION)
-        return Message(role="function", name=name, content=words, turn_id=call.turn_id)
-    return Message(role="tool", tool_call_id=answers, content=words, turn_id=call.turn_id)
-
-
-def _calling_only(message: Message, answers: Mapping[Any, Message]) -> Message:
+def _with_answered_calls(message: Message, answers: Mapping[str | None, Message]) -> Message:
+    """A message that makes calls, less those without a result."""
     if function_of(message):
-        return message if answers else _without_function(message)
+        if answers:
+            return message
+        others = {name: value for name, value in message.others.items() if name != "function_call"}
+        return msgspec.structs.replace(message, others=others)
     calls = message.tool_calls or []
-    kept = [call for call in calls if call_id(call) in answers]
-    if len(kept) == len(calls):
+    answered = [call for call in calls if call_id(call) in answers]
+    if len(answered) == len(calls):
         return message
-    return msgspec.structs.replace(message, tool_calls=kept or UNSET)
-
-
-def _without_function(message: Message) -> Message:
-    others = {name: value for name, value in message.others.items() if name != "function_call"}
-    return msgspec.structs.replace(message, others=others)
-
-
-def _without_no_calls(message: Message) -> Message:
-    """A message without its empty list of tool calls, which strict models refuse."""
-    return msgspec.structs.replace(message, tool_calls=UNSET) if message.tool_calls == [] else message
+    return msgspec.structs.replace(message, tool_calls=answered or UNSET)

@@ -1,5 +1,5 @@
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, ClassVar, Self
 
@@ -10,7 +10,7 @@ from filters.injection import Injected
 from filters.message import SYSTEM, Message
 from filters.option_types import Number, Whole
 from filters.tokens import in_message, in_text
-from filters.tool_groups import groups
+from filters.tool_groups import Group, groups
 
 
 class TrimHistory(RequestFilter):
@@ -88,13 +88,16 @@ class TrimHistory(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages that stay."""
-        if not self._may_be_passed(messages, context):
+        if not self._exceeds(messages, context):
             return messages
-        turns, waiting = _turns(messages), _waiting(messages)
-        first = self._first(messages, turns, waiting, self._budgets(context))
+        tools = groups(messages)
+        # An open group stays, whatever it costs.
+        waiting = {i for group in tools if group.open for i in (group.call, *group.results)}
+        turns = _turns(messages, tools)
+        first = self._first_kept(messages, turns, waiting, self._budgets(context))
         return [m for i, m in enumerate(messages) if turns[i] >= first or _stays(m) or i in waiting]
 
-    def _may_be_passed(self, messages: Messages, context: Context) -> bool:
+    def _exceeds(self, messages: Messages, context: Context) -> bool:
         """Whether the whole passes a maximum; if not, no part of it ever did."""
         if self.max_messages and len(messages) > self.max_messages:
             return True
@@ -102,7 +105,7 @@ class TrimHistory(RequestFilter):
             return True
         return bool(self.max_turns) and sum(map(_is_user, messages)) > (self.max_turns or 0)
 
-    def _first(
+    def _first_kept(
         self, messages: Messages, turns: list[int], waiting: set[int], budgets: list["_Budget"]
     ) -> int:
         """The first turn that is kept. What is decided at a message rests on those before it alone."""
@@ -181,18 +184,13 @@ def _is_user(message: Message) -> int:
     return message.role == "user" and not isinstance(message, Injected)
 
 
-def _turns(messages: Messages) -> list[int]:
+def _turns(messages: Messages, tools: Sequence[Group]) -> list[int]:
     """The turn of each message, from 0; a result's is that of its call."""
     turns, turn = [], 0
     for message in messages:
         turn += _is_user(message)
         turns.append(turn)
-    for group in groups(messages):
+    for group in tools:
         for result in group.results:
             turns[result] = turns[group.call]
     return turns
-
-
-def _waiting(messages: Messages) -> set[int]:
-    """The positions of all calls that wait for a result, and of the results that they have."""
-    return {i for group in groups(messages) if group.open for i in (group.call, *group.results)}

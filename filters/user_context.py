@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.injection import Injected, one_line
 from filters.message import Message, Role
-from filters.option_types import STATE, Whole, filled, names_in, template_with, worded
+from filters.option_types import STATE, Whole, fill_template, names_in, state_text, template_with
 
 FieldName = Literal["user", "name", "source", "turn_id", "role"]
 
@@ -88,14 +88,19 @@ class UserContext(RequestFilter):
         return names_in(self.template)
 
     @cached_property
-    def _told(self) -> tuple[FieldName, ...]:
-        """The names that a message speaks of itself."""
+    def _fields(self) -> tuple[FieldName, ...]:
+        """The names that are fields of a message."""
         return tuple(cast("FieldName", name) for name in self._names if not name.startswith(STATE))
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with what is known of each before its words."""
-        known: list[Message] | None = None
-        state = self._state(context)
+        prefixed: list[Message] | None = None
+        state = {
+            name: line
+            for name in self._names
+            if name.startswith(STATE)
+            and (line := one_line(state_text(context.memory.state, name), self.max_length))
+        }
         prefixes: dict[Any, str | None] = {}
         for i, message in enumerate(messages):
             if message.role not in self.roles or not message.content or isinstance(message, Injected):
@@ -104,27 +109,20 @@ class UserContext(RequestFilter):
             if values not in prefixes:
                 prefixes[values] = self._prefix(values, state)
             if (prefix := prefixes[values]) is not None:
-                known = known or list(messages)
-                known[i] = message.prefixed(prefix)
-        return known or messages
+                prefixed = prefixed or list(messages)
+                prefixed[i] = message.prefixed(prefix)
+        return prefixed or messages
 
     @cached_property
     def _values(self) -> Callable[[Message], Any]:
         """What a message says of itself: one value, or as many as the template names."""
-        return attrgetter(*self._told) if self._told else lambda _: ()
-
-    def _state(self, context: Context) -> dict[str, str]:
-        stated = (name for name in self._names if name.startswith(STATE))
-        lines = {name: one_line(worded(context.memory.state, name), self.max_length) for name in stated}
-        return {name: line for name, line in lines.items() if line}
+        return attrgetter(*self._fields) if self._fields else lambda _: ()
 
     def _prefix(self, values: Any, state: Mapping[str, str]) -> str | None:
-        given = values if isinstance(values, tuple) else (values,)
-        lines = {name: self._line(name, value) for name, value in zip(self._told, given, strict=True)}
-        known: dict[str, str] = {**state}
-        known.update((name, line) for name, line in lines.items() if line is not None)
-        return filled(self.template, known) if known.keys() == set(self._names) else None
-
-    def _line(self, name: FieldName, value: object) -> str | None:
-        text = str(value) if isinstance(value, str | int) else ""
-        return one_line(text, self.max_length) or self.otherwise.get(name)
+        filled: dict[str, str] = {**state}
+        for name, value in zip(self._fields, values if isinstance(values, tuple) else (values,), strict=True):
+            text = one_line(str(value), self.max_length) if isinstance(value, str | int) else ""
+            line = text or self.otherwise.get(name)
+            if line is not None:
+                filled[name] = line
+        return fill_template(self.template, filled) if filled.keys() == set(self._names) else None

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from filters.injection import one_line, plain
+from filters.injection import comparable, one_line
 from filters.message import Message
 from proxy.background.models import ChatModel, PromptRedaction
 from proxy.errors import UpstreamError
@@ -183,7 +183,7 @@ def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[F
 
     Small models name what is out of date by its words.
     """
-    ids = {plain(fact.text): fact.id for fact in known} | {fact.id: fact.id for fact in known}
+    ids = {comparable(fact.text): fact.id for fact in known} | {fact.id: fact.id for fact in known}
     for one in [fact for fact in map(_converted, found) if fact][:_MOST_FACTS]:
         rests_on = [said[number - 1] for number in dict.fromkeys(one.evidence) if 0 < number <= len(said)]
         text = one_line(one.text, _LONGEST + 1)
@@ -192,7 +192,7 @@ def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[F
                 text=text,
                 category=one.category,
                 evidence=tuple(dict.fromkeys(words.place for words in rests_on)),
-                replaces=ids.get(one.replaces or "") or ids.get(plain(one.replaces or "")),
+                replaces=ids.get(one.replaces or "") or ids.get(comparable(one.replaces or "")),
                 importance=min(max(one.importance, 0.0), 1.0),
                 said=max(words.at for words in rests_on),
             )

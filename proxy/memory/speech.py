@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from filters.message import SYSTEM, Content, Message
-from filters.tool_groups import FUNCTION, RESULTS, answered, function_of, is_call
+from filters.tool_groups import FUNCTION, RESULTS, answered_call, function_of, is_call
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPT_SOURCES = frozenset({"silence", "llm_failure"})
@@ -124,7 +124,7 @@ def _without_tail(message: Message) -> Message:
 def as_tool_call(message: Message) -> Message:
     """The message as it is held: its ``function_call`` a tool call, or its result a tool's."""
     if message.role == "function":
-        return msgspec.structs.replace(message, role="tool", tool_call_id=answered(message) or FUNCTION)
+        return msgspec.structs.replace(message, role="tool", tool_call_id=answered_call(message) or FUNCTION)
     function = function_of(message)
     if function is None or message.tool_calls:
         return message

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from filters.base import Snapshot
-from filters.message import SYSTEM, Message, covered, epoch_seconds
+from filters.message import SYSTEM, Message, as_covered, epoch_seconds
 from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import Alignment, last_user
 from proxy.memory.align.anchors import AGAIN
@@ -453,7 +453,7 @@ def mark_covered(
     verdicts = _of_window(window, replay, _of_spoken(session, replay))
     if True not in verdicts:
         return heard
-    return [covered(m) if verdict else m for m, verdict in zip(heard, verdicts, strict=True)]
+    return [as_covered(m) if verdict else m for m, verdict in zip(heard, verdicts, strict=True)]
 
 
 def _of_spoken(session: Session, replay: Alignment) -> list[bool]:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from filters.injection import fenced, one_line
+from filters.injection import fence, one_line
 from proxy.errors import NotFound, RequestError, SessionsUnreadable
 from proxy.memory.archive.archive import Category, Fact, Found, Query
 from proxy.memory.errors import StoreError, Unread
@@ -204,8 +204,8 @@ async def _list_system_messages(request: Request) -> Response:
     """A bare array, ready for ``llm.system_messages``; empty where nothing is known."""
     memory, person = memory_of(request), user_of(request)
     known = [
-        fenced("facts", _FACTS_HEADING, await _fact_lines(memory, person)),
-        fenced("last_conversation", _CALL_HEADING, await _last_call_lines(memory, person)),
+        fence("facts", _FACTS_HEADING, await _fact_lines(memory, person)),
+        fence("last_conversation", _CALL_HEADING, await _last_call_lines(memory, person)),
     ]
     return json_response([_system(text) for text in known if text])
 

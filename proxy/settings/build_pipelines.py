@@ -11,7 +11,7 @@ from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
-from filters.option_types import zone_named
+from filters.option_types import time_zone
 from filters.recall import Recall
 from filters.restore_history import RestoreHistory
 from filters.system_prompt import SystemPrompt
@@ -97,7 +97,7 @@ def _secrets(settings: UpstreamSettings) -> Iterator[bytes]:
 
 def zone_of(steps: Sequence[RequestFilter]) -> tzinfo:
     """As the first step says that names a time zone, ``recall`` before all others."""
-    return zone_named(_named(steps) or "UTC")
+    return time_zone(_named(steps) or "UTC")
 
 
 def common_zone(pipelines: Mapping[str, PipelineSettings]) -> tzinfo:
@@ -105,7 +105,7 @@ def common_zone(pipelines: Mapping[str, PipelineSettings]) -> tzinfo:
     named = {name: _named(one.request) for name, one in pipelines.items()}
     others = {zone for zone in named.values() if zone}
     agreed = others.pop() if len(others) == 1 else None
-    return zone_named(named["default"] or agreed or "UTC")
+    return time_zone(named["default"] or agreed or "UTC")
 
 
 def _named(steps: Sequence[RequestFilter]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from filters.injection import plain
+from filters.injection import comparable
 from proxy.memory.archive.archive import Category, Found, Query
 from proxy.memory.archive.finder import Finder
 from proxy.memory.errors import StoreError
@@ -187,8 +187,8 @@ def _named(words: str, known: Mapping[str, str]) -> str | None:
     """The id of what is known under an id, or in such words."""
     if words in known:
         return words
-    said = plain(words)
-    return next((name for name, text in known.items() if plain(text) == said), None)
+    said = comparable(words)
+    return next((name for name, text in known.items() if comparable(text) == said), None)
 
 
 def _told(found: Found, zone: tzinfo) -> dict[str, Any]:

@@ -2,7 +2,7 @@ import msgspec
 from msgspec import UNSET
 
 from filters.message import Message
-from filters.tool_groups import Group, call_ids, closed, groups, with_results
+from filters.tool_groups import Group, call_ids, close_groups, groups, with_results
 from tests.conversations import message_of
 
 
@@ -95,11 +95,11 @@ def test_functions_that_are_called_again_are_told_apart():
 
 def test_a_group_of_a_function_is_closed_in_its_own_form():
     words = Message(role="user", content="Hi")
-    assert closed([CALLED, words, TOLD], "None.") == [CALLED, TOLD, words]
+    assert close_groups([CALLED, words, TOLD], "None.") == [CALLED, TOLD, words]
     stub = Message(role="function", name="weather", content="None.", turn_id=UNSET)
-    assert closed([CALLED, words], "None.") == [CALLED, stub, words]
-    assert closed([CALLED, words], None) == [words]
+    assert close_groups([CALLED, words], "None.") == [CALLED, stub, words]
+    assert close_groups([CALLED, words], None) == [words]
     speaking = msgspec.structs.replace(CALLED, content="One moment.")
-    assert closed([speaking, words], None) == [Message(role="assistant", content="One moment."), words]
-    assert closed([words, CALLED], "None.", waits=True) == [words, CALLED]
-    assert closed([words, TOLD], "None.") == [words, TOLD]
+    assert close_groups([speaking, words], None) == [Message(role="assistant", content="One moment."), words]
+    assert close_groups([words, CALLED], "None.", waits=True) == [words, CALLED]
+    assert close_groups([words, TOLD], "None.") == [words, TOLD]

@@ -41,7 +41,7 @@ class EpisodicMemory(BaseModel):
 
     def summary(self) -> str:
         """One line for a prompt, its time in UTC: ``[14:23] posted_tweet on x: Just shipped it``."""
-        return self.episode.told()
+        return self.episode.as_line()
 
     def encoded(self) -> bytes:
         """The episode as JSON; raises ValueError for metadata that JSON cannot hold."""

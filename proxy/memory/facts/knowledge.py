@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from filters.injection import plain
+from filters.injection import comparable
 from proxy.memory.archive.archive import Category, Fact
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.stores.store import Owner
@@ -97,9 +97,9 @@ class Knowledge:
         forgotten since, nor what was over by then.
         """
         learnt = msgspec.structs.replace(learnt, text=self.kept(learnt.text))
-        known, words, now = await self.of(person), plain(learnt.text), at or time.time()
+        known, words, now = await self.of(person), comparable(learnt.text), at or time.time()
         replaced = next((one for one in known if one.id == learnt.replaces), None)
-        same = next((one for one in known if plain(one.text) == words), None)
+        same = next((one for one in known if comparable(one.text) == words), None)
         if same is not None:
             return await self._renew(person, same, learnt, replaced, now)
         fact = Fact(
@@ -125,11 +125,11 @@ class Knowledge:
         Whatever else is known in the words that it has now, it replaces; by that it loses nothing.
         """
         fact = msgspec.structs.replace(fact, text=self.kept(fact.text))
-        now, words = time.time(), plain(fact.text)
+        now, words = time.time(), comparable(fact.text)
         if fact.category != former.category:
             fact = msgspec.structs.replace(fact, expires=self._until(fact.category, now))
         for one in await self.of(person):
-            if one.id != fact.id and plain(one.text) == words:
+            if one.id != fact.id and comparable(one.text) == words:
                 await self._shelf.add_fact(person, msgspec.structs.replace(one, superseded=now))
                 fact = self._merged(fact, one)
         await self._shelf.add_fact(person, fact)
@@ -193,5 +193,5 @@ def id_of(person: Owner, key: str | None, text: str) -> str:
     """The id under which a new fact becomes known; without a ``key`` it is another each time."""
     if key is None:
         return f"fact_{secrets.token_hex(8)}"
-    source = f"{person.tenant}\0{person.person}\0{key}\0{plain(text)}"
+    source = f"{person.tenant}\0{person.person}\0{key}\0{comparable(text)}"
     return f"fact_{hashlib.sha256(source.encode(errors='surrogatepass')).hexdigest()[:16]}"

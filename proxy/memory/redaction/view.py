@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from filters.letters import bare
-from filters.message import Covered, Message, covered
+from filters.message import Covered, Message, as_covered
 from filters.text.personal import Sensitive
 from proxy.memory.align.alignment import Alignment
 from proxy.memory.redaction.redaction import NOTHING, Redaction
@@ -221,7 +221,7 @@ class RedactedView(NamedTuple):
             return shown
         if shown.interrupted and not line.interrupted:
             own = _cut(own, shown)
-        return covered(own) if isinstance(shown, Covered) else own
+        return as_covered(own) if isinstance(shown, Covered) else own
 
 
 class WindowRedaction:
