@@ -20,8 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxy.memory.archive.archive import Archive, Found, Query
+from proxy.memory.archive.archive import Found, Query
 from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Key, Owner

@@ -18,7 +18,8 @@ import msgspec
 from filters.base import Context, Fields, Messages
 from proxy.answer.transcript import transcript
 from proxy.memory.align.forgotten import forgotten_lines
-from proxy.memory.archive.archive import Archive, Buried
+from proxy.memory.archive.archive import Buried
+from proxy.memory.archive.sql import Archive
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Session
 from proxy.memory.speech import speech_lines

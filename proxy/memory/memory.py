@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.passages import Passages
+from proxy.memory.archive.sql import Archive
 from proxy.memory.episodes.source import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.acquaintance import Acquaintance

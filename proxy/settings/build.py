@@ -15,13 +15,13 @@ from proxy.background.summariser import Summariser
 from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
 from proxy.errors import ConfigError
 from proxy.exact import Exact
-from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archived import Archived
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.finder import WITHIN, Finder, Likeness, Order
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.passages import Passages
+from proxy.memory.archive.sql import Archive
 from proxy.memory.episodes.open import open_episodes
 from proxy.memory.episodes.redacted import redacted
 from proxy.memory.episodes.source import Episodes

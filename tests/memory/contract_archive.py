@@ -11,10 +11,10 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Buried, Chunk, Fact, Meaning, Query, Removed
+from proxy.memory.archive.archive import Buried, Chunk, Fact, Meaning, Query, Removed
 from proxy.memory.archive.database import Database, Work
 from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.archive.steps import Steps, first
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec, Plain
@@ -236,7 +236,6 @@ async def test_of_anothers_talk_the_last_one_holds_what_the_speaker_said(archive
 async def as_it_was(archive: Archive) -> None:
     """Every text is indexed as words were told apart before, and otherwise than now."""
     aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
-    assert isinstance(archive, SqlArchive)
     await archive._database.write(lambda: first(aged, {}))
 
 
@@ -428,9 +427,8 @@ async def test_what_was_replaced_is_not_opened_to_tell_what_is_known(archive: Ar
         replaces = f"f{number - 1}" if number else None
         fact = Fact(id=f"f{number}", text=f"At {number}.", created=NOW - 9 + number, replaces=replaces)
         await archive.add_fact(ANN, fact)
-    assert isinstance(archive, SqlArchive)
     reading = Reading(archive._shelf.codec)
-    looked = SqlArchive(archive._database, msgspec.structs.replace(archive._shelf, codec=reading))
+    looked = Archive(archive._database, msgspec.structs.replace(archive._shelf, codec=reading))
     assert [fact.id for fact in await looked.facts(ANN, now=NOW)] == ["f8"]
     assert reading.opened == 1
     assert len(await looked.facts(ANN, now=NOW, superseded=True)) == 9
@@ -489,12 +487,11 @@ class Counting:
 
 
 async def test_many_that_have_expired_go_in_as_few_statements_as_one(archive: Archive):
-    assert isinstance(archive, SqlArchive)
     for number in range(9):
         fact = Fact(id=f"f{number}", text=f"Fact {number}.", created=NOW - 9, expires=NOW - 1)
         await archive.add_fact(ANN, fact)
     counting = Counting(archive._database)
-    counted = SqlArchive(counting, archive._shelf)
+    counted = Archive(counting, archive._shelf)
     asked = {await counted.expire(now=NOW, limit=limit): counting.asked for limit in (1, 8)}
     assert asked[8] == asked[1]
     assert await embed(archive) == []
@@ -769,7 +766,6 @@ async def vectors_left(archive: Archive) -> int:
     def count() -> Steps[int]:
         return (yield from first(Statement("SELECT COUNT(*) FROM turnkeeper_vectors"), {}))
 
-    assert isinstance(archive, SqlArchive)
     return await archive._database.read(count)
 
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Query
-from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.archive import Query
+from proxy.memory.archive.sql import Archive
 from proxy.memory.archive.steps import Steps, asked
 from proxy.memory.session import Entry, Forgotten, Session
 from proxy.memory.stores.sql import Statement, Types, m008_speakers
@@ -186,7 +186,6 @@ async def carried_out(archive: Archive, *statements: str) -> None:
         for statement in statements:
             yield from asked(Statement(statement), {})
 
-    assert isinstance(archive, SqlArchive)
     await archive._database.write(work)
 
 

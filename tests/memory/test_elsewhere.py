@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.archive.archive import Archive, Fact
+from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.stores import codec
 from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.sqlite_file import Elsewhere

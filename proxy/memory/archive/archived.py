@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.memory.archive.archive import Archive, Turn
+from proxy.memory.archive.archive import Turn
+from proxy.memory.archive.sql import Archive
 from proxy.memory.interchange import contents
 from proxy.memory.session import TurnRef
 from proxy.memory.stores.store import Key, Owner

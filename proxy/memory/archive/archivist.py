@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.keeping import Keeping
+from proxy.memory.archive.sql import Archive
 from proxy.memory.errors import StoreError
 from proxy.memory.session import UNREADABLE, Session, decode, made_anew
 from proxy.memory.stores.store import APART, Key, Owner, Store

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
-from proxy.memory.archive.archive import Archive, Unmeant
+from proxy.memory.archive.archive import Unmeant
+from proxy.memory.archive.sql import Archive
 from proxy.memory.archive.vector import Vector
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import lease

@@ -8,8 +8,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from proxy.errors import UpstreamError
-from proxy.memory.archive.archive import Archive, Found, Meaning, Query
+from proxy.memory.archive.archive import Found, Meaning, Query
 from proxy.memory.archive.embedding import Embedder
+from proxy.memory.archive.sql import Archive
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Owner
 from proxy.memory.tasks import retrieve_exception

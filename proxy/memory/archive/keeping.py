@@ -1,15 +1,14 @@
 """One session on its way into the archive: what it holds ready, and what has moved out of that."""
 
 import logging
-from typing import Final
 
-from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.moved import Settled, pages
+from proxy.memory.archive.sql import Archive
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key, Store
 
-_log: Final = logging.getLogger("turnkeeper")
+_log = logging.getLogger("turnkeeper")
 
 
 class Keeping:

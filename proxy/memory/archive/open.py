@@ -4,13 +4,12 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Final
 
-from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.database import Database
 from proxy.memory.archive.dialect import POSTGRES, SQLITE
 from proxy.memory.archive.latest import Latest
 from proxy.memory.archive.lexicon import Lexicon
 from proxy.memory.archive.shelf import Shelf
-from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sqlite_file import Elsewhere
@@ -36,7 +35,7 @@ def open_archive(
     """
     dialect = SQLITE if _is_file(url) else POSTGRES
     shelf = Shelf(codec, Lexicon(codec.derived(b"index")), dialect, redaction)
-    return SqlArchive(_database(url, elsewhere), shelf, Latest(elsewhere))
+    return Archive(_database(url, elsewhere), shelf, Latest(elsewhere))
 
 
 def _database(url: str, elsewhere: Elsewhere | None) -> Database:

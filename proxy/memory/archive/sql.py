@@ -16,8 +16,12 @@ from proxy.memory.stores.store import Key, Owner
 T = TypeVar("T")
 
 
-class SqlArchive:
-    """Every method is one transaction, and does as the protocol has it."""
+class Archive:
+    """What was said, by whom, and what is known. Every method may raise StoreError.
+
+    A person is an Owner with a tenant and a name; one without a name owns nothing but documents. What belongs
+    to another tenant or person is not there.
+    """
 
     def __init__(self, database: Database, shelf: Shelf, latest: Latest | None = None) -> None:
         self._database = database
@@ -25,115 +29,128 @@ class SqlArchive:
         self._latest = latest or Latest()
 
     async def keep(self, key: Key, session: Session, *, mark: float) -> int:
-        """As the protocol has it: a look at what is there, then what has changed."""
+        """Keeps what is held of a session as it is now; the same again changes nothing.
+
+        What was corrected is corrected, what was withdrawn goes. An older state, by ``updated``, changes
+        nothing where a newer one was kept; one from more than five seconds ahead orders nothing. ``mark`` is
+        when this was the session, in seconds since 1970. Returns how many of the ``moved`` entries are kept:
+        those behind are missing.
+        """
         return await self._database.write(partial(turns.keep, self._shelf, key, session, mark=mark))
 
     async def keep_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
-        """As the protocol has it."""
+        """Keeps entries that have moved out of a session, of which the first is the one at ``start``.
+
+        It is the first of its turn, too: what a turn was said in is counted from there. Where a newer state
+        was kept, nothing is changed.
+        """
         work = partial(turns.keep_moved, self._shelf, key, session, moved, start=start)
         await self._database.write(work)
 
     async def marks(self, tenant: str) -> dict[str, float]:
-        """As the protocol has it."""
+        """By session, the newest mark that it was kept with."""
         return await self._database.read(partial(turns.marks, tenant))
 
     async def search(self, person: Owner, query: Query) -> list[Found]:
-        """As the protocol has it."""
+        """The person's turns and facts, and the tenant's documents, best first."""
         return await self._database.read(partial(search.search, self._shelf, person, query))
 
     async def unmeant(self, model: str, *, limit: int) -> list[Unmeant]:
-        """As the protocol has it."""
+        """A few of the texts, of anybody, of which no vector by this model was added."""
         return await self._database.read(partial(meanings.unmeant, self._shelf, model, limit))
 
     async def add_vectors(self, model: str, vectors: Sequence[tuple[Unmeant, Vector | None]]) -> None:
-        """As the protocol has it."""
+        """Adds vectors of length 1 for texts that are still the same; ``None`` for one that has none."""
         await self._database.write(partial(meanings.add_vectors, self._shelf, model, vectors))
 
     async def turns(self, person: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
-        """As the protocol has it."""
+        """What was said by the person and in the person's talks; each with the number to go on ``after``."""
         return await self._database.read(partial(turns.turns, self._shelf, person, after, limit))
 
     async def last_talk(self, person: Owner, *, limit: int) -> list[Turn]:
-        """As the protocol has it."""
+        """The end, in order, of the talk in which the person spoke last; of another's, what that one said."""
         return await self._database.read(partial(turns.last_talk, self._shelf, person, limit))
 
     async def turns_of(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
-        """As the protocol has it."""
+        """What is kept of a session, in order, from the turn at index ``start`` on."""
         return await self._database.read(partial(turns.turns_of, self._shelf, key, start, limit))
 
     async def talks(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
-        """As the protocol has it."""
+        """The sessions behind ``after`` in the order of their ids, and when each was kept last."""
         return await self._database.read(partial(turns.talks, tenant, after, limit))
 
     async def forget(self, person: Owner, *, at: float) -> Removed:
-        """As the protocol has it."""
+        """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on."""
         return await self._rewritten(partial(oblivion.forget, person, at=at))
 
     async def forget_session(self, key: Key, *, at: float) -> int:
-        """As the protocol has it."""
+        """Removes all turns of a session, and refuses what was said in it until ``at``; how many."""
         return await self._rewritten(partial(oblivion.forget_session, key, at=at))
 
     async def forget_strangers(self, key: Key, *, at: float) -> int:
-        """As the protocol has it."""
+        """Removes the turns of a session that belong to no person; how many there were.
+
+        For a quarter of an hour, what was said in it until ``at`` is refused while it is nobody's session.
+        """
         return await self._rewritten(partial(oblivion.forget_strangers, key, at=at))
 
     async def buried(self, tenant: str, *, since: float, until: float) -> Buried:
-        """As the protocol has it."""
+        """Who was forgotten between two times, and which sessions were, whoever did it."""
         return await self._database.read(partial(oblivion.buried, tenant, since=since, until=until))
 
     async def add_fact(self, person: Owner, fact: Fact) -> None:
-        """As the protocol has it."""
+        """Adds a fact, or puts it in the place of the one with its id; the one it replaces is superseded."""
         await self._rewritten(partial(facts.add_fact, self._shelf, person, fact))
 
     async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        """As the protocol has it."""
+        """What is known of a person and has not expired, the oldest first."""
         work = partial(facts.facts, self._shelf, person, now=now, superseded=superseded)
         return await self._database.glance(work)
 
     def facts_at_once(self, person: Owner, *, now: float) -> list[Fact] | None:
-        """As the protocol has it."""
+        """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
         work = partial(facts.facts, self._shelf, person, now=now, superseded=False)
         return self._latest.of(person, lambda: self._database.at_once(work), now=now)
 
     async def remove_fact(self, person: Owner, fact: str) -> bool:
-        """As the protocol has it."""
+        """Removes a fact; whether there was one."""
         return await self._rewritten(partial(facts.remove_fact, person, fact))
 
     async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
-        """As the protocol has it."""
+        """Puts a document in the place of what stood at its path."""
         await self._database.write(partial(documents.add_document, self._shelf, tenant, path, chunks, at=at))
 
     async def documents(self, tenant: str) -> list[str]:
-        """As the protocol has it."""
+        """The paths of a tenant's documents."""
         return await self._database.read(partial(documents.documents, tenant))
 
     async def remove_document(self, tenant: str, path: str) -> bool:
-        """As the protocol has it."""
+        """Removes a document; whether there was one."""
         return await self._database.write(partial(documents.remove_document, tenant, path))
 
     async def sweep(self, *, before: float, limit: int = 200) -> int:
-        """As the protocol has it."""
+        """Removes a few turns that were recorded before a time; how many."""
         return await self._database.write(partial(oblivion.sweep, before=before, limit=limit))
 
     async def expire(self, *, now: float, limit: int = 200) -> int:
-        """As the protocol has it."""
+        """Removes a few facts that have expired; how many."""
         return await self._rewritten(partial(oblivion.expire, self._shelf, now=now, limit=limit))
 
     async def reindex(self, *, limit: int = 20) -> int:
-        """As the protocol has it."""
+        """Indexes anew a talk that stood in another's name, or a few texts of an older way; how many."""
         placed = await self._database.write(partial(unplaced.place, self._shelf))
         return placed or await self._database.write(partial(meanings.reindex, self._shelf, limit))
 
     async def scrub(self) -> None:
-        """As the protocol has it."""
+        """Nothing that was removed can be read from the database's own files any more."""
         await self._database.scrub()
 
     async def ping(self) -> None:
-        """As the protocol has it."""
+        """Returns if a turn could be kept now."""
         await self._database.ping()
 
     async def aclose(self) -> None:
-        """As the protocol has it."""
+        """Closes everything; further calls raise StoreError."""
         await self._database.aclose()
 
     async def _rewritten(self, work: Work[T]) -> T:

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from proxy.memory.archive import archivist as archivist_
-from proxy.memory.archive.archive import Archive, Fact, Query
+from proxy.memory.archive.archive import Fact, Query
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.finder import Finder
 from proxy.memory.archive.open import open_archive
 from proxy.memory.archive.passages import Passages
-from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.archive.steps import first
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session, encode
@@ -378,7 +378,6 @@ async def test_facts_go_when_they_expire_however_long_turns_are_kept(
 
 async def test_what_an_older_version_indexed_is_indexed_anew(store: Store, archive: Archive):
     await archive.keep(KEY, session("नमस्ते"), mark=1.0)
-    assert isinstance(archive, SqlArchive)
     aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
     await archive._database.write(lambda: first(aged, {}))
     archivist = Archivist(store, archive, ["acme"], keep=0)

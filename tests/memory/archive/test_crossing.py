@@ -11,7 +11,7 @@ import pytest
 from proxy.memory.archive.archive import Fact
 from proxy.memory.archive.database import Database, Work
 from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import SqlArchive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.archive.steps import Steps, asked
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.sql import Statement
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 ANN, NOW = Owner("acme", "ann"), 1_000_000_000.0
 LATER = Fact(id="f3", text="Likes cats.", created=NOW + 1, replaces="f1")
 T = TypeVar("T")
-Deed = Callable[[SqlArchive], Awaitable[object]]
+Deed = Callable[[Archive], Awaitable[object]]
 
 _GATE = Statement("SELECT 1 FROM pg_advisory_xact_lock(1)")
 _SHUT, _OPEN = "SELECT pg_advisory_lock(1)", "SELECT pg_advisory_unlock(1)"
@@ -33,7 +33,7 @@ _LEFT = (
 )
 
 
-def expire(archive: SqlArchive) -> Awaitable[object]:
+def expire(archive: Archive) -> Awaitable[object]:
     return archive.expire(now=NOW)
 
 
@@ -72,10 +72,9 @@ async def url(postgres: PostgresServer) -> str:
 
 
 @pytest.fixture
-async def archive(url: str) -> AsyncIterator[SqlArchive]:
+async def archive(url: str) -> AsyncIterator[Archive]:
     """One that holds facts which have expired."""
     opened = open_archive(url, codec=Plain())
-    assert isinstance(opened, SqlArchive)
     for name in ("f1", "f2"):
         fact = Fact(id=name, text=f"Likes dogs, {name}.", created=NOW - 9, expires=NOW - 1)
         await opened.add_fact(ANN, fact)
@@ -90,10 +89,10 @@ async def other(url: str) -> AsyncIterator[Any]:
     await connection.close()
 
 
-async def crossed(archive: SqlArchive, other: Any, after: int, first: Deed, second: Deed) -> None:
+async def crossed(archive: Archive, other: Any, after: int, first: Deed, second: Deed) -> None:
     """One is begun and stops amid its work, until another is done or cannot go on."""
     await other.execute(_SHUT)
-    begun = asyncio.ensure_future(first(SqlArchive(Gated(archive._database, after), archive._shelf)))
+    begun = asyncio.ensure_future(first(Archive(Gated(archive._database, after), archive._shelf)))
     await done_or_waiting(begun, other, 1)
     crossing = asyncio.ensure_future(second(archive))
     await done_or_waiting(crossing, other, 1 if begun.done() else 2)
@@ -109,7 +108,7 @@ async def done_or_waiting(task: asyncio.Future[object], other: Any, waiting: int
 @pytest.mark.parametrize("after", range(1, 8))
 @pytest.mark.parametrize("change", CHANGES)
 async def test_what_expires_amid_a_change_refuses_neither(
-    archive: SqlArchive, other: Any, change: str, after: int
+    archive: Archive, other: Any, change: str, after: int
 ):
     await crossed(archive, other, after, CHANGES[change], expire)
     await archive.expire(now=NOW)
@@ -118,7 +117,7 @@ async def test_what_expires_amid_a_change_refuses_neither(
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_change_amid_what_expires_refuses_neither(archive: SqlArchive, other: Any, change: str):
+async def test_a_change_amid_what_expires_refuses_neither(archive: Archive, other: Any, change: str):
     await crossed(archive, other, 1, expire, CHANGES[change])
     assert await archive.facts(ANN, now=0.0) == ([LATER] if change == "replace" else [])
     assert await other.fetchval(_LEFT) == 0
@@ -126,7 +125,7 @@ async def test_a_change_amid_what_expires_refuses_neither(archive: SqlArchive, o
 
 @pytest.mark.parametrize("after", range(1, 8))
 async def test_a_fact_that_is_replaced_while_its_person_is_forgotten_refuses_neither(
-    archive: SqlArchive, other: Any, after: int
+    archive: Archive, other: Any, after: int
 ):
     await crossed(archive, other, after, CHANGES["forget"], CHANGES["replace"])
     assert await archive.facts(ANN, now=0.0) in ([], [LATER])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamUnreachable
-from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.embedding import Embedding
 from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.archive.vector import Vector
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores import lease

@@ -7,8 +7,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from proxy.memory.archive.archive import Archive, Chunk, Fact, Query
+from proxy.memory.archive.archive import Chunk, Fact, Query
 from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.archive.statements import PERSON_ID
 from proxy.memory.archive.steps import Ask, Beside, Rows, Steps, asked, together
 from proxy.memory.session import Entry, Session

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Archive, Query
+from proxy.memory.archive.archive import Query
 from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.sql import Archive
 from proxy.memory.facts.knowledge import DAY, Knowledge, Learnt
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Owner
