@@ -20,9 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxy.memory.archive.archive import Found, Query
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import Archive
+from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.records import Found, Query
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Key, Owner

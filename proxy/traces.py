@@ -18,8 +18,8 @@ import msgspec
 from filters.base import Context, Fields, Messages
 from proxy.answer.transcript import transcript
 from proxy.memory.align.forgotten import forgotten_lines
-from proxy.memory.archive.archive import Buried
-from proxy.memory.archive.sql import Archive
+from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.records import Tombstones
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Session
 from proxy.memory.speech import speech_lines
@@ -116,7 +116,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """When it arrived, in seconds since 1970, as the clock counts that now: it may have been set back."""
         return min(self.account.at, time.time() - (time.perf_counter() - self.began))
 
-    def is_buried(self, buried: Buried) -> bool:
+    def is_buried(self, buried: Tombstones) -> bool:
         """Whether its session, or one of its persons, was forgotten after it had arrived."""
         return buries(buried, self.persons, self.account.session, self.arrived)
 
@@ -141,7 +141,7 @@ def exported(trace: Trace, person: str, is_theirs: bool) -> dict[str, Any]:  # n
     }
 
 
-def buries(buried: Buried, persons: Iterable[str | None], session: str | None, arrived: float) -> bool:
+def buries(buried: Tombstones, persons: Iterable[str | None], session: str | None, arrived: float) -> bool:
     """Whether a turn's session, or one of its persons, was forgotten after it had arrived."""
     times = [buried.persons.get(name or "") for name in persons]
     times.append(buried.sessions.get(session or ""))
@@ -321,7 +321,7 @@ class Traces:
         for key in [key for key, (_, held) in self._latest.items() if key.tenant == tenant and held == user]:
             self._latest[key] = self._latest[key][0], None
 
-    def let_go_buried(self, tenant: str, buried: Buried) -> None:
+    def let_go_buried(self, tenant: str, buried: Tombstones) -> None:
         """Tells no more, here alone, of any turn of whoever was forgotten after it had arrived."""
         self._sort_out(tenant, lambda one: one.is_buried(buried))
         self.feed.let_go(tenant, lambda one, arrived: buries(buried, {one.user}, one.session, arrived))

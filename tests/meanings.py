@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.memory.archive.vector import Vector, unit
+from proxy.memory.archive.records import Vector
+from proxy.memory.archive.vectors import unit
 from tests.peers.fake_upstream import Received, Step, answer, by_default
 
 ABOUT = (

@@ -10,10 +10,10 @@ from filters.injection import comparable, one_line
 from filters.message import Message
 from proxy.background.models import ChatModel, PromptRedaction
 from proxy.errors import UpstreamError
-from proxy.memory.archive.archive import Category, Fact
+from proxy.memory.archive.records import Category, Fact
 from proxy.memory.errors import Unasked, Unfound, Unusable
-from proxy.memory.facts.knowledge import Learnt
-from proxy.memory.facts.learning import Utterance
+from proxy.memory.facts.extraction import Utterance
+from proxy.memory.facts.user_facts import FactDraft
 
 _TASK: Final = (
     "You keep a file on one person, for an assistant that will speak with that person again. You are shown "
@@ -106,7 +106,7 @@ class Extractor:
 
     async def facts(
         self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
-    ) -> Sequence[Learnt]:
+    ) -> Sequence[FactDraft]:
         """What a model finds in what one person said, as far as it can be believed.
 
         Raises Unfound where a model answered and nothing can be made of it, UpstreamError where none did, and
@@ -178,7 +178,7 @@ def _readings(answer: str) -> Iterator[str]:
     yield answer[max(answer.find("{"), 0) : answer.rfind("}") + 1]
 
 
-def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[Fact]) -> Iterator[Learnt]:
+def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[Fact]) -> Iterator[FactDraft]:
     """The first facts that rest on what was said; ids and numbers that were not shown do not count.
 
     Small models name what is out of date by its words.
@@ -188,7 +188,7 @@ def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[F
         rests_on = [said[number - 1] for number in dict.fromkeys(one.evidence) if 0 < number <= len(said)]
         text = one_line(one.text, _LONGEST + 1)
         if rests_on and 0 < len(text) <= _LONGEST:
-            yield Learnt(
+            yield FactDraft(
                 text=text,
                 category=one.category,
                 evidence=tuple(dict.fromkeys(words.place for words in rests_on)),

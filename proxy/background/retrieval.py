@@ -8,7 +8,8 @@ import msgspec
 
 from proxy.background.models import ModelEndpoint, PromptRedaction, truncated
 from proxy.errors import UpstreamBroken
-from proxy.memory.archive.vector import Vector, unit
+from proxy.memory.archive.records import Vector
+from proxy.memory.archive.vectors import unit
 from proxy.target import Target
 
 _EMBEDDINGS: Final = "/embeddings"

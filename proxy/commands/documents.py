@@ -8,9 +8,8 @@ import typer
 
 from proxy.commands.memory import Tenant, archived, archiving_of, nowhere, run_on_memory
 from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, exit_codes
-from proxy.memory.archive.chunks import chunks
-from proxy.memory.archive.reading import files, name_of, text_of
-from proxy.memory.archive.sql import Archive
+from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.documents import chunks, files, name_of, text_of
 from proxy.memory.memory import Memory
 
 documents = typer.Typer(help="What the filter 'recall' tells of your own documents.", no_args_is_help=True)

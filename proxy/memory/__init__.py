@@ -22,18 +22,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proxy.memory.episodes.context import ContextManager
     from proxy.memory.episodes.episode import EpisodicMemory
-    from proxy.memory.episodes.standalone import ShortTermMemoryManager, get_short_term_memory
+    from proxy.memory.episodes.short_term import ContextManager, ShortTermMemoryManager, get_short_term_memory
 
 __all__ = ["ContextManager", "EpisodicMemory", "ShortTermMemoryManager", "get_short_term_memory"]
 
 # Named here and loaded when they are asked for: Redis's client costs what few who come here need.
 _HOMES = {
-    "ContextManager": "proxy.memory.episodes.context",
+    "ContextManager": "proxy.memory.episodes.short_term",
     "EpisodicMemory": "proxy.memory.episodes.episode",
-    "ShortTermMemoryManager": "proxy.memory.episodes.standalone",
-    "get_short_term_memory": "proxy.memory.episodes.standalone",
+    "ShortTermMemoryManager": "proxy.memory.episodes.short_term",
+    "get_short_term_memory": "proxy.memory.episodes.short_term",
 }
 
 

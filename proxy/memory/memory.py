@@ -6,16 +6,13 @@ from typing import Final
 
 import msgspec
 
+from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
-from proxy.memory.archive.finder import Finder
-from proxy.memory.archive.passages import Passages
-from proxy.memory.archive.sql import Archive
-from proxy.memory.episodes.source import Episodes
+from proxy.memory.archive.recall import Finder, Passages
+from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
-from proxy.memory.facts.acquaintance import Acquaintance
-from proxy.memory.facts.knowledge import Knowledge
 from proxy.memory.facts.mem0 import Mem0
-from proxy.memory.facts.promises import Promises
+from proxy.memory.facts.user_facts import FactReader, PendingChanges, UserFacts
 from proxy.memory.privacy import People
 from proxy.memory.recorder import Pulse, Recorder, Writer
 from proxy.memory.redaction.view import WindowRedaction
@@ -41,10 +38,10 @@ class Archiving(msgspec.Struct, frozen=True):
     finder: Finder
     archivist: Archivist
     passages: Passages
-    knowledge: Knowledge
-    acquaintance: Acquaintance
+    knowledge: UserFacts
+    acquaintance: FactReader
     mem0: Mem0 | None = None
-    promises: Promises = msgspec.field(default_factory=Promises)
+    promises: PendingChanges = msgspec.field(default_factory=PendingChanges)
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +85,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         """Writes down what is left, within three seconds for all of it, and closes the stores."""
         clock = asyncio.get_running_loop().time
         until = clock() + _DRAINED_WITHIN
-        promised = self.archiving.promises if self.archiving else Promises()
+        promised = self.archiving.promises if self.archiving else PendingChanges()
         await asyncio.gather(self.recorder.drain(), promised.drain())
         closing = [self.store.aclose()]
         if self.archiving:

@@ -18,7 +18,7 @@ from proxy.memory.align.anchors import AGAIN
 from proxy.memory.align.forgotten import FORGOTTEN
 from proxy.memory.align.line import NEW, turn_id_of
 from proxy.memory.align.strategies import align
-from proxy.memory.facts.telling import epoch
+from proxy.memory.facts.prompt import epoch
 from proxy.memory.merge.entries import renew_entry, without_ellipsis
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.redaction.view import UNREDACTED, RedactedView, WindowRedaction

@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound, TurnkeeperError
-from proxy.memory.archive.sql import Archive
+from proxy.memory.archive.archive import Archive
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores.store import UNRENEWED, Key, Put
 from proxy.observe.observation import TurnReport

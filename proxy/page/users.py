@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.errors import NotFound
-from proxy.memory.archive.archive import Query
+from proxy.memory.archive.records import Query
 from proxy.memory.memory import Archiving
 from proxy.memory.stores.store import Key, Owner
 from proxy.observe.observation import TurnReport

@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.episodes.span import DEFAULT_HOURS, beginning, lifetime
+from proxy.memory.episodes.episode import DEFAULT_HOURS, EpisodicMemory, beginning, lifetime
 from proxy.rest import validation
 from proxy.rest.endpoint import body_of, by_method, json_response, key_of, memory_of
 

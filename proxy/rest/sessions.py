@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy.errors import Conflict, NotFound, RequestError, UpstreamBroken
-from proxy.memory.archive.archive import Turn
+from proxy.memory.archive.records import Turn
 from proxy.memory.cold import all_of, cold_part
 from proxy.memory.errors import Contended, Unmade
 from proxy.memory.interchange import contents, summaries

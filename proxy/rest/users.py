@@ -13,9 +13,9 @@ from starlette.routing import Route
 
 from filters.injection import fence, one_line
 from proxy.errors import NotFound, RequestError, SessionsUnreadable
-from proxy.memory.archive.archive import Category, Fact, Found, Query
+from proxy.memory.archive.records import Category, Fact, Found, Query
 from proxy.memory.errors import StoreError, Unread
-from proxy.memory.facts.knowledge import Knowledge, Learnt
+from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import People
 from proxy.memory.session import UNREADABLE, Session, decode, person_of
@@ -156,7 +156,7 @@ async def _create_fact(request: Request) -> Response:
     new = validation.validated(NewFact, await body_of(request))
     if new.replaces is not None and await knowledge.find(person, new.replaces) is None:
         raise RequestError("'replaces' names no fact of this user.", param="replaces")
-    learnt = Learnt(text=new.text, category=new.category, replaces=new.replaces, importance=new.importance)
+    learnt = FactDraft(text=new.text, category=new.category, replaces=new.replaces, importance=new.importance)
     return json_response(_fact_fields(await knowledge.learn(person, learnt)), status=201)
 
 
@@ -176,7 +176,7 @@ async def _delete_fact(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def _knowledge_of(request: Request) -> Knowledge:
+def _knowledge_of(request: Request) -> UserFacts:
     archiving = memory_of(request).archiving
     if archiving is None:
         raise NotFound(

@@ -15,20 +15,14 @@ from proxy.background.summariser import Summariser
 from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
 from proxy.errors import ConfigError
 from proxy.exact import Exact
-from proxy.memory.archive.archived import Archived
+from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import Archivist
-from proxy.memory.archive.embedding import Embedding
-from proxy.memory.archive.finder import WITHIN, Finder, Likeness, Order
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.passages import Passages
-from proxy.memory.archive.sql import Archive
-from proxy.memory.episodes.open import open_episodes
-from proxy.memory.episodes.redacted import redacted
-from proxy.memory.episodes.source import Episodes
-from proxy.memory.facts.acquaintance import Acquaintance
-from proxy.memory.facts.knowledge import MOST, Knowledge
-from proxy.memory.facts.learning import Learning
+from proxy.memory.archive.embeddings import Embedding
+from proxy.memory.archive.recall import WITHIN, Finder, Likeness, Order, Passages
+from proxy.memory.episodes.episodes import Episodes, open_episodes, redacted
+from proxy.memory.facts.extraction import FactExtraction
 from proxy.memory.facts.mem0 import Mem0, open_mem0
+from proxy.memory.facts.user_facts import MOST, FactReader, UserFacts
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.privacy import HeldSessions, Holding, People
 from proxy.memory.recorder import LATE, Listener, Pulse, Recorder, Writer
@@ -204,7 +198,7 @@ def _build_archiving(
         archivist=Archivist(stores.calls, archive, tenants, keep=settings.archive.seconds),
         passages=Passages(finder, deadline=settings.deadline),
         knowledge=knowledge,
-        acquaintance=Acquaintance(knowledge, deadline=settings.deadline),
+        acquaintance=FactReader(knowledge, deadline=settings.deadline),
         mem0=mem0,
     )
 
@@ -217,9 +211,9 @@ def _archive(settings: MemorySettings, stores: Stores) -> Archive | None:
     return open_archive(url, codec=stores.codec, elsewhere=beside, redaction=stores.redaction)
 
 
-def _knowledge(settings: MemorySettings, stores: Stores, shelf: Archive | Mem0) -> Knowledge:
+def _knowledge(settings: MemorySettings, stores: Stores, shelf: Archive | Mem0) -> UserFacts:
     most = settings.facts.max if settings.facts else MOST
-    return Knowledge(shelf, most=most, conversation=settings.window.ttl, redaction=stores.redaction)
+    return UserFacts(shelf, most=most, conversation=settings.window.ttl, redaction=stores.redaction)
 
 
 def _mem0(settings: MemorySettings) -> Mem0 | None:
@@ -298,11 +292,11 @@ def _worker(
 
 def _learning(
     settings: Settings, store: Store, archiving: Archiving | None, models: Models
-) -> Iterator[Learning]:
+) -> Iterator[FactExtraction]:
     """Who finds facts; nobody without an archive."""
     facts, extractor = settings.memory and settings.memory.facts, _build_extractor(settings, models)
     if facts and extractor and archiving:
-        yield Learning(store, archiving.knowledge, extractor, pause=facts.pause)
+        yield FactExtraction(store, archiving.knowledge, extractor, pause=facts.pause)
 
 
 def _chores(store: Store, archiving: Archiving | None) -> Iterator[Service]:
@@ -330,7 +324,7 @@ def _holdings(
 ) -> tuple[Holding, ...]:
     """Every place that holds a person's words."""
     sessions = HeldSessions(stores.calls, file=_file_of(settings.sessions.get_secret_value()))
-    kept: list[Holding] = [Archived(archiving.archive)] if archiving else []
+    kept: list[Holding] = [ArchiveHolder(archiving.archive)] if archiving else []
     if archiving and archiving.mem0:
         kept.append(archiving.mem0)
     return (*kept, sessions, TraceHolder(traces))

@@ -12,7 +12,7 @@ from filters import option_types
 from filters.option_types import Whole, template_with
 from filters.text.pattern import OwnPattern
 from filters.text.personal import Kind
-from proxy.memory.archive.open import is_archive
+from proxy.memory.archive.archive import is_archive
 from proxy.settings.diagnostics import shown_errors
 from proxy.settings.values import (
     Duration,

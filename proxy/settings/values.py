@@ -25,7 +25,7 @@ from proxy.admission.gate import is_loopback_address
 from proxy.admission.keys import Keys
 from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.http1.origin import Origin
-from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.archive import open_archive
 from proxy.memory.stores import codec
 from proxy.memory.stores.codec import codec_from_keys
 from proxy.memory.stores.drivers import open_store

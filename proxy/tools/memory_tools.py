@@ -12,11 +12,10 @@ import msgspec
 from msgspec import Meta
 
 from filters.injection import comparable
-from proxy.memory.archive.archive import Category, Found, Query
-from proxy.memory.archive.finder import Finder
+from proxy.memory.archive.recall import Finder
+from proxy.memory.archive.records import Category, Found, Query
 from proxy.memory.errors import StoreError
-from proxy.memory.facts.knowledge import Knowledge, Learnt, id_of
-from proxy.memory.facts.promises import Promises, Work
+from proxy.memory.facts.user_facts import Change, FactDraft, PendingChanges, UserFacts, id_of
 from proxy.memory.stores.store import Owner
 from proxy.memory.view import RetractedTexts
 from proxy.tools.offer import FORGET, RECALL, STORE
@@ -50,7 +49,7 @@ class _Owed(msgspec.Struct, frozen=True):
     """
 
     id: str
-    work: Work | None
+    work: Change | None
     text: str | None = None
 
 
@@ -66,10 +65,10 @@ class Notebook:
     def __init__(  # noqa: PLR0913 - whose it is, and what it is carried out on
         self,
         person: Owner,
-        knowledge: Knowledge,
+        knowledge: UserFacts,
         finder: Finder,
         zone: tzinfo = UTC,
-        promises: Promises | None = None,
+        promises: PendingChanges | None = None,
         *,
         unsaid: RetractedTexts | None = None,
         shown: Callable[[str], str] = str,
@@ -78,7 +77,7 @@ class Notebook:
         self._knowledge = knowledge
         self._finder = finder
         self._zone = zone
-        self._promises = promises or Promises()
+        self._promises = promises or PendingChanges()
         self._unsaid = unsaid or RetractedTexts()
         self._shown = shown
         self._calls = 0
@@ -134,7 +133,7 @@ class Notebook:
         key, known = secrets.token_hex(8), await self._known()
         named = _named(asked.text, known) or id_of(self._person, key, asked.text)
         former = _named(self._knowledge.kept(asked.replaces or ""), known)
-        learnt = Learnt(text=asked.text, category=asked.category, replaces=former)
+        learnt = FactDraft(text=asked.text, category=asked.category, replaces=former)
         # As of now: whoever is forgotten meanwhile stays so.
         work = partial(self._knowledge.learn, self._person, learnt, key=key, at=time.time())
         self._owed.append(_Owed(named, work, known.get(named, asked.text)))

@@ -13,10 +13,10 @@ from filters.base import Fields, Snapshot
 from filters.message import newest_words
 from filters.redact import Redact
 from filters.remembered import Episode, Remembered
-from proxy.memory.archive.archive import Fact
-from proxy.memory.episodes.source import Episodes
+from proxy.memory.archive.records import Fact
+from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
-from proxy.memory.facts.telling import telling
+from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
 from proxy.memory.merge.turn import is_weighty, overgrows
 from proxy.memory.session import Session, ShownFacts
@@ -109,7 +109,7 @@ def _with_facts(
         return recollected
     session = recollected.read.session if recollected.read else Session()
     person, now = who.user or "", time.time()
-    found = telling(session, recollected.epoch or b"", person, facts, limit=pipeline.tells, now=now)
+    found = prompt_facts(session, recollected.epoch or b"", person, facts, limit=pipeline.tells, now=now)
     snapshot = recollected.snapshot
     if found.head or found.tail:
         snapshot = msgspec.structs.replace(snapshot, facts=found.known, news=found.news)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive.archive import Chunk
+from proxy.memory.archive.records import Chunk
 from proxy.memory.stores.store import Key, Put
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.scripted_model import says

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive import embedding
-from proxy.memory.archive.vector import packed
+from proxy.memory.archive import embeddings
+from proxy.memory.archive.vectors import packed
 from tests import remembering
 from tests.meanings import asked, knowing, vector
 from tests.peers.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
@@ -40,7 +40,7 @@ RANKING = CONFIG.replace("\nupstreams:", "\n    rerank: {upstream: aids, model: 
 
 @pytest.fixture(autouse=True)
 def vectors_are_made_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "_EVERY", 0.05)
+    monkeypatch.setattr(embeddings, "_EVERY", 0.05)
 
 
 @pytest.fixture

@@ -11,11 +11,9 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Buried, Chunk, Fact, Meaning, Query, Removed
-from proxy.memory.archive.database import Database, Work
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import Archive
-from proxy.memory.archive.steps import Steps, first
+from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.records import Chunk, Fact, Meaning, Query, Removed, Tombstones
+from proxy.memory.archive.sql import Database, Steps, Work, fetch_value
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec, Plain
 from proxy.memory.stores.encryption import Encryption
@@ -236,7 +234,7 @@ async def test_of_anothers_talk_the_last_one_holds_what_the_speaker_said(archive
 async def as_it_was(archive: Archive) -> None:
     """Every text is indexed as words were told apart before, and otherwise than now."""
     aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
-    await archive._database.write(lambda: first(aged, {}))
+    await archive._database.write(lambda: fetch_value(aged, {}))
 
 
 async def test_what_was_indexed_in_an_older_way_is_indexed_anew(archive: Archive):
@@ -587,7 +585,7 @@ async def test_who_was_forgotten_is_told(archive: Archive):
     await archive.forget_session(KEY, at=NOW)
     await archive.forget(Owner("other", "ann"), at=NOW)
     told = await archive.buried("acme", since=NOW, until=NOW + 1)
-    assert told == Buried(persons={"ann": NOW, "\udc00\0": NOW + 1}, sessions={KEY.session: NOW})
+    assert told == Tombstones(persons={"ann": NOW, "\udc00\0": NOW + 1}, sessions={KEY.session: NOW})
 
 
 async def test_what_a_forgotten_person_said_in_anothers_session_goes(archive: Archive):
@@ -764,7 +762,7 @@ async def test_a_text_without_a_vector_is_not_asked_for_again(archive: Archive):
 
 async def vectors_left(archive: Archive) -> int:
     def count() -> Steps[int]:
-        return (yield from first(Statement("SELECT COUNT(*) FROM turnkeeper_vectors"), {}))
+        return (yield from fetch_value(Statement("SELECT COUNT(*) FROM turnkeeper_vectors"), {}))
 
     return await archive._database.read(count)
 

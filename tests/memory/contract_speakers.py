@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Query
-from proxy.memory.archive.sql import Archive
-from proxy.memory.archive.steps import Steps, asked
+from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.records import Query
+from proxy.memory.archive.sql import Steps, fetch
 from proxy.memory.session import Entry, Forgotten, Session
 from proxy.memory.stores.sql import Statement, Types, m008_speakers
 from proxy.memory.stores.store import Key
@@ -184,7 +184,7 @@ PASSAGES = (
 async def carried_out(archive: Archive, *statements: str) -> None:
     def work() -> Steps[None]:
         for statement in statements:
-            yield from asked(Statement(statement), {})
+            yield from fetch(Statement(statement), {})
 
     await archive._database.write(work)
 

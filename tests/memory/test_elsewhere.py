@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import Archive
+from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.records import Fact
 from proxy.memory.stores import codec
 from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.sqlite_file import Elsewhere

@@ -13,7 +13,7 @@ import httpx2
 import msgspec
 import pytest
 
-from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.records import Fact
 from proxy.memory.session import Segment, decode, encode
 from proxy.memory.stores.store import Key, Owner, Put
 from proxy.page.playground import TITLES, example

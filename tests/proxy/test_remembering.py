@@ -2,7 +2,7 @@
 
 import asyncio
 
-from proxy.memory.facts.promises import Promises
+from proxy.memory.facts.user_facts import PendingChanges
 from proxy.memory.memory import Archiving, Memory
 from tests.hurried_loop import run
 
@@ -18,7 +18,7 @@ class Place:
 
 
 async def ended():
-    place, promises = Place(), Promises()
+    place, promises = Place(), PendingChanges()
     others = {name: place for name in Archiving.__struct_fields__ if name not in {"promises", "mem0"}}
     archiving = Archiving(**others, promises=promises)
     memory = Memory(**dict.fromkeys(Memory.__struct_fields__, place) | {"archiving": archiving})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import Context
-from proxy.memory.archive.archive import Buried
+from proxy.memory.archive.records import Tombstones
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
 from proxy.observe.hour import Hour
@@ -135,7 +135,7 @@ def test_what_came_before_a_burial_goes_and_what_comes_later_stays():
     unnamed = end(traces)
     foreign = end(traces, tenant="other", session="s", user="ann")
     now = time.time()
-    traces.let_go_buried("t", Buried(persons={"ann": now, "bob": now - 60}, sessions={"buried": now}))
+    traces.let_go_buried("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"buried": now}))
     assert ids(traces) == [unnamed, stays]
     assert ids(traces, "other") == [foreign]
     assert now - 60 < traces.oldest()["t"] <= traces.oldest()["other"] <= now
@@ -149,7 +149,7 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
     end(traces, tenant="other", user="ann")
     now = time.time()
     assert traces.oldest()["t"] <= now
-    traces.let_go_buried("t", Buried(persons={"ann": now, "bob": now - 60}, sessions={"of None": now}))
+    traces.let_go_buried("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"of None": now}))
     assert [each.user for each in traces.feed.newest("t")] == ["bob"]
     traces.forget("t", user="bob")
     assert not list(traces.feed.newest("t"))
@@ -298,5 +298,5 @@ def test_whoever_is_forgotten_after_the_clock_was_set_is_forgotten(monkeypatch: 
     monkeypatch.setattr(time, "time", lambda: real() + step)
     end(traces, session="s", user="bob")
     assert traces.oldest()["t"] <= time.time()
-    traces.let_go_buried("t", Buried(persons={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
+    traces.let_go_buried("t", Tombstones(persons={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
     assert [trace.account.user for trace in traces.newest("t")] == ["bob"]

@@ -6,16 +6,15 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
-from proxy.memory.archive.keeping import Keeping
-from proxy.memory.archive.sql import Archive
-from proxy.memory.errors import StoreError
-from proxy.memory.session import UNREADABLE, Session, decode, made_anew
+from proxy.memory.archive.archive import Archive
+from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.session import UNREADABLE, Entry, Session, decode, made_anew
 from proxy.memory.stores.store import APART, Key, Owner, Store
 
 _log = logging.getLogger("turnkeeper")
@@ -33,6 +32,10 @@ _LONGEST_DUE: Final = 20.0
 _LATER: Final = 180.0
 # What was told last before a crash may carry a mark and not be kept; clocks of two machines differ.
 _SLACK: Final = 60.0
+_LOOKED_BACK: Final = 10
+_MOST: Final = 10_000
+# More than a session holds ready, unless its settings are far from what is shipped.
+_UNSURE: Final = 200
 
 
 class _Due(NamedTuple):
@@ -236,3 +239,105 @@ class Archivist:
                 await asyncio.sleep(_SHORTEST)
                 await self._keep_due()
         self._swept = time.monotonic() + _SWEEP_EVERY
+
+
+class Keeping:
+    """Keeps sessions of a store in an archive, each as it stands."""
+
+    def __init__(self, store: Store, archive: Archive) -> None:
+        self._store = store
+        self._archive = archive
+        self._settled = Settled()
+
+    async def keep(self, key: Key, session: Session, *, mark: float) -> None:
+        """Keeps a session as it was told at ``mark``. Raises StoreError; what else is wrong the log tells."""
+        try:
+            reach = await self._archive.keep(key, session, mark=mark)
+            await self._keep_moved(key, session, reach)
+            self._settled.add(key, session.cold_count)
+        except Unreadable as error:
+            _log.warning("What moved out of a session cannot be read for the archive: %s", error)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one session that cannot be kept must not hold up the rest
+            _log.error("A session cannot be archived: %s", type(error).__name__)
+
+    async def _keep_moved(self, key: Key, session: Session, reach: int) -> None:
+        try:
+            await self._keep_pages(key, session, self._settled.within(key, reach))
+        except Unreadable:  # of what is kept already, perhaps
+            await self._keep_pages(key, session, reach)
+
+    async def _keep_pages(self, key: Key, session: Session, reach: int) -> None:
+        async for start, moved in pages(self._store, key, session, reach):
+            await self._archive.keep_moved(key, session, moved, start=start)
+
+
+class Settled:
+    """How many moved entries of a session are kept as they will stay.
+
+    What was hot when it was kept last, by whichever process, may have been put right before it moved out.
+    """
+
+    def __init__(self) -> None:
+        self._moved: dict[Key, int] = {}
+
+    def within(self, key: Key, reach: int) -> int:
+        """How many of those that are kept, ``reach`` of them, are settled."""
+        return min(reach, self._moved.get(key, max(0, reach - _UNSURE)))
+
+    def add(self, key: Key, moved: int) -> None:
+        """To be told when all that had moved was kept."""
+        self._moved.pop(key, None)
+        self._moved[key] = moved
+        if len(self._moved) > _MOST:
+            del self._moved[next(iter(self._moved))]
+
+
+async def pages(
+    store: Store, key: Key, session: Session, start: int
+) -> AsyncIterator[tuple[int, Sequence[Entry]]]:
+    """The moved entries from one on, each page whole from the first entry of its turn; where each begins.
+
+    None of a session that was made anew under its name: they are not this one's.
+    """
+    while start < session.cold_count and await _is_held(store, key, session):
+        moved = await _moved(store, key, start, min(_AT_ONCE, session.cold_count - start))
+        if not moved:
+            return
+        begun = await _begun(store, key, start, moved[0])
+        yield start - len(begun), [*begun, *moved]
+        start += len(moved)
+
+
+async def _is_held(store: Store, key: Key, session: Session) -> bool:
+    try:
+        held = await store.read(key, leisure=True)
+        return held is not None and not made_anew(decode(held.blob), session)
+    except UNREADABLE:
+        return False
+
+
+async def _begun(store: Store, key: Key, end: int, entry: Entry) -> list[Entry]:
+    """What stands before an entry, the one at ``end``, in its own turn."""
+    begun: list[Entry] = []
+    while end > 0:
+        before = await _before(store, key, end)
+        same = [*itertools.takewhile(lambda one: one.turn_ref == entry.turn_ref, reversed(before))]
+        begun = [*reversed(same), *begun]
+        end = end - len(same) if same and len(same) == len(before) else 0
+    return begun
+
+
+async def _before(store: Store, key: Key, end: int) -> list[Entry]:
+    """A few entries, the last of which stands before ``end``; none where that one cannot be read."""
+    # A turn moves whole, so that all of it is under one key: what cannot be read belongs to another.
+    for count in (min(end, _LOOKED_BACK), 1):
+        with contextlib.suppress(Unreadable):
+            return await _moved(store, key, end - count, count)
+    return []
+
+
+async def _moved(store: Store, key: Key, start: int, limit: int) -> list[Entry]:
+    blobs = await store.cold(key, start=start, limit=limit)
+    return [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]

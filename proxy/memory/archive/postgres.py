@@ -5,8 +5,7 @@ import re
 from functools import lru_cache, partial
 from typing import Final, TypeVar
 
-from proxy.memory.archive.database import Work
-from proxy.memory.archive.steps import Ask, Beside, Rows, Steps
+from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Work
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres_pool import Connection, Pool
 from proxy.memory.stores.sql import Statement
@@ -83,16 +82,16 @@ async def _carried_out(work: Work[T], connection: Connection) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-async def _reply(step: Ask | Beside, connection: Connection) -> Rows | list[Rows]:
+async def _reply(step: BoundStatement | Batch, connection: Connection) -> Rows | list[Rows]:
     """What stands beside one another comes in one round trip, each as an array of its rows."""
-    if isinstance(step, Ask):
+    if isinstance(step, BoundStatement):
         rows: Rows = await connection.fetch(step.statement.numbered, *_given(step))
         return rows
     sql = _side_by_side(*(ask.statement for ask in step.asks))
     return list(await connection.fetchrow(sql, *(value for ask in step.asks for value in _given(ask))))
 
 
-def _given(ask: Ask) -> list[object]:
+def _given(ask: BoundStatement) -> list[object]:
     return ask.statement.in_order(ask.arguments)
 
 

@@ -1,161 +1,187 @@
-"""The archive in SQL, whichever database carries it out."""
+"""Work on a database, told step by step: each yields what is asked and gets the rows, on either driver."""
 
-from collections.abc import Sequence
-from functools import partial
-from typing import TypeVar
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from proxy.memory.archive import documents, facts, meanings, oblivion, search, turns, unplaced
-from proxy.memory.archive.archive import Buried, Chunk, Fact, Found, Query, Removed, Turn, Unmeant
-from proxy.memory.archive.database import Database, Work
-from proxy.memory.archive.latest import Latest
-from proxy.memory.archive.shelf import Shelf
-from proxy.memory.archive.vector import Vector
-from proxy.memory.session import Entry, Session
+import msgspec
+
+from proxy.memory.archive.statements import NEW_PERSON, NO_PASSAGE, NO_VECTOR, PERSON_ID, PUT_PASSAGE, Dialect
+from proxy.memory.archive.terms import Lexicon
+from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.sql import Arguments, Statement, id_bytes
 from proxy.memory.stores.store import Key, Owner
 
 T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+V = TypeVar("V")
 
 
-class Archive:
-    """What was said, by whom, and what is known. Every method may raise StoreError.
+class BoundStatement(NamedTuple):
+    """One statement with what is bound to its names."""
 
-    A person is an Owner with a tenant and a name; one without a name owns nothing but documents. What belongs
-    to another tenant or person is not there.
-    """
+    statement: Statement
+    arguments: Arguments
 
-    def __init__(self, database: Database, shelf: Shelf, latest: Latest | None = None) -> None:
-        self._database = database
-        self._shelf = shelf
-        self._latest = latest or Latest()
 
-    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
-        """Keeps what is held of a session as it is now; the same again changes nothing.
+class Batch(NamedTuple):
+    """Statements of which none waits for another's rows."""
 
-        What was corrected is corrected, what was withdrawn goes. An older state, by ``updated``, changes
-        nothing where a newer one was kept; one from more than five seconds ahead orders nothing. ``mark`` is
-        when this was the session, in seconds since 1970. Returns how many of the ``moved`` entries are kept:
-        those behind are missing.
-        """
-        return await self._database.write(partial(turns.keep, self._shelf, key, session, mark=mark))
+    asks: tuple[BoundStatement, ...]
 
-    async def keep_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
-        """Keeps entries that have moved out of a session, of which the first is the one at ``start``.
 
-        It is the first of its turn, too: what a turn was said in is counted from there. Where a newer state
-        was kept, nothing is changed.
-        """
-        work = partial(turns.keep_moved, self._shelf, key, session, moved, start=start)
-        await self._database.write(work)
+Steps = Generator[BoundStatement | Batch, Any, T]
+"""An ``Ask`` gets ``Rows``, and what is asked ``Beside`` one another a list of them, in that order."""
 
-    async def marks(self, tenant: str) -> dict[str, float]:
-        """By session, the newest mark that it was kept with."""
-        return await self._database.read(partial(turns.marks, tenant))
 
-    async def search(self, person: Owner, query: Query) -> list[Found]:
-        """The person's turns and facts, and the tenant's documents, best first."""
-        return await self._database.read(partial(search.search, self._shelf, person, query))
+def fetch(statement: Statement, arguments: Arguments) -> Steps[Rows]:
+    """The rows that one statement gives."""
+    rows: Rows = yield BoundStatement(statement, arguments)
+    return rows
 
-    async def unmeant(self, model: str, *, limit: int) -> list[Unmeant]:
-        """A few of the texts, of anybody, of which no vector by this model was added."""
-        return await self._database.read(partial(meanings.unmeant, self._shelf, model, limit))
 
-    async def add_vectors(self, model: str, vectors: Sequence[tuple[Unmeant, Vector | None]]) -> None:
-        """Adds vectors of length 1 for texts that are still the same; ``None`` for one that has none."""
-        await self._database.write(partial(meanings.add_vectors, self._shelf, model, vectors))
+def fetch_value(statement: Statement, arguments: Arguments) -> Steps[Any]:
+    """The first column of the first row; ``None`` where there is none."""
+    rows = yield BoundStatement(statement, arguments)
+    return rows[0][0] if rows else None
 
-    async def turns(self, person: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
-        """What was said by the person and in the person's talks; each with the number to go on ``after``."""
-        return await self._database.read(partial(turns.turns, self._shelf, person, after, limit))
 
-    async def last_talk(self, person: Owner, *, limit: int) -> list[Turn]:
-        """The end, in order, of the talk in which the person spoke last; of another's, what that one said."""
-        return await self._database.read(partial(turns.last_talk, self._shelf, person, limit))
+def gather(*works: Steps[Any]) -> Steps[list[Any]]:
+    """What comes of each, in their order; what they ask at the same time is asked in one round trip."""
+    results = dict[int, Any]()
+    waiting = _advance(works, dict.fromkeys(range(len(works))), results)
+    while waiting:
+        asks = tuple(ask for asked_now in waiting.values() for ask in _asks(asked_now))
+        replies = [(yield asks[0])] if len(asks) == 1 else (yield Batch(asks))
+        left = iter(replies)
+        heard = {work: _reply(asked_now, left) for work, asked_now in waiting.items()}
+        waiting = _advance(works, heard, results)
+    return [results[work] for work in range(len(works))]
 
-    async def turns_of(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
-        """What is kept of a session, in order, from the turn at index ``start`` on."""
-        return await self._database.read(partial(turns.turns_of, self._shelf, key, start, limit))
 
-    async def talks(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
-        """The sessions behind ``after`` in the order of their ids, and when each was kept last."""
-        return await self._database.read(partial(turns.talks, tenant, after, limit))
+def _advance(
+    works: Sequence[Steps[Any]], heard: Mapping[int, Any], results: dict[int, Any]
+) -> dict[int, BoundStatement | Batch]:
+    """What those ask next who have heard a reply; those who ask no more have a result."""
+    waiting: dict[int, BoundStatement | Batch] = {}
+    for work, reply in heard.items():
+        try:
+            waiting[work] = works[work].send(reply)
+        except StopIteration as end:
+            results[work] = end.value
+    return waiting
 
-    async def forget(self, person: Owner, *, at: float) -> Removed:
-        """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on."""
-        return await self._rewritten(partial(oblivion.forget, person, at=at))
 
-    async def forget_session(self, key: Key, *, at: float) -> int:
-        """Removes all turns of a session, and refuses what was said in it until ``at``; how many."""
-        return await self._rewritten(partial(oblivion.forget_session, key, at=at))
+def _asks(asked_now: BoundStatement | Batch) -> tuple[BoundStatement, ...]:
+    return (asked_now,) if isinstance(asked_now, BoundStatement) else asked_now.asks
 
-    async def forget_strangers(self, key: Key, *, at: float) -> int:
-        """Removes the turns of a session that belong to no person; how many there were.
 
-        For a quarter of an hour, what was said in it until ``at`` is refused while it is nobody's session.
-        """
-        return await self._rewritten(partial(oblivion.forget_strangers, key, at=at))
+def _reply(asked_now: BoundStatement | Batch, left: Iterator[Rows]) -> Rows | list[Rows]:
+    return next(left) if isinstance(asked_now, BoundStatement) else [*islice(left, len(asked_now.asks))]
 
-    async def buried(self, tenant: str, *, since: float, until: float) -> Buried:
-        """Who was forgotten between two times, and which sessions were, whoever did it."""
-        return await self._database.read(partial(oblivion.buried, tenant, since=since, until=until))
 
-    async def add_fact(self, person: Owner, fact: Fact) -> None:
-        """Adds a fact, or puts it in the place of the one with its id; the one it replaces is superseded."""
-        await self._rewritten(partial(facts.add_fact, self._shelf, person, fact))
+def owner_arguments(whose: Owner) -> dict[str, object]:
+    """The arguments that say which person is meant."""
+    return {"tenant": id_bytes(whose.tenant), "person": id_bytes(whose.person)}
 
-    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        """What is known of a person and has not expired, the oldest first."""
-        work = partial(facts.facts, self._shelf, person, now=now, superseded=superseded)
-        return await self._database.glance(work)
 
-    def facts_at_once(self, person: Owner, *, now: float) -> list[Fact] | None:
-        """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
-        work = partial(facts.facts, self._shelf, person, now=now, superseded=False)
-        return self._latest.of(person, lambda: self._database.at_once(work), now=now)
+def find_owner(whose: Owner) -> Steps[int | None]:
+    """The number of a person; ``None`` for one of whom nothing was ever kept."""
+    found: int | None = yield from fetch_value(PERSON_ID, owner_arguments(whose))
+    return found
 
-    async def remove_fact(self, person: Owner, fact: str) -> bool:
-        """Removes a fact; whether there was one."""
-        return await self._rewritten(partial(facts.remove_fact, person, fact))
 
-    async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
-        """Puts a document in the place of what stood at its path."""
-        await self._database.write(partial(documents.add_document, self._shelf, tenant, path, chunks, at=at))
+def ensure_owner(whose: Owner) -> Steps[int]:
+    """The number of a person, who is there from now on."""
+    found = yield from find_owner(whose)
+    if found is None:
+        found = yield from fetch_value(NEW_PERSON, owner_arguments(whose))
+    return int(found)
 
-    async def documents(self, tenant: str) -> list[str]:
-        """The paths of a tenant's documents."""
-        return await self._database.read(partial(documents.documents, tenant))
 
-    async def remove_document(self, tenant: str, path: str) -> bool:
-        """Removes a document; whether there was one."""
-        return await self._database.write(partial(documents.remove_document, tenant, path))
+Work = Callable[[], Steps[T]]
+"""Begins the steps; it may be called more than once, where the first time failed."""
 
-    async def sweep(self, *, before: float, limit: int = 200) -> int:
-        """Removes a few turns that were recorded before a time; how many."""
-        return await self._database.write(partial(oblivion.sweep, before=before, limit=limit))
 
-    async def expire(self, *, now: float, limit: int = 200) -> int:
-        """Removes a few facts that have expired; how many."""
-        return await self._rewritten(partial(oblivion.expire, self._shelf, now=now, limit=limit))
+class Database(Protocol):
+    """One database. Every method may raise StoreError."""
 
-    async def reindex(self, *, limit: int = 20) -> int:
-        """Indexes anew a talk that stood in another's name, or a few texts of an older way; how many."""
-        placed = await self._database.write(partial(unplaced.place, self._shelf))
-        return placed or await self._database.write(partial(meanings.reindex, self._shelf, limit))
+    async def write(self, work: Work[T]) -> T:
+        """What comes of the steps; once this returns, what they changed is durable."""
+        ...
+
+    async def read(self, work: Work[T]) -> T:
+        """What comes of steps that change nothing."""
+        ...
+
+    async def glance(self, work: Work[T]) -> T:
+        """The same for steps that find a few rows by their keys, on a call."""
+        ...
+
+    def at_once(self, work: Work[T]) -> T | None:
+        """The same, where nobody has to wait for it at all; else ``None``."""
+        ...
 
     async def scrub(self) -> None:
         """Nothing that was removed can be read from the database's own files any more."""
-        await self._database.scrub()
+        ...
 
     async def ping(self) -> None:
-        """Returns if a turn could be kept now."""
-        await self._database.ping()
+        """Returns if something could be written now."""
+        ...
 
     async def aclose(self) -> None:
-        """Closes everything; further calls raise StoreError."""
-        await self._database.aclose()
+        """What was begun has ended; everything is closed."""
+        ...
 
-    async def _rewritten(self, work: Work[T]) -> T:
-        """As the database writes; what was known of facts is known no more."""
-        try:
-            return await self._database.write(work)
-        finally:
-            self._latest.clear()
+
+class IndexRow(NamedTuple):
+    """What is indexed, when it was said, and where in its talk it stands, if it is part of one."""
+
+    kind: int
+    item: int
+    at: float
+    talk: int = 0
+    place: int = 0
+
+
+class RowCodec(msgspec.Struct, frozen=True):
+    """What every statement on an archive needs: its codec, its words for the index, and its kind of SQL.
+
+    ``redaction`` is what of turns and facts is never kept.
+    """
+
+    codec: Codec
+    lexicon: Lexicon
+    dialect: Dialect
+    redaction: Redaction = NOTHING
+
+    def sealed(self, key: Key, value: Any) -> bytes:
+        """A value as bytes that are of no use under another key."""
+        return self.codec.encode(key, msgspec.msgpack.encode(value))
+
+    def opened(self, key: Key, blob: bytes, kind: type[V]) -> V:
+        """The value again. Raises StoreError for bytes that cannot be read."""
+        return msgspec.msgpack.decode(self.codec.decode(key, bytes(blob)), type=kind)
+
+    def sealed_bytes(self, whose: Owner, value: bytes) -> bytes:
+        """Bytes about something of an owner's, of no use under another's name."""
+        return self.codec.encode(Key(whose.tenant, whose.person), value)
+
+    def opened_bytes(self, whose: Owner, blob: bytes) -> bytes:
+        """The bytes again. Raises StoreError for what cannot be read."""
+        return self.codec.decode(Key(whose.tenant, whose.person), bytes(blob))
+
+    def digest(self, *values: object) -> bytes:
+        """A short mark that changes with the values; with a key it tells nothing of them."""
+        return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12, key=self.lexicon.key).digest()
+
+    def indexed(self, whose: Owner, owner: int, text: str, line: IndexRow) -> Steps[None]:
+        """Puts the words of an item into the index; one without words has no place there."""
+        terms = self.lexicon.terms(whose, text)
+        words = {**line._asdict(), "owner": owner, "terms": terms}
+        passage = yield from fetch_value(PUT_PASSAGE if terms else NO_PASSAGE, words)
+        if passage is not None:
+            yield from fetch(NO_VECTOR, {"passage": passage})

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive.database import Work
-from proxy.memory.archive.steps import Ask, Beside, Rows, Steps
+from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Work
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.sqlite_file import Elsewhere, File, Writer
@@ -153,8 +152,8 @@ def _carried_out(work: Work[T], connection: sqlite3.Connection) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-def _reply(step: Ask | Beside, connection: sqlite3.Connection) -> Rows | list[Rows]:
-    if isinstance(step, Ask):
+def _reply(step: BoundStatement | Batch, connection: sqlite3.Connection) -> Rows | list[Rows]:
+    if isinstance(step, BoundStatement):
         return connection.execute(step.statement.named, step.arguments).fetchall()
     return [connection.execute(ask.statement.named, ask.arguments).fetchall() for ask in step.asks]
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.records import Fact
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Key, Owner
 

@@ -8,13 +8,11 @@ import msgspec
 import pytest
 
 from proxy.memory.archive import archivist as archivist_
-from proxy.memory.archive.archive import Fact, Query
+from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.archivist import Archivist
-from proxy.memory.archive.finder import Finder
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.passages import Passages
-from proxy.memory.archive.sql import Archive
-from proxy.memory.archive.steps import first
+from proxy.memory.archive.recall import Finder, Passages
+from proxy.memory.archive.records import Fact, Query
+from proxy.memory.archive.sql import fetch_value
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session, encode
 from proxy.memory.stores.codec import Plain
@@ -379,7 +377,7 @@ async def test_facts_go_when_they_expire_however_long_turns_are_kept(
 async def test_what_an_older_version_indexed_is_indexed_anew(store: Store, archive: Archive):
     await archive.keep(KEY, session("नमस्ते"), mark=1.0)
     aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
-    await archive._database.write(lambda: first(aged, {}))
+    await archive._database.write(lambda: fetch_value(aged, {}))
     archivist = Archivist(store, archive, ["acme"], keep=0)
     archivist.start()
     async with asyncio.timeout(3):
@@ -447,7 +445,7 @@ async def test_what_is_due_waits_for_no_facts_that_have_expired(store: Store, ar
 async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("proxy.memory.archive.passages._SHUT", 60)
+    monkeypatch.setattr("proxy.memory.archive.recall._PAUSE", 60)
     broken = Broken(archive)
     broken.wait = 5.0
     passages = Passages(Finder(broken), deadline=0.05)

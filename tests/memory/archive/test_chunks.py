@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.archive import Chunk
-from proxy.memory.archive.chunks import LONGEST, chunks
-from proxy.memory.archive.reading import files, text_of
+from proxy.memory.archive.documents import LONGEST, chunks, files, text_of
+from proxy.memory.archive.records import Chunk
 
 
 def test_each_part_stands_under_its_headings():

@@ -8,11 +8,9 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.database import Database, Work
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import Archive
-from proxy.memory.archive.steps import Steps, asked
+from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.records import Fact
+from proxy.memory.archive.sql import Database, Steps, Work, fetch
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.sql import Statement
 from proxy.memory.stores.store import Owner
@@ -59,7 +57,7 @@ class Gated:
             while True:
                 ask = steps.send(rows)
                 if count == self._after:
-                    yield from asked(_GATE, {})
+                    yield from fetch(_GATE, {})
                 rows = yield ask
                 count += 1
         except StopIteration as end:

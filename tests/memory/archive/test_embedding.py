@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamUnreachable
-from proxy.memory.archive.embedding import Embedding
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import Archive
-from proxy.memory.archive.vector import Vector
+from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.embeddings import Embedding
+from proxy.memory.archive.records import Vector
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores import lease
 from proxy.memory.stores.codec import Plain
@@ -124,9 +123,9 @@ async def test_two_processes_do_not_ask_twice(store: Store, archive: Archive):
 async def test_it_goes_on_until_it_is_cancelled(
     store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("proxy.memory.archive.embedding._EVERY", 0.01)
+    monkeypatch.setattr("proxy.memory.archive.embeddings._EVERY", 0.01)
     failures = iter([UpstreamUnreachable("gone"), ValueError("odd")])
-    monkeypatch.setattr("proxy.memory.archive.embedding._LONGEST", 0.02)
+    monkeypatch.setattr("proxy.memory.archive.embeddings._LONGEST", 0.02)
     running = asyncio.create_task(Embedding(store, archive, Model(lambda _: next(failures, None))).run())
     await keep(archive, "a scarecrow")
     async with asyncio.timeout(5):
@@ -141,8 +140,8 @@ async def test_that_a_model_refuses_is_said_once_and_that_it_works_again_once(
     store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A wrong key lasts for days: each try would fill the log."""
-    monkeypatch.setattr("proxy.memory.archive.embedding._EVERY", 0.01)
-    monkeypatch.setattr("proxy.memory.archive.embedding._LONGEST", 0.01)
+    monkeypatch.setattr("proxy.memory.archive.embeddings._EVERY", 0.01)
+    monkeypatch.setattr("proxy.memory.archive.embeddings._LONGEST", 0.01)
     refusals = iter([UpstreamRefused(401, b"", {})] * 5)
     running = asyncio.create_task(Embedding(store, archive, Model(lambda _: next(refusals, None))).run())
     await keep(archive, "a scarecrow")

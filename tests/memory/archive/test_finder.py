@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.errors import UpstreamBroken
-from proxy.memory.archive.archive import Found, Query
-from proxy.memory.archive.finder import Finder, Likeness, Order
-from proxy.memory.archive.vector import Vector
+from proxy.memory.archive.recall import Finder, Likeness, Order
+from proxy.memory.archive.records import Found, Query, Vector
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Owner
 from tests.meanings import vector

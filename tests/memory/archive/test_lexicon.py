@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.lexicon import Lexicon, words
-from proxy.memory.archive.stems import Stemmer
+from proxy.memory.archive.terms import Lexicon, Stemmer, words
 from proxy.memory.stores.store import Owner
 
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.moments import spans
+from proxy.memory.archive.dates import spans
 
 NOW = datetime(2026, 11, 20, 15, 0, tzinfo=UTC)  # a Friday
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive.archive import Found
-from proxy.memory.archive.passages import Passages
+from proxy.memory.archive.recall import Passages
+from proxy.memory.archive.records import Found
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Owner
 

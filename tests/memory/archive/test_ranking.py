@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.moments import Span
-from proxy.memory.archive.ranking import Lookup, Passage, ranked, worths
+from proxy.memory.archive.dates import Span
+from proxy.memory.archive.search import Lookup, Passage, ranked, worths
 
 NOW = 1000.0
 YEAR = 365 * 86_400.0

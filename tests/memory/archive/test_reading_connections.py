@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import Archive
-from proxy.memory.archive.steps import Steps, first
+from proxy.memory.archive.archive import open_archive
+from proxy.memory.archive.sql import Steps, fetch_value
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
@@ -44,7 +43,7 @@ async def test_what_cannot_be_opened_with_the_keys_that_are_left(tmp_path: Path)
 
 async def test_what_the_database_refuses(tmp_path: Path):
     def nonsense() -> Steps[int]:
-        return (yield from first(Statement("SELECT nonsense"), {}))
+        return (yield from fetch_value(Statement("SELECT nonsense"), {}))
 
     async with aclosing(open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Plain())) as archive:
         await archive.ping()

@@ -7,11 +7,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from proxy.memory.archive.archive import Chunk, Fact, Query
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import Archive
+from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.records import Chunk, Fact, Query
+from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, fetch, gather
 from proxy.memory.archive.statements import PERSON_ID
-from proxy.memory.archive.steps import Ask, Beside, Rows, Steps, asked, together
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Key, Owner
@@ -61,45 +60,45 @@ def carried_out(steps: Steps[Any]) -> tuple[list[list[str]], Any]:
             step = steps.send(reply)
         except StopIteration as end:
             return trips, end.value
-        asks = [step] if isinstance(step, Ask) else list(step.asks)
+        asks = [step] if isinstance(step, BoundStatement) else list(step.asks)
         trips.append([str(ask.arguments["n"]) for ask in asks])
         rows = [[(ask.arguments["n"],)] for ask in asks]
-        reply = rows if isinstance(step, Beside) else rows[0]
+        reply = rows if isinstance(step, Batch) else rows[0]
 
 
 def told(*names: str) -> Steps[str]:
     """One question after the other; what was heard, in a row."""
     heard = ""
     for name in names:
-        rows = yield from asked(PERSON_ID, {"n": name})
+        rows = yield from fetch(PERSON_ID, {"n": name})
         heard += rows[0][0]
     return heard
 
 
 def test_what_waits_for_nothing_is_asked_at_once() -> None:
-    trips, found = carried_out(together(told("a", "b", "c"), told(), told("d")))
+    trips, found = carried_out(gather(told("a", "b", "c"), told(), told("d")))
     assert (trips, found) == ([["a", "d"], ["b"], ["c"]], ["abc", "", "d"])
 
 
 def test_so_is_what_stands_together_within_another() -> None:
     def both() -> Steps[list[Any]]:
-        rows = yield from asked(PERSON_ID, {"n": "first"})
-        rest = yield from together(told("x", "y"), told("z"))
+        rows = yield from fetch(PERSON_ID, {"n": "first"})
+        rest = yield from gather(told("x", "y"), told("z"))
         return [rows[0][0], *rest]
 
-    trips, found = carried_out(together(both(), told("a", "b", "c")))
+    trips, found = carried_out(gather(both(), told("a", "b", "c")))
     assert trips == [["first", "a"], ["x", "z", "b"], ["y", "c"]]
     assert found == [["first", "xy", "z"], "abc"]
 
 
 def test_nothing_asks_nothing() -> None:
-    assert carried_out(together()) == ([], [])
+    assert carried_out(gather()) == ([], [])
 
 
 def test_steps_that_fail_do_not_go_on() -> None:
     def failing() -> Steps[None]:
-        yield from asked(PERSON_ID, {"n": "a"})
+        yield from fetch(PERSON_ID, {"n": "a"})
         raise KeyError
 
     with pytest.raises(KeyError):
-        carried_out(together(failing(), told("b", "c")))
+        carried_out(gather(failing(), told("b", "c")))

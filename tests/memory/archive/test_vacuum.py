@@ -5,8 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from proxy.memory.archive.open import open_archive
-from proxy.memory.archive.sql import Archive
+from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Owner

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.vector import cosine, packed, sign, unit
+from proxy.memory.archive.vectors import cosine, packed, sign, unit
 
 NUMBERS = st.lists(st.floats(-1000, 1000), min_size=1, max_size=40)
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from proxy.memory import EpisodicMemory, ShortTermMemoryManager, get_short_term_memory
-from proxy.memory.episodes.source import agent_of
-from proxy.memory.episodes.span import beginning
+from proxy.memory.episodes.episode import beginning
+from proxy.memory.episodes.episodes import agent_of
 from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, replicated, single, stopped, wait_until
 
 pytestmark = pytest.mark.anyio

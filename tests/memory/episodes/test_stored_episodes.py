@@ -9,9 +9,7 @@ import msgspec
 import pytest
 
 from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.episodes.on_store import MOST
-from proxy.memory.episodes.open import open_episodes
-from proxy.memory.episodes.source import Episodes
+from proxy.memory.episodes.episodes import MOST, Episodes, open_episodes
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
@@ -143,7 +141,7 @@ async def test_a_late_one_stands_where_it_belongs_and_times_stay_single(episodes
 
 
 async def test_of_large_ones_the_oldest_and_the_expired_leave_the_store(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("proxy.memory.episodes.on_store.MOST", 50)
+    monkeypatch.setattr("proxy.memory.episodes.episodes.MOST", 50)
     store = open_store("memory:", deadline=1.0, codec=Plain())
     episodes = open_episodes("memory:", deadline=1.0, codec=Plain(), store=store)
     now = time.time()

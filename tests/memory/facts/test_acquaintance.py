@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.records import Fact
 from proxy.memory.errors import StoreError
-from proxy.memory.facts.acquaintance import Acquaintance
-from proxy.memory.facts.knowledge import Knowledge
+from proxy.memory.facts.user_facts import FactReader, UserFacts
 from proxy.memory.stores.store import Owner
 from tests.hurried_loop import run
 
@@ -44,7 +43,7 @@ class Held:
         return [FACT]
 
 
-async def of(acquaintance: Acquaintance, person: Owner = ANN) -> object:
+async def of(acquaintance: FactReader, person: Owner = ANN) -> object:
     """What is known, or how long it took to find that it cannot be told."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -55,17 +54,17 @@ async def of(acquaintance: Acquaintance, person: Owner = ANN) -> object:
 
 
 def told(
-    ask: Callable[[Slow, Acquaintance], Awaitable[object]], takes: dict[Owner, float]
+    ask: Callable[[Slow, FactReader], Awaitable[object]], takes: dict[Owner, float]
 ) -> tuple[object, Counter[str]]:
     async def asked() -> tuple[object, Counter[str]]:
         shelf = Slow(takes)
-        return await ask(shelf, Acquaintance(Knowledge(shelf), deadline=DEADLINE)), shelf.asked
+        return await ask(shelf, FactReader(UserFacts(shelf), deadline=DEADLINE)), shelf.asked
 
     return run(asked())
 
 
 def test_what_came_too_late_is_asked_for_again_after_a_second() -> None:
-    async def thrice(shelf: Slow, acquaintance: Acquaintance) -> object:
+    async def thrice(shelf: Slow, acquaintance: FactReader) -> object:
         answers = [await of(acquaintance), await of(acquaintance)]
         shelf.takes.clear()
         await asyncio.sleep(1.0)
@@ -77,7 +76,7 @@ def test_what_came_too_late_is_asked_for_again_after_a_second() -> None:
 
 
 def test_what_came_a_little_late_is_asked_for_again_once_it_has_come() -> None:
-    async def late(shelf: Slow, acquaintance: Acquaintance) -> object:
+    async def late(shelf: Slow, acquaintance: FactReader) -> object:
         answers = [await of(acquaintance), await of(acquaintance)]
         shelf.takes.clear()
         await asyncio.sleep(0.02)
@@ -88,7 +87,7 @@ def test_what_came_a_little_late_is_asked_for_again_once_it_has_come() -> None:
 
 
 def test_one_person_who_takes_long_costs_no_other_his_facts() -> None:
-    async def both(_: Slow, acquaintance: Acquaintance) -> object:
+    async def both(_: Slow, acquaintance: FactReader) -> object:
         return [await of(acquaintance, ANN), await of(acquaintance, BOB), await of(acquaintance, ANN)]
 
     answers, _ = told(both, {ANN: 0.8})
@@ -96,7 +95,7 @@ def test_one_person_who_takes_long_costs_no_other_his_facts() -> None:
 
 
 def test_where_two_are_late_nobody_waits_any_more() -> None:
-    async def three(shelf: Slow, acquaintance: Acquaintance) -> object:
+    async def three(shelf: Slow, acquaintance: FactReader) -> object:
         answers = [await of(acquaintance, person) for person in (ANN, BOB, EVE)]
         shelf.takes.clear()
         await asyncio.sleep(1.0)
@@ -110,7 +109,7 @@ def test_where_two_are_late_nobody_waits_any_more() -> None:
 def test_facts_that_came_while_the_loop_was_busy_are_not_late() -> None:
     async def asked() -> object:
         loop, come = asyncio.get_running_loop(), asyncio.Event()
-        acquaintance = Acquaintance(Knowledge(Held(come)), deadline=DEADLINE)
+        acquaintance = FactReader(UserFacts(Held(come)), deadline=DEADLINE)
         look = asyncio.create_task(of(acquaintance))
         await asyncio.sleep(0)
         bell = threading.Timer(DEADLINE / 2, loop.call_soon_threadsafe, [come.set])
@@ -124,11 +123,11 @@ def test_facts_that_came_while_the_loop_was_busy_are_not_late() -> None:
 
 
 def test_a_caller_who_leaves_says_nothing_of_the_place() -> None:
-    async def left(shelf: Slow, acquaintance: Acquaintance) -> object:
+    async def left(shelf: Slow, acquaintance: FactReader) -> object:
         async with asyncio.timeout(DEADLINE / 2):
             await acquaintance.of(ANN)
 
-    async def then(shelf: Slow, acquaintance: Acquaintance) -> object:
+    async def then(shelf: Slow, acquaintance: FactReader) -> object:
         with pytest.raises(TimeoutError):
             await left(shelf, acquaintance)
         shelf.takes.clear()

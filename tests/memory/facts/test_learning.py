@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from proxy.errors import UpstreamBroken
-from proxy.memory.archive.archive import Fact
-from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.archive import open_archive
+from proxy.memory.archive.records import Fact
 from proxy.memory.errors import Unfound
-from proxy.memory.facts.knowledge import Knowledge, Learnt
-from proxy.memory.facts.learning import MANY, Learning, Utterance, heard
+from proxy.memory.facts.extraction import MANY, FactExtraction, Utterance, heard
+from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
@@ -35,13 +35,13 @@ class Finding:
 
     async def facts(
         self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
-    ) -> Sequence[Learnt]:
+    ) -> Sequence[FactDraft]:
         self.asked.append(([one.text for one in said], [one.text for one in known]))
         if self.meanwhile:
             await self.meanwhile()
         if self.failures:
             raise self.failures.pop(0)
-        return [Learnt(text=one.text, evidence=(one.place,), replaces=self.replaces) for one in said]
+        return [FactDraft(text=one.text, evidence=(one.place,), replaces=self.replaces) for one in said]
 
 
 class Bench:
@@ -50,10 +50,10 @@ class Bench:
     def __init__(self, folder: Path, finding: Finding) -> None:
         self.store = open_store(f"sqlite:{folder / 's.db'}", deadline=1, codec=Plain())
         self.archive = open_archive(f"sqlite:{folder / 'a.db'}", codec=Plain())
-        self.knowledge = Knowledge(self.archive)
+        self.knowledge = UserFacts(self.archive)
         self.finding = finding
         self.now = 1000.0
-        self.learning = Learning(self.store, self.knowledge, finding, pause=20, clock=lambda: self.now)
+        self.learning = FactExtraction(self.store, self.knowledge, finding, pause=20, clock=lambda: self.now)
 
     async def put(self, session: Session) -> None:
         held = await self.store.read(KEY)
@@ -256,7 +256,7 @@ async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_someth
 
 
 async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
-    paris = await bench.knowledge.learn(ANN, Learnt(text="Lives in Paris."))
+    paris = await bench.knowledge.learn(ANN, FactDraft(text="Lives in Paris."))
     bench.finding.replaces = paris.id
     bench.now = paris.created + 100
     await bench.put(talk(entry(0, "Lives in Berlin."), updated=0.0))
@@ -267,12 +267,12 @@ async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
 
 
 async def test_what_is_known_already_supersedes_what_it_makes_untrue(bench: Bench) -> None:
-    paris = await bench.knowledge.learn(ANN, Learnt(text="Lives in Paris."))
-    berlin = await bench.knowledge.learn(ANN, Learnt(text="Lives in Berlin."))
-    again = await bench.knowledge.learn(ANN, Learnt(text="lives in Berlin", replaces=paris.id))
+    paris = await bench.knowledge.learn(ANN, FactDraft(text="Lives in Paris."))
+    berlin = await bench.knowledge.learn(ANN, FactDraft(text="Lives in Berlin."))
+    again = await bench.knowledge.learn(ANN, FactDraft(text="lives in Berlin", replaces=paris.id))
     assert again.id == berlin.id
     assert await bench.known() == ["Lives in Berlin."]
-    itself = await bench.knowledge.learn(ANN, Learnt(text="Lives in Berlin.", replaces=berlin.id))
+    itself = await bench.knowledge.learn(ANN, FactDraft(text="Lives in Berlin.", replaces=berlin.id))
     assert itself.id == berlin.id
     assert await bench.known() == ["Lives in Berlin."]
 

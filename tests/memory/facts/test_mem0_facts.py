@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.records import Fact
 from proxy.memory.errors import StoreError
-from proxy.memory.facts.knowledge import Knowledge, Learnt
 from proxy.memory.facts.mem0 import Mem0
+from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.stores.store import Owner
 from proxy.settings.load import config_errors
 from tests.memory.mem0_library import Library
@@ -50,10 +50,10 @@ async def test_what_has_expired_is_known_no_more() -> None:
 
 async def test_a_fact_that_is_learnt_again_replaces_what_it_is_said_to() -> None:
     facts = Mem0(Library())
-    knowledge = Knowledge(facts)
-    berlin = await knowledge.learn(ANN, Learnt(text="Lives in Berlin."))
-    paris = await knowledge.learn(ANN, Learnt(text="Lives in Paris."))
-    again = await knowledge.learn(ANN, Learnt(text="Lives in Berlin.", importance=0.9, replaces=paris.id))
+    knowledge = UserFacts(facts)
+    berlin = await knowledge.learn(ANN, FactDraft(text="Lives in Berlin."))
+    paris = await knowledge.learn(ANN, FactDraft(text="Lives in Paris."))
+    again = await knowledge.learn(ANN, FactDraft(text="Lives in Berlin.", importance=0.9, replaces=paris.id))
     assert (again.id, again.importance) == (berlin.id, 0.9)
     assert await knowledge.of(ANN) == [again]
     assert sorted(await texts(facts, superseded=True)) == ["Lives in Berlin.", "Lives in Paris."]

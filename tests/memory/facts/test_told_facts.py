@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from filters.base import Context
 from filters.message import Message
-from proxy.memory.archive.archive import Fact
-from proxy.memory.facts.telling import telling
+from proxy.memory.archive.records import Fact
+from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.session import Session, ShownFacts, decode, encode, with_positions
 from proxy.memory.stores.store import Key
@@ -47,7 +47,7 @@ class Call:
         self.say("user", n, f"user{n} asks for the {n}th time")
         shown = [SYSTEM, *self.lines[-self.size :]]
         snapshot, heard, epoch = prompt_view(RequestView(shown).view_of(self.session))
-        told = telling(self.session, epoch, "ann", self.facts, limit=20, now=float(n))
+        told = prompt_facts(self.session, epoch, "ann", self.facts, limit=20, now=float(n))
         snapshot = msgspec.structs.replace(snapshot, facts=told.known, news=told.news)
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
         self.prompts.append((self.excused, [sent(message) for message in prompt]))
@@ -177,7 +177,7 @@ def test_where_a_prompt_lacks_room_all_news_stands_before_the_newest_words() -> 
 
 def told_of(facts: list[Fact], before: ShownFacts | None = None, **more: Any) -> Any:
     given: dict[str, Any] = {"at": b"e", "person": "ann", "limit": 2, "now": 1.0, **more}
-    return telling(Session(shown_facts=before), given.pop("at"), given.pop("person"), facts, **given)
+    return prompt_facts(Session(shown_facts=before), given.pop("at"), given.pop("person"), facts, **given)
 
 
 def test_the_most_important_come_first_into_the_head_and_the_rest_is_no_news() -> None:

@@ -8,7 +8,7 @@ from asyncpg import InterfaceError, connect_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.open import open_archive
+from proxy.memory.archive.archive import open_archive
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store

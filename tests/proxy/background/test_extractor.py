@@ -13,9 +13,9 @@ from filters.message import Message
 from proxy.background.extractor import FORM, Extractor
 from proxy.background.models import EmptyAnswer
 from proxy.errors import UpstreamBroken
-from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.records import Fact
 from proxy.memory.errors import Unasked, Unfound
-from proxy.memory.facts.learning import Utterance
+from proxy.memory.facts.extraction import Utterance
 from tests.peers.scripted_model import fact
 
 SAID = [

@@ -5,10 +5,9 @@ import json
 
 import pytest
 
-from proxy.memory.archive.finder import Finder, Likeness
+from proxy.memory.archive.recall import Finder, Likeness
 from proxy.memory.errors import StoreError
-from proxy.memory.facts.knowledge import Knowledge
-from proxy.memory.facts.promises import Promises
+from proxy.memory.facts.user_facts import PendingChanges, UserFacts
 from proxy.memory.stores.store import Owner
 from proxy.tools import TOOLS, Offer
 from proxy.tools.dialogue import Dialogue, Tools
@@ -75,7 +74,7 @@ class Dead(Shelf):
 
 def notebook_of(shelf, person=ANN, likeness=None, promises=None):
     finder = Finder(shelf, likeness=likeness)
-    return Notebook(person, Knowledge(shelf), finder, promises=promises)
+    return Notebook(person, UserFacts(shelf), finder, promises=promises)
 
 
 async def told(name, arguments, shelf=None, person=ANN):
@@ -191,7 +190,7 @@ class Many(Round):
 
 
 async def test_of_a_turn_no_more_is_told_to_be_stored_than_a_server_that_ends_has_time_for():
-    shelf, promises = Slow(0.01), Promises()
+    shelf, promises = Slow(0.01), PendingChanges()
     notebook = notebook_of(shelf, promises=promises)
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook, 4))
     for _ in range(2):

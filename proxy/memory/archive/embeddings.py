@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
-from proxy.memory.archive.archive import Unmeant
-from proxy.memory.archive.sql import Archive
-from proxy.memory.archive.vector import Vector
+from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.records import UnembeddedText, Vector
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import lease
 from proxy.memory.stores.store import Key, Store
 
 _log = logging.getLogger("turnkeeper")
-
 _AT_ONCE: Final = 16
 _EVERY: Final = 2.0
 _LONGEST: Final = 60.0
@@ -79,7 +77,7 @@ class Embedding:
                 await self._embed(due)
                 self._succeeded()
 
-    async def _embed(self, due: Sequence[Unmeant]) -> None:
+    async def _embed(self, due: Sequence[UnembeddedText]) -> None:
         legible = [(one, one.text) for one in due if one.text is not None]
         try:
             await self._add(legible)
@@ -89,9 +87,9 @@ class Embedding:
             await self._embed_singly(legible)
         await self._leave_out([one for one in due if one.text is None])
 
-    async def _embed_singly(self, due: Sequence[tuple[Unmeant, str]]) -> None:
+    async def _embed_singly(self, due: Sequence[tuple[UnembeddedText, str]]) -> None:
         """A text that the model does not take holds up no other; a model that takes none has failed."""
-        failures: list[tuple[Unmeant, UpstreamError]] = []
+        failures: list[tuple[UnembeddedText, UpstreamError]] = []
         for one in due:
             try:
                 await self._add([one])
@@ -103,13 +101,13 @@ class Embedding:
             raise failures[0][1]
         await self._leave_out([one for one, _ in failures])
 
-    async def _add(self, texts: Sequence[tuple[Unmeant, str]]) -> None:
+    async def _add(self, texts: Sequence[tuple[UnembeddedText, str]]) -> None:
         if texts:
             vectors = await self._embedder.vectors([text for _, text in texts])
             found = [(one, vector) for (one, _), vector in zip(texts, vectors, strict=True)]
             await self._archive.add_vectors(self._embedder.model, found)
 
-    async def _leave_out(self, texts: Sequence[Unmeant]) -> None:
+    async def _leave_out(self, texts: Sequence[UnembeddedText]) -> None:
         if texts:
             await self._archive.add_vectors(self._embedder.model, [(one, None) for one in texts])
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import msgspec
 
 from filters.remembered import Remembered
-from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.records import Fact
 from proxy.memory.session import WITH_NEWEST, Session, ShownFacts
 
 _BYTES = 8
 
 
-class Telling(NamedTuple):
+class PromptFacts(NamedTuple):
     """Facts for the head of a prompt, and what came to be known since: each behind the place in ``told``.
 
     ``told`` is what the session is to keep of it.
@@ -51,9 +51,9 @@ def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
     return blake2b(told.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
 
 
-def telling(  # noqa: PLR0913 - who is told of, when, and how much
+def prompt_facts(  # noqa: PLR0913 - who is told of, when, and how much
     session: Session, at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: float
-) -> Telling:
+) -> PromptFacts:
     """What to tell at an epoch, beside what the session was told last.
 
     As long as all of that is known it stands still, and what else is known now goes to the tail. Once some of
@@ -71,10 +71,10 @@ def telling(  # noqa: PLR0913 - who is told of, when, and how much
     places = {} if session.room else dict(before.news)
     news = tuple((fact.id, places.get(fact.id, WITH_NEWEST)) for fact in later)
     told = before if news == before.news else msgspec.structs.replace(before, news=news, at=now)
-    return Telling(told, head, later)
+    return PromptFacts(told, head, later)
 
 
-def _anew(at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: float) -> Telling:
+def _anew(at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: float) -> PromptFacts:
     """The most important facts, in the order in which they came to be known."""
     chosen = {one.id for one in sorted(known, key=lambda one: (-one.importance, -one.created))[:limit]}
     head = tuple(fact for fact in known if fact.id in chosen)
@@ -85,4 +85,4 @@ def _anew(at: bytes, person: str, known: Sequence[Fact], *, limit: int, now: flo
         facts=tuple(fact.id for fact in head),
         others=tuple(fact.id for fact in known if fact.id not in chosen),
     )
-    return Telling(told, head, ())
+    return PromptFacts(told, head, ())

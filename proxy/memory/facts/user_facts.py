@@ -1,25 +1,36 @@
 """What is known of persons: facts, each once, few enough to be told, corrected by new ones."""
 
+import asyncio
 import hashlib
+import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
 from filters.injection import comparable
-from proxy.memory.archive.archive import Category, Fact
+from proxy.memory.archive.records import Category, Fact
+from proxy.memory.errors import StoreError
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.stores.store import Owner
+from proxy.memory.tasks import wait_until_done
 
 DAY: Final = 86400.0
 MOST: Final = 100
 """How many facts are known of a person, unless something else is said."""
+_GIVEN_UP: Final = 1.0
+_TROUBLE: Final = 2
+Change = Callable[[], Awaitable[object]]
+_log = logging.getLogger("turnkeeper")
+_SHORTEST, _LONGEST = 0.1, 2.0
+_OUTAGE: Final = 60.0
+_DRAINED_WITHIN: Final = 3.0
 
 
-class Learnt(msgspec.Struct, frozen=True, kw_only=True):
+class FactDraft(msgspec.Struct, frozen=True, kw_only=True):
     """Something to be known from now on; ``replaces`` is the id of what it makes out of date.
 
     ``said`` is when that was, in seconds since 1970, where it was not just now.
@@ -33,7 +44,7 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
     said: float = math.inf
 
 
-class FactShelf(Protocol):
+class FactStore(Protocol):
     """Where facts are kept, the archive or another place; every method may raise StoreError."""
 
     async def add_fact(self, person: Owner, fact: Fact) -> None:
@@ -53,7 +64,7 @@ class FactShelf(Protocol):
         ...
 
 
-class Knowledge:
+class UserFacts:
     """Facts about persons, in one place.
 
     At most ``most`` are known of each: what is over soon goes first, and of the rest the least important. A
@@ -63,7 +74,7 @@ class Knowledge:
 
     def __init__(
         self,
-        shelf: FactShelf,
+        shelf: FactStore,
         *,
         most: int = MOST,
         conversation: float = 1800.0,
@@ -88,7 +99,7 @@ class Knowledge:
         return next((one for one in await self.of(person) if one.id == fact), None)
 
     async def learn(
-        self, person: Owner, learnt: Learnt, *, key: str | None = None, at: float | None = None
+        self, person: Owner, learnt: FactDraft, *, key: str | None = None, at: float | None = None
     ) -> Fact:
         """Adds a fact; what is known in the same words is that fact already, which is renewed.
 
@@ -153,7 +164,7 @@ class Knowledge:
         return await self._shelf.remove_fact(person, fact)
 
     async def _renew(
-        self, person: Owner, same: Fact, learnt: Learnt, replaced: Fact | None, now: float
+        self, person: Owner, same: Fact, learnt: FactDraft, replaced: Fact | None, now: float
     ) -> Fact:
         """Puts a fact in its own place, as what was learnt makes it; by that it loses nothing."""
         category = max(same.category, learnt.category, key=self._lasting.__getitem__)
@@ -195,3 +206,100 @@ def id_of(person: Owner, key: str | None, text: str) -> str:
         return f"fact_{secrets.token_hex(8)}"
     source = f"{person.tenant}\0{person.person}\0{key}\0{comparable(text)}"
     return f"fact_{hashlib.sha256(source.encode(errors='surrogatepass')).hexdigest()[:16]}"
+
+
+class FactReader:
+    """Asks for facts on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
+
+    A look that came too late goes on for up to a second, and nobody asks for its person meanwhile: there may
+    be much to tell of one. Where two are late it is the place that is slow, and nobody asks for anybody.
+    """
+
+    def __init__(self, knowledge: UserFacts, *, deadline: float) -> None:
+        self._knowledge = knowledge
+        self._deadline = deadline
+        self._late: dict[asyncio.Task[list[Fact]], Owner] = {}
+
+    def at_once(self, person: Owner) -> Sequence[Fact] | None:
+        """What is known where nobody has to wait for it: in an embedded file; else ``None``."""
+        try:
+            return self._knowledge.at_once(person)
+        except Exception:  # noqa: BLE001 - whoever asks again, and waits, hears what ails it
+            return None
+
+    async def of(self, person: Owner) -> Sequence[Fact]:
+        """What is known of a person, the oldest first. Raises StoreError."""
+        if len(self._late) >= _TROUBLE or person in self._late.values():
+            raise StoreError("facts did not come in time a moment ago")
+        look = asyncio.create_task(self._knowledge.of(person))
+        try:
+            if await wait_until_done(look, self._deadline):
+                return look.result()
+        except asyncio.CancelledError:
+            look.cancel()
+            raise
+        self._outlived(look, person)
+        raise StoreError("facts come too late")
+
+    def _outlived(self, look: asyncio.Task[list[Fact]], person: Owner) -> None:
+        self._late[look] = person
+        bell = asyncio.get_running_loop().call_later(_GIVEN_UP - self._deadline, look.cancel)
+
+        def come(_: asyncio.Task[list[Fact]]) -> None:
+            bell.cancel()
+            del self._late[look]
+            if not look.cancelled():
+                look.exception()  # the caller has left: whoever asks next hears of it himself
+
+        look.add_done_callback(come)
+
+
+class PendingChanges:
+    """Changes of memory that nobody's leaving stops; a store that is away is waited for for a minute."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def make(self, works: Sequence[Change], behind: asyncio.Task[None] | None = None) -> asyncio.Task[None]:
+        """Begins to do all of it, one behind the other, and ``behind`` what was begun before.
+
+        Whoever wants to may wait.
+        """
+        task = asyncio.get_running_loop().create_task(_done(works, behind))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def drain(self) -> None:
+        """Waits until all is done, for three seconds at most; what is left then is not done."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_DRAINED_WITHIN)
+            for task in late:
+                task.cancel()
+            if late:
+                _log.error("%d answers' changes of what is known could not be written", len(late))
+
+
+async def _done(works: Sequence[Change], behind: asyncio.Task[None] | None) -> None:
+    if behind:
+        await asyncio.wait({behind})
+    until = asyncio.get_running_loop().time() + _OUTAGE
+    for work in works:
+        try:
+            await _insisted(work, until)
+        except Exception as error:  # noqa: BLE001 - one that cannot be done must not hold up the rest
+            _log.error("A change of what is known could not be written: %s", type(error).__name__)
+
+
+async def _insisted(work: Change, until: float) -> None:
+    pause = _SHORTEST
+    while True:
+        try:
+            await work()
+        except StoreError:
+            if asyncio.get_running_loop().time() + pause > until:
+                raise
+        else:
+            return
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST)

@@ -5,6 +5,57 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, NamedTuple
 
+# "may" and "march" are verbs as well, "mars" a planet and "mayo" a sauce: a month is one behind a word of its
+# own language that says so.
+_MONTHS_OF: Final = (
+    (
+        r"in|(?<!at )last|since|of|during",
+        "january february march april may june july august september october november december",
+    ),
+    (
+        r"im|seit|letzten",
+        "januar februar märz april mai juni juli august september oktober november dezember",
+    ),
+    (
+        r"en|depuis",
+        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+    ),
+    (
+        r"en|desde",
+        "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+    ),
+)
+_DAYS_AGO: Final = {
+    **dict.fromkeys(("today", "heute", "aujourd'hui", "hoy", "今天", "今日", "오늘"), 0),
+    **dict.fromkeys(("yesterday", "last night", "gestern", "hier", "ayer", "昨天", "昨日", "어제"), 1),
+    **dict.fromkeys(("day before yesterday", "vorgestern", "avant-hier", "anteayer", "前天", "一昨日"), 2),
+}
+_BEFORE_THIS: Final = {
+    **dict.fromkeys(
+        ("last week", "letzte woche", "semaine dernière", "semana pasada", "上周", "先週"), "week"
+    ),
+    **dict.fromkeys(("last month", "letzten monat", "mois dernier", "mes pasado", "上个月", "先月"), "month"),
+    **dict.fromkeys(("last year", "letztes jahr", "année dernière", "año pasado", "去年"), "year"),
+}
+_HIER: Final = "hier"
+# "Here" to Germans and Dutch: it is yesterday where something beside it is French, and no word of theirs.
+_FRENCH: Final = re.compile(
+    r"\b(?:nous|vous|avez|avons|ai|suis|est|était|étais|que|quoi|quel|quelle|où|une|avec|pour|mon|qui|il|elle)\b"
+    r"|\b(?:[cjl]|d(?='hier)|n|qu)'[a-zà-ÿœ]"
+    r"|\btu (?:as|avais|es|étais|disais|m'|t'|l')|\bje (?:ne|vais|veux|voulais)\b"
+    r"|\bhier (?:soir|matin|midi|après-midi|à|au)\b|\b(?:depuis|dès) hier\b"
+)
+# What these are not a part of.
+_ALONE: Final = {
+    "mardi": r"\bmardi\b(?! gras)",
+    "domingo": r"(?<!santo )(?<!plácido )(?<!placido )\bdomingo\b",
+    "前天": r"(?<![以之天年月周目时钟从提面])前天",
+    "上周": r"(?<![以晚早])上周(?![围边])",
+    "去年": r"(?<!过)去年",
+}
+_SPACED: Final = re.compile(r"[a-zà-ÿœ]")
+_PARTS: Final = 2
+
 
 class Span(NamedTuple):
     """From a time up to another, in seconds since 1970."""
@@ -29,39 +80,9 @@ _WEEKDAYS: Final = _numbered(
     "星期一 星期二 星期三 星期四 星期五 星期六 星期日",
     "月曜日 火曜日 水曜日 木曜日 金曜日 土曜日 日曜日",
 )
-# "may" and "march" are verbs as well, "mars" a planet and "mayo" a sauce: a month is one behind a word of its
-# own language that says so.
-_MONTHS_OF: Final = (
-    (
-        r"in|(?<!at )last|since|of|during",
-        "january february march april may june july august september october november december",
-    ),
-    (
-        r"im|seit|letzten",
-        "januar februar märz april mai juni juli august september oktober november dezember",
-    ),
-    (
-        r"en|depuis",
-        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
-    ),
-    (
-        r"en|desde",
-        "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
-    ),
-)
+
+
 _MONTHS: Final = _numbered(*(names for _, names in _MONTHS_OF), start=1)
-_DAYS_AGO: Final = {
-    **dict.fromkeys(("today", "heute", "aujourd'hui", "hoy", "今天", "今日", "오늘"), 0),
-    **dict.fromkeys(("yesterday", "last night", "gestern", "hier", "ayer", "昨天", "昨日", "어제"), 1),
-    **dict.fromkeys(("day before yesterday", "vorgestern", "avant-hier", "anteayer", "前天", "一昨日"), 2),
-}
-_BEFORE_THIS: Final = {
-    **dict.fromkeys(
-        ("last week", "letzte woche", "semaine dernière", "semana pasada", "上周", "先週"), "week"
-    ),
-    **dict.fromkeys(("last month", "letzten monat", "mois dernier", "mes pasado", "上个月", "先月"), "month"),
-    **dict.fromkeys(("last year", "letztes jahr", "année dernière", "año pasado", "去年"), "year"),
-}
 
 
 class _Ago(NamedTuple):
@@ -118,23 +139,6 @@ _AGO_OF: Final = (
         {"día": 1, "días": 1, "semana": 7, "semanas": 7, "mes": 30, "meses": 30, "año": 365, "años": 365},
     ),
 )
-_HIER: Final = "hier"
-# "Here" to Germans and Dutch: it is yesterday where something beside it is French, and no word of theirs.
-_FRENCH: Final = re.compile(
-    r"\b(?:nous|vous|avez|avons|ai|suis|est|était|étais|que|quoi|quel|quelle|où|une|avec|pour|mon|qui|il|elle)\b"
-    r"|\b(?:[cjl]|d(?='hier)|n|qu)'[a-zà-ÿœ]"
-    r"|\btu (?:as|avais|es|étais|disais|m'|t'|l')|\bje (?:ne|vais|veux|voulais)\b"
-    r"|\bhier (?:soir|matin|midi|après-midi|à|au)\b|\b(?:depuis|dès) hier\b"
-)
-# What these are not a part of.
-_ALONE: Final = {
-    "mardi": r"\bmardi\b(?! gras)",
-    "domingo": r"(?<!santo )(?<!plácido )(?<!placido )\bdomingo\b",
-    "前天": r"(?<![以之天年月周目时钟从提面])前天",
-    "上周": r"(?<![以晚早])上周(?![围边])",
-    "去年": r"(?<!过)去年",
-}
-_SPACED: Final = re.compile(r"[a-zà-ÿœ]")
 
 
 def _any_of(names: Iterable[str]) -> str:
@@ -151,8 +155,14 @@ def _one_of(table: Mapping[str, object]) -> re.Pattern[str]:
 
 
 _DAY_NAMED: Final = _one_of(_DAYS_AGO)
+
+
 _SPAN_NAMED: Final = _one_of(_BEFORE_THIS)
+
+
 _WEEKDAY: Final = _one_of(_WEEKDAYS)
+
+
 _MONTH: Final = re.compile(
     rf"\b(?:{'|'.join(f'(?:{behind}) ({_any_of(names.split())})' for behind, names in _MONTHS_OF)})"
 )
@@ -163,7 +173,6 @@ def _counted(one: _Ago) -> re.Pattern[str]:
 
 
 _AGO: Final = tuple((one, _counted(one)) for one in _AGO_OF)
-_PARTS: Final = 2
 
 
 def spans(question: str, now: float, zone: tzinfo = UTC) -> tuple[Span, ...]:

@@ -4,6 +4,7 @@ A key expires by itself, its member of the set does not: readers pass over what 
 No two keys share a slot of a Cluster, and no command names two of them.
 """
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import Sequence
@@ -12,17 +13,17 @@ from typing import Any, Final
 from redis.exceptions import RedisClusterException, RedisError
 
 from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.episodes.source import agent_id
+from proxy.memory.episodes.episodes import agent_id
 from proxy.memory.stores.codec import Codec, Plain
 from proxy.memory.stores.redis import Pair, Script
-from proxy.memory.stores.redis_client import Client
-from proxy.memory.stores.store import Key
+from proxy.memory.stores.redis_client import Address, Client, clients
+from proxy.memory.stores.redis_link import Link
+from proxy.memory.stores.store import LEISURE, Key
 
 _PAGE: Final = 200
 _ATTEMPTS: Final = 100
 _FURTHEST: Final = 1000
 _PLAIN: Final = Plain()
-
 # The set lives as long as the longest of its members. Two of these are returned to be looked after: with each
 # write, so that dead ones never outnumber the living by far, however seldom anyone reads.
 _ENTER = Script("""
@@ -33,7 +34,7 @@ return redis.call('ZRANGE', KEYS[1], first, first + 1)
 """)
 
 
-class EpisodeShelf:
+class AgentEpisodes:
     """One agent's episodes, on a client that is given with each call.
 
     ``root`` stands before all keys. What is kept passes through ``codec``.
@@ -108,3 +109,43 @@ class EpisodeShelf:
     def _read(self, blob: bytes | str) -> EpisodicMemory:
         stored = blob.encode() if isinstance(blob, str) else blob
         return EpisodicMemory.model_validate_json(self._codec.decode(self._agent, stored))
+
+
+class RedisEpisodes:
+    """Keys as ShortTermMemoryManager has them, behind the address's prefix where it names one of its own.
+
+    What no call waits for goes over a link of its own.
+    """
+
+    def __init__(self, link: Link, leisurely: Link, *, root: str, codec: Codec) -> None:
+        self._link = link
+        self._leisurely = leisurely
+        self._root = root
+        self._codec = codec
+
+    @classmethod
+    def open(cls, url: str, *, deadline: float, codec: Codec) -> "RedisEpisodes":
+        """Episodes at this address; nothing is connected yet, and each call waits ``deadline`` at most."""
+        place = Address.of(url)
+        root = "" if place.prefix == Address.prefix else place.prefix
+        links = (Link(clients(place, most), deadline=most) for most in (deadline, max(deadline, LEISURE)))
+        return cls(*links, root=root, codec=codec)
+
+    async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
+        """As the protocol has it."""
+        shelf = self._shelf(agent)
+        return await self._leisurely.ask(lambda client: shelf.add(client, episode, ttl))
+
+    async def recent(
+        self, agent: Key, *, since: float, limit: int | None, leisure: bool = False
+    ) -> list[EpisodicMemory]:
+        """As the protocol has it; always all."""
+        shelf, link = self._shelf(agent), self._leisurely if leisure else self._link
+        return await link.ask(lambda client: shelf.recent(client, since, limit))
+
+    async def aclose(self) -> None:
+        """Closes its connections."""
+        await asyncio.gather(self._link.aclose(), self._leisurely.aclose())
+
+    def _shelf(self, agent: Key) -> AgentEpisodes:
+        return AgentEpisodes(agent, root=self._root, codec=self._codec)

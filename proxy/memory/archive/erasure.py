@@ -2,9 +2,8 @@
 
 import time
 
-from proxy.memory.archive.archive import Buried, Removed
-from proxy.memory.archive.dialect import listed
-from proxy.memory.archive.shelf import Shelf
+from proxy.memory.archive.records import Removed, Tombstones
+from proxy.memory.archive.sql import RowCodec, Steps, fetch, fetch_value, find_owner
 from proxy.memory.archive.statements import (
     BURIED,
     ENTOMB,
@@ -26,8 +25,8 @@ from proxy.memory.archive.statements import (
     SWEEP_TURNS,
     TOMBSTONE,
     UNEARTH,
+    json_array,
 )
-from proxy.memory.archive.steps import Steps, asked, first, owner_of
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import APART, DELETION_KEPT, Key, Owner
 
@@ -35,45 +34,45 @@ from proxy.memory.stores.store import APART, DELETION_KEPT, Key, Owner
 def forget(person: Owner, *, at: float) -> Steps[Removed]:
     """As the archive's ``forget``."""
     tenant = {"tenant": id_bytes(person.tenant)}
-    yield from asked(ENTOMB, {**tenant, "kind": PERSON, "name": id_bytes(person.person), "at": at})
-    owner = yield from owner_of(person)
+    yield from fetch(ENTOMB, {**tenant, "kind": PERSON, "name": id_bytes(person.person), "at": at})
+    owner = yield from find_owner(person)
     if owner is None:
         return Removed()
     theirs = {"owner": owner}
     # A fact before its passage, as wherever facts change: of two who lock them crosswise one is refused.
-    facts = yield from asked(FORGET_FACTS, theirs)
+    facts = yield from fetch(FORGET_FACTS, theirs)
     for statement in (FORGET_PASSAGES, FORGET_SPOKEN):
-        yield from asked(statement, theirs)
-    turns = yield from asked(FORGET_TURNS, theirs)
-    yield from asked(FORGET_TALKS, tenant)
-    yield from asked(NO_PERSON, theirs)
+        yield from fetch(statement, theirs)
+    turns = yield from fetch(FORGET_TURNS, theirs)
+    yield from fetch(FORGET_TALKS, tenant)
+    yield from fetch(NO_PERSON, theirs)
     return Removed(turns=len(turns), facts=len(facts))
 
 
 def forget_session(key: Key, *, at: float) -> Steps[int]:
     """As the archive's ``forget_session``."""
     tomb = {"tenant": id_bytes(key.tenant), "kind": SESSION, "name": id_bytes(key.session), "at": at}
-    yield from asked(ENTOMB, tomb)
-    yield from asked(FORGET_SESSION_PASSAGES, key_arguments(key))
-    rows = yield from asked(FORGET_SESSION, key_arguments(key))
-    yield from asked(FORGET_TALKS, key_arguments(key))
+    yield from fetch(ENTOMB, tomb)
+    yield from fetch(FORGET_SESSION_PASSAGES, key_arguments(key))
+    rows = yield from fetch(FORGET_SESSION, key_arguments(key))
+    yield from fetch(FORGET_TALKS, key_arguments(key))
     return len(rows)
 
 
 def forget_strangers(key: Key, *, at: float) -> Steps[int]:
     """As the archive's ``forget_strangers``; such turns have no words in the index."""
     tombs = {"tenant": id_bytes(key.tenant), "kind": STRANGERS}
-    yield from asked(UNEARTH, {**tombs, "before": at - DELETION_KEPT})
-    yield from asked(ENTOMB, {**tombs, "name": id_bytes(key.session), "at": at})
-    rows = yield from asked(FORGET_STRANGERS, key_arguments(key))
+    yield from fetch(UNEARTH, {**tombs, "before": at - DELETION_KEPT})
+    yield from fetch(ENTOMB, {**tombs, "name": id_bytes(key.session), "at": at})
+    rows = yield from fetch(FORGET_STRANGERS, key_arguments(key))
     if rows:
-        yield from asked(FORGET_TALKS, key_arguments(key))
+        yield from fetch(FORGET_TALKS, key_arguments(key))
     return len(rows)
 
 
-def buried_at(tenant: str, kind: int, name: str) -> Steps[float]:
+def tombstone_at(tenant: str, kind: int, name: str) -> Steps[float]:
     """When a person or a session was forgotten, in seconds since 1970; 0 is never."""
-    at = yield from first(TOMBSTONE, {"tenant": id_bytes(tenant), "kind": kind, "name": id_bytes(name)})
+    at = yield from fetch_value(TOMBSTONE, {"tenant": id_bytes(tenant), "kind": kind, "name": id_bytes(name)})
     return 0.0 if at is None else float(at)
 
 
@@ -86,27 +85,27 @@ def refuses(forgotten: float, *, said: float, recorded: float) -> bool:
     return 0.0 < forgotten >= said and (forgotten <= ahead or recorded > ahead)
 
 
-def buried(tenant: str, *, since: float, until: float) -> Steps[Buried]:
+def tombstones(tenant: str, *, since: float, until: float) -> Steps[Tombstones]:
     """As the archive's ``buried``."""
-    rows = yield from asked(BURIED, {"tenant": id_bytes(tenant), "since": since, "until": until})
+    rows = yield from fetch(BURIED, {"tenant": id_bytes(tenant), "since": since, "until": until})
     of = {kind: {id_text(name): at for each, name, at in rows if each == kind} for kind in (PERSON, SESSION)}
-    return Buried(of[PERSON], of[SESSION])
+    return Tombstones(of[PERSON], of[SESSION])
 
 
 def sweep(*, before: float, limit: int) -> Steps[int]:
     """As the archive's ``sweep``."""
     old = {"before": before, "limit": limit}
-    yield from asked(SWEEP_PASSAGES, old)
-    rows = yield from asked(SWEEP_TURNS, old)
+    yield from fetch(SWEEP_PASSAGES, old)
+    rows = yield from fetch(SWEEP_TURNS, old)
     if rows:
-        yield from asked(SWEEP_TALKS, old)
+        yield from fetch(SWEEP_TALKS, old)
     return len(rows)
 
 
-def expire(shelf: Shelf, *, now: float, limit: int) -> Steps[int]:
+def expire(shelf: RowCodec, *, now: float, limit: int) -> Steps[int]:
     """As the archive's ``expire``: as few statements for many facts as for one."""
-    rows = yield from asked(shelf.dialect.expire, {"now": now, "limit": limit})
+    rows = yield from fetch(shelf.dialect.expire, {"now": now, "limit": limit})
     if rows:
-        gone = listed(item for (item,) in rows)
-        yield from asked(shelf.dialect.unindex, {"kind": FACT, "ids": gone})
+        gone = json_array(item for (item,) in rows)
+        yield from fetch(shelf.dialect.unindex, {"kind": FACT, "ids": gone})
     return len(rows)

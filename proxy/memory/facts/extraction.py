@@ -9,10 +9,10 @@ from typing import Final, Protocol
 import msgspec
 
 from filters.tokens import in_text
-from proxy.memory.archive.archive import Fact
+from proxy.memory.archive.records import Fact
 from proxy.memory.cold import all_of
 from proxy.memory.errors import Unfound
-from proxy.memory.facts.knowledge import Knowledge, Learnt
+from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, decode, encode, made_anew
 from proxy.memory.speakers import speaker
 from proxy.memory.stores.store import UNRENEWED, Key, Owner, Put, Store
@@ -23,7 +23,6 @@ _SPOKEN: Final = frozenset({None, "asr", "message"})
 _MOST: Final = 4000
 _ATTEMPTS: Final = 10
 _TRIES: Final = 3
-
 _log = logging.getLogger("turnkeeper")
 
 
@@ -40,7 +39,7 @@ class FactFinder(Protocol):
 
     async def facts(
         self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
-    ) -> Sequence[Learnt]:
+    ) -> Sequence[FactDraft]:
         """What is new beside what is ``known``; ``last`` is the model that the session asked last.
 
         Raises Unfound, UpstreamError where no model answers, and Unasked where there is none.
@@ -48,7 +47,7 @@ class FactFinder(Protocol):
         ...
 
 
-class Learning:
+class FactExtraction:
     """Finds facts in sessions, in what their speakers said and nobody else.
 
     It looks at a session when enough was said, when nothing was said for ``pause`` seconds, and when a life
@@ -61,7 +60,7 @@ class Learning:
     def __init__(
         self,
         store: Store,
-        knowledge: Knowledge,
+        knowledge: UserFacts,
         finder: FactFinder,
         *,
         pause: float,

@@ -1,20 +1,31 @@
-"""Agents' episodes where sessions are kept, whatever that is: one blob for each agent."""
+"""Where agents' episodes are kept."""
 
 import asyncio
 import contextlib
 import math
 import random
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import EntryPoint
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
+from urllib.parse import quote
 
 import msgspec
 
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.redaction.redaction import Redaction
+from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import Key, Put, Store
 
+REDIS: Final = ("redis:", "rediss:", "redis+", "rediss+")
+"""How addresses begin that are a Redis's."""
+_KEYLESS: Final = "default"
+"""The tenant of whoever needs no key."""
+_MISTAKEN: Final = re.compile("/|%(?=25|2F)")
+"""What might be taken for the end of a tenant's name, or for what stands in its place."""
 MOST: Final = 1000
 """How many episodes of one agent are kept; the oldest go first."""
 _SPARE: Final = 100
@@ -24,6 +35,50 @@ _PAUSE: Final = 0.01
 _HOT: Final = 512 * 1024
 # What has expired and moved is no longer told; for so long it may still lie in the store.
 _STALE: Final = 600.0
+_TOLD: Final = ("interaction_type", "content", "platform", "metadata")
+_REDIS: Final = EntryPoint("redis", "proxy.memory.episodes.redis:RedisEpisodes", "turnkeeper.episodes")
+
+
+class Episodes(Protocol):
+    """Episodes by agent: a ``Key`` of its tenant and its id. Both methods may raise StoreError.
+
+    No call waits for what is added.
+    """
+
+    async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
+        """Keeps it for ``ttl`` seconds; returned as it is kept, a little later where its time was taken."""
+        ...
+
+    async def recent(
+        self, agent: Key, *, since: float, limit: int | None, leisure: bool = False
+    ) -> list[EpisodicMemory]:
+        """Those from ``since`` on (seconds since 1970), newest first; ValueError where one cannot be read.
+
+        Where no call waits there is ``leisure``: all of them. A call may be told the newest alone, of which a
+        quarter of a megabyte at the least is at hand.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes what this alone has opened."""
+        ...
+
+
+def agent_id(agent: Key) -> str:
+    """An agent's id as keys on a Redis have it: its own, behind the name of a tenant that has a key.
+
+    No tenant's name holds a slash, so a slash in an agent's own name is written otherwise.
+    """
+    if agent.tenant != _KEYLESS:
+        return f"{agent.tenant}/{agent.session}"
+    return _MISTAKEN.sub(lambda found: quote(found[0], safe=""), agent.session)
+
+
+def agent_of(agent_id: str) -> Key:
+    """The agent that is called so by a program beside the proxy."""
+    tenant, slash, name = agent_id.partition("/")
+    is_anothers = slash and name and tenant not in {"", _KEYLESS}
+    return Key(tenant, name) if is_anothers else Key(_KEYLESS, agent_id)
 
 
 class _KeptEpisode(msgspec.Struct, frozen=True, array_like=True):
@@ -176,3 +231,35 @@ def _alone(episode: EpisodicMemory, kept: Sequence[_KeptEpisode]) -> EpisodicMem
     while episode.timestamp.timestamp() in taken:
         episode = episode.later(1)
     return episode
+
+
+class RedactedEpisodes:
+    """Other episodes, with marks in what is added."""
+
+    def __init__(self, episodes: Episodes, redaction: Redaction) -> None:
+        self._episodes = episodes
+        self._redaction = redaction
+        self.recent = episodes.recent
+        self.aclose = episodes.aclose
+
+    async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
+        """As the protocol has it."""
+        told = {name: getattr(episode, name) for name in _TOLD}
+        marked = episode.model_copy(update=self._redaction.value(told))
+        return await self._episodes.add(agent, marked, ttl=ttl)
+
+
+def redacted(episodes: Episodes, redaction: Redaction) -> Episodes:
+    """The episodes without what a redaction finds; the very same where it looks for nothing."""
+    return RedactedEpisodes(episodes, redaction) if redaction else episodes
+
+
+def open_episodes(url: str, *, deadline: float, codec: Codec, store: Store) -> Episodes:
+    """On a Redis, keys of their own; anywhere else, in ``store``, which is what stands at ``url``.
+
+    Nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
+    """
+    if not url.startswith(REDIS):
+        return StoredEpisodes(store)
+    opened: Episodes = _REDIS.load().open(url, deadline=deadline, codec=codec)
+    return opened

@@ -1,23 +1,31 @@
-"""From words to what stands for them in the index, the same for what was said and for what is asked."""
+"""Words without their endings, as SQLite's own Porter stemmer cuts them."""
 
 import hashlib
 import hmac
 import re
+import sqlite3
+import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from proxy.memory.archive.stems import Stemmer
 from proxy.memory.stores.store import Owner
 
+_MOST_KNOWN: Final = 20_000
+_DIGIT: Final = re.compile("[0-9]")
+# The stemmer is part of an index: what is put into it can be read back as terms.
+_TABLES: Final = """
+CREATE VIRTUAL TABLE words USING fts5(word, tokenize = 'porter ascii');
+CREATE VIRTUAL TABLE stems USING fts5vocab(words, 'instance');
+"""
+_STEM: Final = "SELECT doc, term FROM stems"
 # Chinese characters, kana, Hangul, Thai to Myanmar, Khmer: words are not told apart by spaces, or take many
 # endings, so that each two neighbours count as a word.
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1100-\u11ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
 )
-_IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
 # The marks that a word is spelt with, and letters between them: to Python, vowels of Hindi or Tibetan are
 # no part of a word.
 _MARKS: Final = (
@@ -28,8 +36,6 @@ _MARKS: Final = (
     "\ua802-\ua827\ua880-\ua8c5\ua8e0-\ua8f1\ua8ff-\ua92d\ua947-\ua953\ua980-\ua9c0\ua9e5-\uaa4d\uaa7b-\uaac1"
     "\uaaeb-\uaaef\uabe3-\uabea\U00011000-\U00011046\U00011100-\U00011134"
 )
-_LETTER: Final = f"[^\\W_{_UNSPACED}]"
-_RUN: Final = re.compile(f"[{_UNSPACED}]+|{_LETTER}+(?:[{_MARKS}]+{_LETTER}*)*")
 _PLAIN: Final = re.compile("[a-z0-9]+")
 _APOSTROPHE: Final = re.compile("(?<=\\w)['\u2019\u02bc](?=\\w)")
 # Accents, and the vowels and points that Hebrew and Arabic write or leave out; hamza and madda stay.
@@ -40,10 +46,8 @@ _ACCENTS: Final = re.compile(
 )
 # They shape letters of the same word.
 _JOINERS: Final = re.compile("(?<=[\u0900-\u0dff])[\u200c\u200d]")
-_NUMBER: Final = re.compile("[0-9]")
 _PART: Final = re.compile("[0-9]+|[^0-9]+")
 _LONGEST: Final = 64
-
 STOP_WORDS: Final = frozenset(
     """
     a about after again ah all also am an and any are arent as at be because been before being but
@@ -59,6 +63,52 @@ STOP_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - a table reads best as text
 )
 """Words of English that tell one turn from another in hardly any talk."""
+
+
+class Stemmer:
+    """Stems of words in lower case, letters and digits alone; those that it has seen, it remembers.
+
+    Words with a digit it does not: hardly one comes again, and cards and telephones have such names. Any
+    thread may ask.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._index = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._index.executescript(_TABLES)
+
+    def stems(self, words: Iterable[str]) -> list[str]:
+        """The stem of each word, in order; a word of a script without cases is its own."""
+        given = list(words)
+        found = {word: stem for word in given if (stem := self._at_once(word)) is not None}
+        if new := set(given) - found.keys():
+            found |= self._learned(new)
+        return [found[word] for word in given]
+
+    def _at_once(self, word: str) -> str | None:
+        return word if word.isascii() and word.isdecimal() else self._known.get(word)
+
+    def _learned(self, new: Collection[str]) -> dict[str, str]:
+        with self._lock:
+            numbered = list(enumerate(new, 1))
+            self._index.executemany("INSERT INTO words (rowid, word) VALUES (?, ?)", numbered)
+            terms = dict(self._index.execute(_STEM).fetchall())
+            self._index.execute("DELETE FROM words")
+        found = {word: terms.get(number, word) for number, word in numbered}
+        if len(self._known) > _MOST_KNOWN:
+            self._known = {}
+        self._known.update((word, stem) for word, stem in found.items() if not _DIGIT.search(word))
+        return found
+
+
+_IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
+
+
+_LETTER: Final = f"[^\\W_{_UNSPACED}]"
+
+
+_RUN: Final = re.compile(f"[{_UNSPACED}]+|{_LETTER}+(?:[{_MARKS}]+{_LETTER}*)*")
 
 
 class Lexicon:
@@ -121,9 +171,7 @@ def _spelt(asked: Sequence[str]) -> dict[str, list[str]]:
     ways: dict[str, list[str]] = {word: _parts(word) for word in asked if word not in STOP_WORDS}
     for pair in pairwise(asked):
         whole, telling = "".join(pair), [word for word in pair if word in ways]
-        if (len(telling) == len(pair) or any(map(_NUMBER.search, telling))) and not _IS_UNSPACED.search(
-            whole
-        ):
+        if (len(telling) == len(pair) or any(map(_DIGIT.search, telling))) and not _IS_UNSPACED.search(whole):
             for word in telling:
                 ways[word].append(whole[:_LONGEST])
     return ways
@@ -131,7 +179,7 @@ def _spelt(asked: Sequence[str]) -> dict[str, list[str]]:
 
 def _parts(word: str) -> list[str]:
     """Letters and digits of a word that has both, as far as they tell anything."""
-    parts = _PART.findall(word) if _NUMBER.search(word) else []
+    parts = _PART.findall(word) if _DIGIT.search(word) else []
     return [part for part in parts if 1 < len(part) < len(word)]
 
 

@@ -3,28 +3,31 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, tzinfo
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from filters.remembered import Remembered
 from proxy.errors import UpstreamError
-from proxy.memory.archive.archive import Found, Meaning, Query
-from proxy.memory.archive.embedding import Embedder
-from proxy.memory.archive.sql import Archive
+from proxy.memory.archive.archive import Archive
+from proxy.memory.archive.embeddings import Embedder
+from proxy.memory.archive.records import Found, Meaning, Query
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Owner
-from proxy.memory.tasks import retrieve_exception
+from proxy.memory.tasks import retrieve_exception, wait_for
 
 T = TypeVar("T")
-
 _log = logging.getLogger("turnkeeper")
-
 WITHIN: Final = 2.0
 """How long the models have where nobody is on the line, in seconds."""
 # What is left at the end is for the way back.
 _SHARE: Final = 0.9
 _FAILURES: Final = 3
 _SHUT: Final = 10.0
+_SLOW: Final = 3
+# The filter leaves out what the window shows, and what says the same twice.
+_SPARE: Final = 20
 
 
 class Reranker(Protocol):
@@ -146,3 +149,52 @@ class _Trust:
 
 def _scored(found: Found, score: float) -> Found:
     return msgspec.structs.replace(found, score=round(score, 4))
+
+
+_PAUSE: Final = 0.5
+
+
+class Passages:
+    """Asks the archive on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
+
+    An archive that was too slow three times in a row is left alone for half a second.
+    """
+
+    def __init__(self, finder: Finder, *, deadline: float) -> None:
+        self._finder = finder
+        self._deadline = deadline
+        self._shut_until = 0.0
+        self._slow = 0
+
+    async def of(
+        self, person: Owner, text: str, *, now: float, limit: int, zone: tzinfo = UTC
+    ) -> tuple[Remembered, ...]:
+        """What answers a text, best first, with some to spare. Raises StoreError."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._shut_until:
+            raise StoreError("the archive did not answer in time a moment ago")
+        query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone)
+        try:
+            look = self._finder.search(person, query, within=self._deadline)
+            found = await wait_for(look, self._deadline)
+        except TimeoutError:
+            self._slow += 1
+            if self._slow >= _SLOW:
+                self._shut_until = loop.time() + _PAUSE
+            raise StoreError("the archive is too slow") from None
+        self._slow = 0
+        return _told(found)
+
+
+def _told(found: Sequence[Found]) -> tuple[Remembered, ...]:
+    return tuple(
+        Remembered(
+            kind=one.kind,
+            text=one.text,
+            score=one.score,
+            role=one.role,
+            source=one.source or one.session_id,
+            at=one.timestamp,
+        )
+        for one in found
+    )
