@@ -52,7 +52,7 @@ def seconds(written: object) -> float:
     number, unit = _parts(written)
     if unit not in _SECONDS or not number:
         raise ValueError("write a duration above zero, with its unit, such as 50ms, 5s, 30m, 1h or 90d")
-    return number * _SECONDS[unit]
+    return round(number * _SECONDS[unit], 9)  # 1400 ms are 1.4 s to the last digit
 
 
 def size(written: object) -> int:

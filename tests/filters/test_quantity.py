@@ -9,7 +9,17 @@ from filters.option_types import seconds, size
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [("50ms", 0.05), ("5s", 5), ("1.5s", 1.5), ("2m", 120), ("30m", 1800), ("1h", 3600), ("90d", 7_776_000)],
+    [
+        ("50ms", 0.05),
+        ("1400ms", 1.4),
+        ("1.1m", 66),
+        ("5s", 5),
+        ("1.5s", 1.5),
+        ("2m", 120),
+        ("30m", 1800),
+        ("1h", 3600),
+        ("90d", 7_776_000),
+    ],
 )
 def test_a_duration_is_read_in_seconds(written, expected):
     assert seconds(written) == pytest.approx(expected)
