@@ -16,7 +16,7 @@ from proxy.errors import NotFound
 from proxy.exact import Exact
 from proxy.health import Health
 from proxy.memory.memory import Memory
-from proxy.memory.privacy import People
+from proxy.memory.privacy import PrivacyRegistry
 from proxy.traces import Retention, TombstoneWatch
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream import Upstream
@@ -39,7 +39,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     upstreams: tuple[Upstream, ...]
     health: Mapping[str, Health]
     memory: Memory | None
-    privacy: People
+    privacy: PrivacyRegistry
     gate: Gate
     max_body: int
     agora_webhook: Webhook | None = None
@@ -141,7 +141,7 @@ class Generation:
         if self.runtime.tombstones:
             loading.append(self.runtime.tombstones.look())
         if self.runtime.memory:
-            loading.append(self.runtime.memory.pulse.run())
+            loading.append(self.runtime.memory.health.run())
         self._loading = [asyncio.get_running_loop().create_task(each) for each in loading]
 
     async def close(self) -> None:

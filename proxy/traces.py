@@ -23,7 +23,7 @@ from proxy.memory.archive.records import Tombstones
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Session
 from proxy.memory.speech import speech_lines
-from proxy.memory.stores.store import APART, Key, Owner
+from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
@@ -390,14 +390,14 @@ class TraceHolder:
 
     async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """The turns of a person; of a turn of somebody else's, what the person said in it."""
-        found = [t for t in self._traces.newest(person.tenant) if t.concerns(person.person)]
-        told = [exported(t, person.person, self._traces.person(t) == person.person) for t in reversed(found)]
+        found = [t for t in self._traces.newest(person.tenant) if t.concerns(person.user)]
+        told = [exported(t, person.user, self._traces.person(t) == person.user) for t in reversed(found)]
         return {"kept_turns": told}
 
     async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is no longer theirs
         """Lets go of all turns in which a person spoke; how many there were."""
         before = sum(1 for _ in self._traces.newest(person.tenant))
-        self._traces.forget(person.tenant, user=person.person)
+        self._traces.forget(person.tenant, user=person.user)
         return {"kept_turns": before - sum(1 for _ in self._traces.newest(person.tenant))}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is another's
@@ -429,6 +429,6 @@ class TombstoneWatch:
         now = time.time()
         for tenant, oldest in self._traces.oldest().items():
             since = max(oldest, self._seen - _SLACK)
-            buried = await self._archive.buried(tenant, since=since, until=now + APART)
+            buried = await self._archive.buried(tenant, since=since, until=now + CLOCK_TOLERANCE)
             self._traces.let_go_buried(tenant, buried)
         self._seen = now

@@ -49,7 +49,7 @@ def held(proxy: ProxyServer, session: str = "s1", tenant: str = "default") -> li
     memory = proxy.app.memory
     assert memory
     until(lambda: proxy.run(_is_written(proxy)))
-    blob = proxy.run(memory.store.read(Key(tenant, session), leisure=True))
+    blob = proxy.run(memory.store.read(Key(tenant, session), background=True))
     return list(decode(blob.blob).entries) if blob else []
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.errors import UpstreamError
-from proxy.memory.errors import StoreError, Unmade, Unusable
+from proxy.memory.errors import StoreError, SummaryFailed, UnusableAnswer
 from proxy.routing.remedy import remedy
 
 _PATIENCE: Final = 3
@@ -17,7 +17,7 @@ _log = logging.getLogger("turnkeeper")
 _MANY: Final = 3
 _SHORTEST, _LONGEST = 1.0, 300.0
 # Others' own words may quote a caller.
-_PLAIN: Final = (UpstreamError, StoreError, Unmade, Unusable)
+_PLAIN: Final = (UpstreamError, StoreError, SummaryFailed, UnusableAnswer)
 
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
@@ -132,7 +132,7 @@ class Setbacks:
     def add(self, error: Exception) -> None:
         """Counts a failure."""
         self.count += 1
-        self.unusable += isinstance(error, Unusable)
+        self.unusable += isinstance(error, UnusableAnswer)
         self.wanted = _wanted(error)
         self.fault = str(error) if isinstance(error, _PLAIN) else type(error).__name__
 

@@ -11,7 +11,7 @@ from filters.message import Message
 from proxy.background.models import ChatModel, PromptRedaction
 from proxy.errors import UpstreamError
 from proxy.memory.archive.records import Category, Fact
-from proxy.memory.errors import Unasked, Unfound, Unusable
+from proxy.memory.errors import InvalidFacts, NoModel, UnusableAnswer
 from proxy.memory.facts.extraction import Utterance
 from proxy.memory.facts.user_facts import FactDraft
 
@@ -109,20 +109,20 @@ class Extractor:
     ) -> Sequence[FactDraft]:
         """What a model finds in what one person said, as far as it can be believed.
 
-        Raises Unfound where a model answered and nothing can be made of it, UpstreamError where none did, and
-        Unasked where none is known.
+        Raises InvalidFacts where a model answered and nothing can be made of it, UpstreamError where none did, and
+        NoModel where none is known.
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
-        failure: Exception = Unasked("No model is named for facts.")
+        failure: Exception = NoModel("No model is named for facts.")
         prompt = _prompt(said, known, self._zone, self._discretion)
         for model in models:
             try:
                 answer = await self._inquiry.ask(prompt, model=model, form=FORM)
                 return list(_believed(_listed(answer), said, known))
-            except Unusable as error:
-                failure = error if isinstance(error, Unfound) else Unfound(str(error))
+            except UnusableAnswer as error:
+                failure = error if isinstance(error, InvalidFacts) else InvalidFacts(str(error))
             except UpstreamError as error:
-                failure = failure if isinstance(failure, Unfound) else error
+                failure = failure if isinstance(failure, InvalidFacts) else error
         try:
             raise failure
         finally:
@@ -168,7 +168,7 @@ def _listed(answer: str) -> list[Any]:
         except (msgspec.DecodeError, RecursionError):
             continue
         return found.facts if isinstance(found, _Answer) else found
-    raise Unfound("The model's answer is no list of facts.")
+    raise InvalidFacts("The model's answer is no list of facts.")
 
 
 def _readings(answer: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from proxy import kinds
 from proxy.answer.sse import Garbled, data_of, events, payload
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
-from proxy.memory.errors import Unusable
+from proxy.memory.errors import UnusableAnswer
 from proxy.target import Target
 from proxy.tools.chunk import first_choice, object_in
 from proxy.upstream import read_all
@@ -109,19 +109,19 @@ def truncated(text: str, most: int) -> str:
     return text[:most].encode("utf-8", "replace").decode()
 
 
-class EmptyAnswer(UpstreamBroken, Unusable):
+class EmptyAnswer(UpstreamBroken, UnusableAnswer):
     """A model answered to the end, and said nothing."""
 
 
-class TruncatedAnswer(UpstreamBroken, Unusable):
+class TruncatedAnswer(UpstreamBroken, UnusableAnswer):
     """A model's answer was cut before its end."""
 
 
-class RefusedAnswer(UpstreamBroken, Unusable):
+class RefusedAnswer(UpstreamBroken, UnusableAnswer):
     """A model would not answer, or was not let."""
 
 
-class PromptTooLong(UpstreamBroken, Unusable):
+class PromptTooLong(UpstreamBroken, UnusableAnswer):
     """A model was shown more than it takes at once."""
 
 
@@ -213,7 +213,7 @@ class ChatModel:
         """
         formed = None if self._formless else form
         got = await self._answered(self._body(messages, model, formed))
-        if formed and got.status in _MISUNDERSTOOD and not isinstance(error_of(*got), Unusable):
+        if formed and got.status in _MISUNDERSTOOD and not isinstance(error_of(*got), UnusableAnswer):
             got = await self._answered(self._body(messages, model, None))
             self._formless = got.status == HTTPStatus.OK
         if got.status != HTTPStatus.OK:

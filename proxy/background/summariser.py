@@ -10,7 +10,7 @@ from filters.message import Message
 from filters.tokens import in_text
 from proxy.background.models import ChatModel, PromptRedaction, PromptTooLong, TruncatedAnswer
 from proxy.errors import UpstreamError
-from proxy.memory.errors import Unmade, Unnamed, Unusable, Useless
+from proxy.memory.errors import InvalidSummary, NoSummaryModel, SummaryFailed, UnusableAnswer
 from proxy.memory.session import Entry
 from proxy.memory.summaries.summaries import WrittenNotes
 
@@ -161,11 +161,15 @@ class Summariser:
         for model in models:
             try:
                 return await self._written(task, model), model
-            except (UpstreamError, Unusable) as error:
+            except (UpstreamError, UnusableAnswer) as error:
                 failures.append(error)
         if not failures:
-            raise Unnamed("No model is named for summaries.")
-        kind = Useless if any(isinstance(failure, Unusable) for failure in failures) else Unmade
+            raise NoSummaryModel("No model is named for summaries.")
+        kind = (
+            InvalidSummary
+            if any(isinstance(failure, UnusableAnswer) for failure in failures)
+            else SummaryFailed
+        )
         raise kind(" ".join(dict.fromkeys(map(str, failures)))) from failures[-1]
 
     async def _written(self, task: NotesPrompt, model: str) -> str:
@@ -182,11 +186,11 @@ class Summariser:
 
 
 def _checked(text: str, most: int) -> str:
-    """The notes; Useless for a refusal, and for more than notes may be or stand for."""
+    """The notes; InvalidSummary for a refusal, and for more than notes may be or stand for."""
     if refuses(text):
-        raise Useless("The model declined to write notes.")
+        raise InvalidSummary("The model declined to write notes.")
     if in_text(text) > min(max(most, 40), _MOST_TOKENS):
-        raise Useless("The model's notes are longer than what they stand for.")
+        raise InvalidSummary("The model's notes are longer than what they stand for.")
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from proxy.background.backoff import Lull, Setbacks
 from proxy.errors import UpstreamError
-from proxy.memory.errors import Contended, StoreError, Unasked, Unmade, Unusable
+from proxy.memory.errors import NoModel, StoreError, SummaryFailed, UnusableAnswer, WriteConflict
 from proxy.memory.session import UNREADABLE, Session, decode
 from proxy.memory.stores import lease
 from proxy.memory.stores.store import Key, Store
@@ -173,7 +173,7 @@ class Worker:
 
     async def _consider(self, key: Key) -> None:
         try:
-            held = await self._store.read(key, leisure=True)
+            held = await self._store.read(key, background=True)
             await asyncio.sleep(0)  # callers come first
             session = decode(held.blob) if held else None
         except UNREADABLE:
@@ -239,9 +239,9 @@ class Worker:
             self._begin_next()
 
     def _note(self, lull: Lull, setbacks: Setbacks, key: Key, error: Exception) -> None:
-        if isinstance(error, Unasked):
+        if isinstance(error, NoModel):
             return
-        if isinstance(error, Unusable):
+        if isinstance(error, UnusableAnswer):
             lull.succeeded()  # whoever answers is not away
         elif _tells_of_models(error):
             lull.failed(key, setbacks.fault, wanted=setbacks.wanted)
@@ -286,12 +286,14 @@ class Worker:
 
 def _tells_of_models(error: Exception) -> bool:
     """Whether it says anything of a model; a store that fails, or a fault of ours, does not."""
-    return isinstance(error, (UpstreamError, Unmade, Unusable)) and not isinstance(error, Unasked)
+    return isinstance(error, (UpstreamError, SummaryFailed, UnusableAnswer)) and not isinstance(
+        error, NoModel
+    )
 
 
 async def _tolerated(work: Coroutine[Any, Any, None]) -> None:
     # What cannot be read or written now is found when the store is looked through.
-    with contextlib.suppress(StoreError, Contended, *UNREADABLE):
+    with contextlib.suppress(StoreError, WriteConflict, *UNREADABLE):
         await work
 
 

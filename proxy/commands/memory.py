@@ -10,9 +10,9 @@ import typer
 
 from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, load_configured, reported_errors, write_json
 from proxy.errors import TurnkeeperError
-from proxy.memory.errors import StoreError, Unread
+from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.memory import Archiving, Memory
-from proxy.memory.privacy import People
+from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.stores.store import Owner
 from proxy.settings.build import build_memory, tenant_names
 from proxy.settings.memory import Memory as MemorySettings
@@ -118,7 +118,7 @@ def export(user: User, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant 
     """Write all that is held of a person, as JSON: sessions, turns and facts."""
 
     async def work(memory: Memory, whose: str) -> dict[str, Any]:
-        return await memory.people.exported(Owner(whose, user))
+        return await memory.privacy.exported(Owner(whose, user))
 
     write_json(msgspec.json.encode(run_on_memory(config, tenant, work)))
 
@@ -131,7 +131,7 @@ def forget(
         raise typer.BadParameter("name a user, or a session with --session")
 
     async def work(memory: Memory, whose: str) -> tuple[Mapping[str, int], bool]:
-        people, is_heard = memory.people, memory.archiving is not None
+        people, is_heard = memory.privacy, memory.archiving is not None
         if user:
             return await _forgotten(people, Owner(whose, user)), is_heard
         return await people.forget_session(whose, session), is_heard
@@ -149,9 +149,9 @@ def _counted(kind: str, many: int) -> str:
     return f"{many} {name if many > 1 else name.removesuffix('s')}"
 
 
-async def _forgotten(people: People, person: Owner) -> Mapping[str, int]:
+async def _forgotten(people: PrivacyRegistry, person: Owner) -> Mapping[str, int]:
     try:
         return await people.forget(person)
-    except Unread as fault:
+    except UnreadableSessions as fault:
         left = "".join(f"\n  {session}" for session in fault.sessions)
         raise TurnkeeperError(f"{_ALL_ELSE}{left}\n{_WAYS_OUT}") from None

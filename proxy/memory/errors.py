@@ -1,83 +1,83 @@
-"""All that can go wrong in memory; no caller's answer is one of these, and HTTP has its own.
+"""What can go wrong in memory. None of these is an answer to a client.
 
-StoreError           the store cannot be reached, is too slow, full, read-only, closed, or none of ours
-├── Deleted          the session was deleted meanwhile
-├── Overgrown        one turn of the session has more messages than are held
-├── Unreadable       the store answers, with what is of no use
-└── Unread           somebody is forgotten but for sessions that cannot be read
-Unasked              no model is named that could be asked
-└── Unnamed
-Unusable             a model answered, and nothing can be made of it
-├── Useless
-└── Unfound          it is no list of facts
-Unmade               there is no summary
-├── Unnamed          because no model could make one
-└── Useless          because what a model wrote is none
-Contended            others write the session all the time
+StoreError              the store cannot be used
+├── SessionDeleted      the session was deleted meanwhile
+├── TurnTooLong         one turn has more messages than a session holds
+├── Unreadable          the store answers with data that cannot be decoded
+└── UnreadableSessions  a user is erased except from sessions that cannot be read
+NoModel                 no model is configured for the job
+└── NoSummaryModel
+UnusableAnswer          a model answered, and the answer cannot be used
+├── InvalidFacts        it is no list of facts
+└── InvalidSummary
+SummaryFailed           there is no summary
+├── NoSummaryModel      because no model could make one
+└── InvalidSummary      because the model's answer is none
+WriteConflict           other writers win every time
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-_NAMED: Final = 10
+_MAX_NAMES: Final = 10
 
 
 class StoreError(Exception):
-    """The store cannot be reached, is too slow, is full, is read-only, is closed or is not one of ours.
+    """The store is unreachable, too slow, full, read-only, closed, or not one of ours.
 
-    After a write that was too slow nobody knows whether it happened: read again.
+    A write that was too slow may or may not have happened: read again.
     """
 
 
-class Deleted(StoreError):
-    """The session was deleted after that had arrived which was to be written."""
+class SessionDeleted(StoreError):
+    """The session was deleted after the arrival of what is to be written."""
 
 
-class Overgrown(StoreError):
-    """One turn of the session has more messages than are held, and no turn is cut."""
+class TurnTooLong(StoreError):
+    """One turn has more messages than a session holds, and turns are not cut."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"one turn of its session has more than {most:,} messages, and more are not held")
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"one turn of its session has more than {limit:,} messages, and more are not held")
 
 
 class Unreadable(StoreError):
-    """The store answers, and what it holds there is of no use to whoever asks."""
+    """The store answers, but its data cannot be decoded."""
 
 
-class Unread(StoreError):
-    """A person is forgotten but for sessions that cannot be read, though the store answers."""
+class UnreadableSessions(StoreError):
+    """A user is erased except from ``sessions`` that cannot be read."""
 
     def __init__(self, sessions: Sequence[str]) -> None:
         self.sessions = tuple(sessions)
-        more = len(sessions) - _NAMED
-        named = ", ".join(sessions[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        many = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
-        super().__init__(f"{many} cannot be read and may hold words of theirs: {named}")
+        more = len(sessions) - _MAX_NAMES
+        names = ", ".join(sessions[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+        count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
+        super().__init__(f"{count} cannot be read and may hold words of theirs: {names}")
 
 
-class Unasked(Exception):
-    """No model is named that could be asked."""
+class NoModel(Exception):
+    """No model is configured for the job."""
 
 
-class Unusable(Exception):
-    """A model answered, and nothing can be made of it."""
+class UnusableAnswer(Exception):
+    """A model answered, and the answer cannot be used."""
 
 
-class Unfound(Unusable):
+class InvalidFacts(UnusableAnswer):
     """A model's answer is no list of facts."""
 
 
-class Unmade(Exception):
-    """No model made a summary that can be used."""
+class SummaryFailed(Exception):
+    """No model made a usable summary."""
 
 
-class Unnamed(Unmade, Unasked):
-    """There is no model that could make one."""
+class NoSummaryModel(SummaryFailed, NoModel):
+    """No model is configured for summaries."""
 
 
-class Useless(Unmade, Unusable):
-    """A model answered, and what it wrote is no summary."""
+class InvalidSummary(SummaryFailed, UnusableAnswer):
+    """A model's answer is no summary."""
 
 
-class Contended(Exception):
-    """Others write the session all the time."""
+class WriteConflict(Exception):
+    """Other writers win every time."""

@@ -13,8 +13,8 @@ from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.facts.user_facts import FactReader, PendingChanges, UserFacts
-from proxy.memory.privacy import People
-from proxy.memory.recorder import Pulse, Recorder, Writer
+from proxy.memory.privacy import PrivacyRegistry
+from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.stores.session_store import Guard, Recent
 from proxy.memory.summaries.summaries import Summaries
@@ -58,21 +58,21 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     recorder: Recorder
     episodes: Episodes
     summaries: Summaries
-    people: People
+    privacy: PrivacyRegistry
     archiving: Archiving | None
-    pulse: Pulse
-    guard: Guard
+    health: HealthCheck
+    breaker: Guard
     veil: WindowRedaction
 
     @property
     def degraded(self) -> bool:
         """Whether turns wait for a store that does not take them, or it does not answer calls, or nobody."""
-        return self.recorder.failing or self.pulse.silent or self.guard.shut
+        return self.recorder.failing or self.health.silent or self.breaker.shut
 
     async def open(self) -> None:
         """The stores are open, so that no call waits for that; they are away where that takes a second."""
         until = asyncio.get_running_loop().time() + _OPENING
-        self.pulse.silent = not await _answers(self.store.ping, until)
+        self.health.silent = not await _answers(self.store.ping, until)
         if self.archiving:
             await _answers(self.archiving.archive.ping, until)
 

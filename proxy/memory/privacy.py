@@ -11,17 +11,17 @@ import msgspec
 
 from proxy.memory.align import forgotten
 from proxy.memory.cold import all_of
-from proxy.memory.errors import StoreError, Unread
+from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.stores import sqlite_file
-from proxy.memory.stores.store import UNRENEWED, Key, Owner, Put, Store
+from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Owner, Store
 
 _AT_ONCE: Final = 100
 _ATTEMPTS: Final = 10
 
 
-class Holding(Protocol):
+class DataHolder(Protocol):
     """One place that holds words of persons. Every method may raise StoreError."""
 
     async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
@@ -44,10 +44,10 @@ class Holding(Protocol):
         ...
 
 
-class People:
+class PrivacyRegistry:
     """The registry: whoever keeps a person's words anywhere adds a holding to it."""
 
-    def __init__(self, holdings: Sequence[Holding]) -> None:
+    def __init__(self, holdings: Sequence[DataHolder]) -> None:
         self._holdings = holdings
 
     async def exported(self, person: Owner) -> dict[str, Any]:
@@ -56,12 +56,12 @@ class People:
         for holding in self._holdings:
             for kind, held in (await holding.exported(person)).items():
                 found.setdefault(kind, []).extend(held)
-        return {"user": person.person, **found}
+        return {"user": person.user, **found}
 
     async def forget(self, person: Owner) -> Mapping[str, int]:
         """Removes all that is held of a person; how much there was, by what it is.
 
-        Raises Unread, once all else is gone, for sessions that cannot be read.
+        Raises UnreadableSessions, once all else is gone, for sessions that cannot be read.
         """
         at = time.time()
         return await self._everywhere(holding.forget(person, at=at) for holding in self._holdings)
@@ -82,7 +82,7 @@ class People:
         await self._scrub()
         if faults:
             # What may be over when it is tried again goes before what will not.
-            raise min(faults, key=lambda fault: isinstance(fault, Unread))
+            raise min(faults, key=lambda fault: isinstance(fault, UnreadableSessions))
         return count
 
     async def _scrub(self) -> None:
@@ -97,7 +97,7 @@ class People:
             raise faults[0]
 
 
-class HeldSessions:
+class SessionHolder:
     """The sessions of which somebody is the person; of others, what the person said in them.
 
     ``file`` is where they are, if they are in a file.
@@ -130,7 +130,7 @@ class HeldSessions:
         if faults:
             raise StoreError(f"{len(faults)} sessions are left that may hold words of theirs: {faults[0]}")
         if unread:
-            raise Unread(unread)
+            raise UnreadableSessions(unread)
         return {"sessions": count}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
@@ -152,27 +152,29 @@ class HeldSessions:
 
     async def _told(self, key: Key, person: Owner) -> Sequence[dict[str, Any]]:
         """What is held of a person in a session, if anything."""
-        held = await self._store.read(key, leisure=True)
+        held = await self._store.read(key, background=True)
         session = decode(held.blob) if held else Session()
         entries = await all_of(self._store, key, session)
-        is_theirs = session.user == person.person
-        said = [entry for entry in entries if is_theirs or entry.speaker == person.person]
+        is_theirs = session.user == person.user
+        said = [entry for entry in entries if is_theirs or entry.speaker == person.user]
         return [_shown(key, session, said, is_theirs=is_theirs)] if is_theirs or said else []
 
     async def _forget(self, key: Key, person: Owner) -> bool:
         """Whether a person had something in a session: their own goes, of another's what they said in it."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, leisure=True)
+            held = await self._store.read(key, background=True)
             session = decode(held.blob) if held else Session()
-            if session.user == person.person:
+            if session.user == person.user:
                 return await self._store.delete(key)
             entries = await all_of(self._store, key, session)
-            if held is None or all(entry.speaker != person.person for entry in entries):
+            if held is None or all(entry.speaker != person.user for entry in entries):
                 return False
-            left, cold = _without(session, entries, person.person)
+            left, cold = _without(session, entries, person.user)
             moved = [msgspec.msgpack.encode(entry) for entry in cold]
             version = held.version
-            if await self._store.replace(key, Put(encode(left), version=version, ttl=UNRENEWED, cold=moved)):
+            if await self._store.replace(
+                key, BlobWrite(encode(left), version=version, ttl=KEEP_EXPIRY, cold=moved)
+            ):
                 return True
         raise StoreError("others are writing this session")
 

@@ -12,33 +12,33 @@ import msgspec
 
 from proxy.answer.transcript import read_back
 from proxy.memory.align.forgotten import deleted_session
-from proxy.memory.errors import Deleted, Overgrown, StoreError, Unreadable
+from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.request import repair_clock
 from proxy.memory.merge.turn import SessionWrite, TurnRecord, apply_turn, prepare_write, without_view
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Session
 from proxy.memory.stores.session_store import Recent
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.scale import Scales, estimated, scaled
 from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.view import SessionView
 from proxy.observe.observation import usage_of
 
-LATE: Final = 0.2
+WRITE_TOLERANCE: Final = 0.2
 """Seconds by which a write may take longer than a call waits: stores gather what they write for a while."""
 _EVERY: Final = 3.0
 _AGAIN: Final = 1.0
 # No key's name begins like this, so that nothing is ever held here.
 _NOBODY: Final = Key("~pulse", "")
-Listener = Callable[[Key, Session], None]
+SessionListener = Callable[[Key, Session], None]
 """Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
 _log = logging.getLogger("turnkeeper")
 _SHORTEST, _LONGEST = 0.1, 2.0
 _ATTEMPTS, _MOST_WAITING, _DRAINED_WITHIN = 20, 10_000, 3.0
 
 
-class Arrears:
+class Backlog:
     """The sessions whose turns wait; the log tells when the store takes nothing, and when that is over.
 
     A session that nobody can read is at fault itself: it says nothing of the store, and may stay so for good.
@@ -97,13 +97,13 @@ class Arrears:
             self._waited = self._lost = 0
 
 
-class Pulse:
+class HealthCheck:
     """How one store fares. A write is late once it has taken longer than ``patience`` seconds.
 
     ``refusing`` is whether the last write failed, and ``silent`` whether the last look did.
     """
 
-    def __init__(self, store: Store, *, patience: float = LATE) -> None:
+    def __init__(self, store: Store, *, patience: float = WRITE_TOLERANCE) -> None:
         self.refusing = False
         self.silent = False
         self._store = store
@@ -138,7 +138,7 @@ class Pulse:
 
     async def _answers(self) -> bool:
         try:
-            await self._store.read(_NOBODY, leisure=True)
+            await self._store.read(_NOBODY, background=True)
         except StoreError as error:
             return isinstance(error, Unreadable)
         return True
@@ -154,14 +154,14 @@ class Writer:
         self,
         store: Recent,
         window: Window,
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[SessionListener] = (),
         *,
         reasoning: bool = False,
-        pulse: Pulse | None = None,
+        pulse: HealthCheck | None = None,
         veil: WindowRedaction = UNREDACTED,
     ) -> None:
         self.window = window
-        self.pulse = pulse or Pulse(store)
+        self.pulse = pulse or HealthCheck(store)
         self._store = store
         self._listeners = listeners
         self._reasoning = reasoning
@@ -171,7 +171,7 @@ class Writer:
     async def add(self, said: TurnRecord, read: SessionView | None) -> bool:
         """Whether a turn is held now; not where others wrote its session since it was ``read``.
 
-        Raises StoreError, Deleted and Overgrown included.
+        Raises StoreError, Deleted and TurnTooLong included.
         """
         told = await read_back(said.answer)
         if not told.reached:
@@ -195,7 +195,7 @@ class Writer:
     ) -> bool:
         """Whether a session is held as it was changed, by a window of so many ``lines``.
 
-        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
+        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, SessionDeleted included.
         """
         session, version = await self._held(key) if read is None else (read.session, read.version)
         if not version and (forgotten := await self._store.deleted(key)):
@@ -206,20 +206,20 @@ class Writer:
 
         made = await in_thread_if_long(work, lines + len(session.entries))
         if written := await self._written(key, made, version=version, at=at):
-            self.tell(key, made.session)
+            self.notify(key, made.session)
         return written
 
-    def tell(self, key: Key, session: Session) -> None:
+    def notify(self, key: Key, session: Session) -> None:
         """Tells the listeners of a session that was written."""
         for told in self._listeners:
             told(key, session)
 
     async def _held(self, key: Key) -> tuple[Session, int]:
-        return self._store.opened(key, await self._store.read(key, leisure=True))
+        return self._store.opened(key, await self._store.read(key, background=True))
 
     async def _written(self, key: Key, made: SessionWrite, *, version: int, at: float) -> bool:
         with self.pulse.writing(key):
-            put = Put(made.blob, version, self.window.ttl, made.cold, at)
+            put = BlobWrite(made.blob, version, self.window.ttl, made.cold, at)
             written = await self._store.write(key, put)
         if written:
             self._store.keep(key, made.blob, made.session)
@@ -245,7 +245,7 @@ class Recorder:
 
     def __init__(self, writer: Writer) -> None:
         self.lost_turns = 0
-        self.arrears = Arrears()
+        self.arrears = Backlog()
         self._writer = writer
         self._pulse = writer.pulse
         self._waiting: dict[Key, deque[TurnRecord]] = {}
@@ -254,7 +254,7 @@ class Recorder:
         self._heir: Recorder | None = None
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """How many turns are yet to be written."""
         return self._count
 
@@ -263,7 +263,7 @@ class Recorder:
         """Whether turns wait for a store that did not take them."""
         return bool(self.arrears) or self._pulse.late
 
-    def lags(self, key: Key) -> bool:
+    def is_behind(self, key: Key) -> bool:
         """Whether turns of this session wait for the store, or one that is recorded now would have to."""
         refusing = bool(self.arrears) and self._pulse.refusing
         return refusing or key in self.arrears or self._pulse.late
@@ -287,7 +287,7 @@ class Recorder:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def hand_over(self, heir: "Recorder") -> None:
+    def transfer(self, heir: "Recorder") -> None:
         """Leaves what waits and what is still to come to another one; what both write changes nothing."""
         for task in self._tasks:
             task.cancel()
@@ -295,7 +295,7 @@ class Recorder:
         self._count = 0
         for said in (said for turns in waiting.values() for said in turns):
             heir.put(said)
-        heir.arrears, self.arrears = self.arrears, Arrears()
+        heir.arrears, self.arrears = self.arrears, Backlog()
 
     async def drain(self) -> None:
         """Waits until everything is written, for three seconds at most; what is left then is lost."""
@@ -310,7 +310,7 @@ class Recorder:
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
         """Changes a session behind the turns that wait to be written, and tells of it; tries for two seconds.
 
-        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, Deleted included.
+        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, SessionDeleted included.
         """
         fault = StoreError("others are writing this session")
         due = time.monotonic() + _ATTEMPTS * _SHORTEST
@@ -318,7 +318,7 @@ class Recorder:
             try:
                 if key not in self._waiting and await self._writer.write(key, change, at=at):
                     return
-            except Deleted:
+            except SessionDeleted:
                 raise
             except StoreError as error:
                 fault = error
@@ -340,9 +340,9 @@ class Recorder:
             try:
                 if await self._writer.add(turns[0], read):
                     return
-            except Deleted:
+            except SessionDeleted:
                 return
-            except Overgrown as error:
+            except TurnTooLong as error:
                 self._lost("is not remembered", error)
                 return
             except StoreError as error:

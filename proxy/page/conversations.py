@@ -9,7 +9,7 @@ from starlette.responses import Response
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.archive.archive import Archive
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.stores.store import UNRENEWED, Key, Put
+from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key
 from proxy.observe.observation import TurnReport
 from proxy.page.lines import Line, is_as_shown, lines_of, reworded
 from proxy.page.request import PageRequest, redirect
@@ -54,7 +54,7 @@ def _latest(request: PageRequest) -> Sequence[TurnReport]:
 
 async def _show(request: PageRequest) -> Response:
     key = _key_of(request)
-    if await request.memory.store.read(key, leisure=True) is None and request.memory.archiving:
+    if await request.memory.store.read(key, background=True) is None and request.memory.archiving:
         return await _archived_page(request, key, _position(request.query.get("from", "0"), _FURTHEST))
     session, _ = await _read(request, key)
     end = _position(request.query.get("before"), session.cold_count + len(session.entries))
@@ -119,10 +119,10 @@ async def _edit(request: PageRequest) -> Response:
     if not _says_something(text, line):
         return await _edit_page(request, key, line, wordless=True)
     changed = reworded(session, line.position, text)
-    put = Put(encode(changed), version=version, ttl=UNRENEWED, leisure=True)
+    put = BlobWrite(encode(changed), version=version, ttl=KEEP_EXPIRY, background=True)
     if not await request.memory.store.write(key, put):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
-    request.memory.writer.tell(key, changed)
+    request.memory.writer.notify(key, changed)
     request.server.traces.forget(key.tenant, session=key.session)
     return redirect(_HERE, key.session)
 
@@ -133,7 +133,7 @@ def _says_something(text: str, line: Line) -> bool:
 
 
 async def _read(request: PageRequest, key: Key) -> tuple[Session, int]:
-    held = await request.memory.store.read(key, leisure=True)
+    held = await request.memory.store.read(key, background=True)
     if held is None:
         raise NotFound("There is no such conversation; it may have expired.")
     try:
@@ -201,7 +201,7 @@ async def _archived_key(request: PageRequest) -> Key:
     """A session that is in the archive alone; raises Conflict where one of its name is held."""
     key = _key_of(request)
     _archive_of(request)
-    if await request.memory.store.read(key, leisure=True) is not None:
+    if await request.memory.store.read(key, background=True) is not None:
         raise Conflict("A conversation of this name is held, and may be going on: delete that first.")
     return key
 

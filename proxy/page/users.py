@@ -44,12 +44,12 @@ async def _shown(request: PageRequest) -> Response:
             query = Query(text=asked, now=time.time(), limit=_FOUND, zone=request.runtime.zone)
             found = await archiving.finder.search(person, query)
     recent = [
-        t.account for t in request.server.traces.newest(request.tenant) if t.account.user == person.person
+        t.account for t in request.server.traces.newest(request.tenant) if t.account.user == person.user
     ]
     return await request.page(
         "person.html",
         _HERE,
-        id=person.person,
+        id=person.user,
         facts=facts,
         asked=asked,
         found=found,
@@ -62,7 +62,7 @@ async def _fact_removed(request: PageRequest) -> Response:
     person, archiving = _person(request), _archiving(request)
     if archiving is None or not await archiving.knowledge.drop(person, request.params["fact"]):
         raise NotFound("This fact is not there any more.")
-    return redirect(_HERE, person.person)
+    return redirect(_HERE, person.user)
 
 
 async def _exported(request: PageRequest) -> Response:
@@ -75,7 +75,7 @@ async def _exported(request: PageRequest) -> Response:
 
 
 async def _asked_to_forget(request: PageRequest) -> Response:
-    return await request.page("forget.html", _HERE, id=_person(request).person)
+    return await request.page("forget.html", _HERE, id=_person(request).user)
 
 
 async def _forgotten(request: PageRequest) -> Response:
@@ -94,7 +94,7 @@ async def _episodes(request: PageRequest) -> Response:
     since = time.time() - _A_DAY
     key = Key(request.tenant, agent)
     try:
-        found = await request.memory.episodes.recent(key, since=since, limit=_EPISODES, leisure=True)
+        found = await request.memory.episodes.recent(key, since=since, limit=_EPISODES, background=True)
     except ValueError:
         raise NotFound("What is kept of this agent cannot be read.") from None
     return await request.page("agent.html", _HERE, id=agent, episodes=found)

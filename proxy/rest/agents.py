@@ -80,7 +80,7 @@ async def _recent(request: Request) -> Response:
     episodes, agent = memory_of(request).episodes, key_of(request)
     wanted = validation.validated_query(EpisodesAsked, request)
     since = beginning(time.time(), wanted.hours)
-    found = await episodes.recent(agent, since=since, limit=wanted.limit, leisure=True)
+    found = await episodes.recent(agent, since=since, limit=wanted.limit, background=True)
     # In a thread: it may be long, and callers wait on the loop.
     return await asyncio.to_thread(_listed, found)
 

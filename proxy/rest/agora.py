@@ -12,7 +12,7 @@ from starlette.routing import Route
 from proxy.admission.keys import Webhook
 from proxy.errors import RequestError, Unauthorized
 from proxy.http import body
-from proxy.memory.errors import Deleted
+from proxy.memory.errors import SessionDeleted
 from proxy.memory.memory import Memory
 from proxy.memory.merge import calls
 from proxy.memory.merge.calls import Agent, plausible_time
@@ -118,7 +118,7 @@ async def _take(memory: Memory, tenant: str, notice: Notice) -> bool:
     at = notice.at or now
     try:
         await memory.recorder.revise(Key(tenant, channel), _once(notice, agent, change), at=at)
-    except Deleted:  # what was forgotten since is not told of again
+    except SessionDeleted:  # what was forgotten since is not told of again
         return False
     return True
 

@@ -14,7 +14,7 @@ from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestE
 from proxy.http import body
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Archiving, Memory
-from proxy.memory.privacy import People
+from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.session import UNREADABLE
 from proxy.memory.stores.store import Key, Owner
 from proxy.runtime import Runtime
@@ -53,7 +53,7 @@ def memory_of(request: Request) -> Memory:
     return runtime.memory
 
 
-def people_of(request: Request) -> People:
+def people_of(request: Request) -> PrivacyRegistry:
     """All that is held of persons; without memory there is what is kept of turns to be looked at."""
     runtime: Runtime = request.scope["runtime"]
     return runtime.privacy

@@ -15,12 +15,12 @@ from starlette.routing import Route
 from proxy.errors import Conflict, NotFound, RequestError, UpstreamBroken
 from proxy.memory.archive.records import Turn
 from proxy.memory.cold import all_of, cold_part
-from proxy.memory.errors import Contended, Unmade
+from proxy.memory.errors import SummaryFailed, WriteConflict
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.memory import Memory
 from proxy.memory.remainder import remainder
 from proxy.memory.session import Entry, Session, decode, encode, ordered
-from proxy.memory.stores.store import UNRENEWED, Key, Put
+from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key
 from proxy.memory.summaries.compaction import fitted
 from proxy.rest import validation
 from proxy.rest.endpoint import (
@@ -102,7 +102,7 @@ async def _create_session(request: Request) -> Response:
 
 async def _export_session(request: Request) -> Response:
     store, key = memory_of(request).store, key_of(request)
-    held = await store.read(key, leisure=True)
+    held = await store.read(key, background=True)
     if held is None:
         raise session_not_found(key)
     session = decode(held.blob)
@@ -147,10 +147,10 @@ async def _insert(memory: Memory, key: Key, session: Session) -> bool:
     """Whether the session is held now; not where there is one already."""
     kept, cold = await _fitted(memory, session)
     ttl = memory.writer.window.ttl
-    put = Put(encode(kept), version=0, ttl=ttl, cold=cold, leisure=True)
+    put = BlobWrite(encode(kept), version=0, ttl=ttl, cold=cold, background=True)
     if not await memory.store.write(key, put):
         return False
-    memory.writer.tell(key, kept)
+    memory.writer.notify(key, kept)
     return True
 
 
@@ -158,10 +158,10 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
     kept, cold = await _fitted(memory, session)
     blob, ttl = encode(kept), memory.writer.window.ttl
     for _ in range(_ATTEMPTS):
-        held = await memory.store.read(key, leisure=True)
+        held = await memory.store.read(key, background=True)
         version = held.version if held else 0
-        if await memory.store.replace(key, Put(blob, version=version, ttl=ttl, cold=cold)):
-            memory.writer.tell(key, kept)
+        if await memory.store.replace(key, BlobWrite(blob, version=version, ttl=ttl, cold=cold)):
+            memory.writer.notify(key, kept)
             return
     raise Conflict("Others are writing this session; try again.")
 
@@ -207,7 +207,7 @@ def state_routes(root: str) -> list[Route]:
 
 async def _get_state(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
-    held = await memory.store.read(key, leisure=True)
+    held = await memory.store.read(key, background=True)
     if held is None:
         raise session_not_found(key)
     return json_response(decode(held.blob).state)
@@ -231,13 +231,15 @@ def _merge_patch(state: Mapping[str, Any], patch: Mapping[str, Any]) -> State:
 async def _update_state(request: Request, change: Callable[[State], State]) -> Response:
     memory, key = memory_of(request), key_of(request)
     for _ in range(_STATE_ATTEMPTS):
-        held = await memory.store.read(key, leisure=True)
+        held = await memory.store.read(key, background=True)
         if held is None:
             raise session_not_found(key)
         session = decode(held.blob)
         state = check_state(memory.veil.redaction.value(change(session.state)))
         blob = encode(_with_state(session, state))
-        if await memory.store.write(key, Put(blob, version=held.version, ttl=UNRENEWED, leisure=True)):
+        if await memory.store.write(
+            key, BlobWrite(blob, version=held.version, ttl=KEEP_EXPIRY, background=True)
+        ):
             return json_response(state)
     raise Conflict("Others are writing this session; try again.")
 
@@ -282,9 +284,9 @@ async def _create_summary(request: Request) -> Response:
         messages, _ = read_messages(msgspec.Raw(msgspec.json.encode(asked.messages)))
     try:
         await memory.summaries.summarize(key, messages, asked.fallback_model)
-    except Unmade as error:
+    except SummaryFailed as error:
         raise UpstreamBroken(f"No summary was made: {error}") from None
-    except Contended:
+    except WriteConflict:
         raise _contended() from None
     return await _summary_list(memory, key, await _read_session(memory, key) or Session())
 
@@ -295,7 +297,7 @@ async def _clear_summaries(request: Request) -> Response:
     await _read_or_404(memory, key)
     try:
         await memory.summaries.clear(key)
-    except Contended:
+    except WriteConflict:
         raise _contended() from None
     return Response(status_code=204)
 
@@ -319,7 +321,7 @@ async def _read_or_404(memory: Memory, key: Key) -> Session:
 
 
 async def _read_session(memory: Memory, key: Key) -> Session | None:
-    held = await memory.store.read(key, leisure=True)
+    held = await memory.store.read(key, background=True)
     return decode(held.blob) if held else None
 
 

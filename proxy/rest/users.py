@@ -14,13 +14,13 @@ from starlette.routing import Route
 from filters.injection import fence, one_line
 from proxy.errors import NotFound, RequestError, SessionsUnreadable
 from proxy.memory.archive.records import Category, Fact, Found, Query
-from proxy.memory.errors import StoreError, Unread
+from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.memory import Memory
-from proxy.memory.privacy import People
+from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.session import UNREADABLE, Session, decode, person_of
 from proxy.memory.speakers import supposed, transcript_lines
-from proxy.memory.stores.store import Key, Listed, Owner, Store
+from proxy.memory.stores.store import Key, ListedSession, Owner, Store
 from proxy.rest import validation
 from proxy.rest.endpoint import (
     archiving_of,
@@ -100,11 +100,11 @@ async def _delete_user(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def forget_user(people: People, person: Owner) -> None:
+async def forget_user(people: PrivacyRegistry, person: Owner) -> None:
     """Removes all of a person; raises SessionsUnreadable, once all else is gone, and StoreError."""
     try:
         await people.forget(person)
-    except Unread as fault:
+    except UnreadableSessions as fault:
         raise SessionsUnreadable(f"{_ALL_ELSE} {fault}. {_WAYS_OUT}", fault.sessions) from None
 
 
@@ -229,15 +229,15 @@ async def _last_call_lines(memory: Memory, person: Owner) -> list[str]:
     waiting = memory.archiving.archivist.waiting(person)
     session = waiting or (archived[-1].session if archived else None)
     held = await _session_lines(memory.store, person, session) if session else []
-    told = supposed(person.person, [turn.entry for turn in archived])
+    told = supposed(person.user, [turn.entry for turn in archived])
     return held or transcript_lines(told, naming=True)[-_MOST_LINES:]
 
 
 async def _session_lines(store: Store, person: Owner, session: str) -> list[str]:
     """The newest summary and the last lines of a session that is held, where it is theirs."""
     with contextlib.suppress(*UNREADABLE):
-        held = await store.read(Key(person.tenant, session), leisure=True)
-        if held and person_of(held.blob) == person.person:
+        held = await store.read(Key(person.tenant, session), background=True)
+        if held and person_of(held.blob) == person.user:
             return _lines_of(decode(held.blob))
     return []
 
@@ -258,9 +258,9 @@ async def _newest_session_lines(store: Store, person: Owner) -> list[str]:
     return []
 
 
-async def _all_sessions(store: Store, tenant: str) -> list[Listed]:
+async def _all_sessions(store: Store, tenant: str) -> list[ListedSession]:
     """A tenant's sessions, a hundred thousand at the most."""
-    found: list[Listed] = []
+    found: list[ListedSession] = []
     for _ in range(_MOST_PAGES):
         page = await store.list(tenant, after=found[-1].session if found else "", limit=_PAGE)
         found += page

@@ -82,7 +82,7 @@ class App:
         What waits to be written is the new memory's to write, if there is one.
         """
         if self.memory and runtime.memory:
-            self.memory.recorder.hand_over(runtime.memory.recorder)
+            self.memory.recorder.transfer(runtime.memory.recorder)
         ending = asyncio.create_task(self._era.close())
         self._ending[ending] = self._era
         ending.add_done_callback(self._ended)
@@ -217,7 +217,7 @@ class App:
         eras = (self._era, *self._ending.values())
         return GaugeValues(
             in_flight=self._turns,
-            waiting=memory.recorder.waiting if memory else 0,
+            waiting=memory.recorder.pending if memory else 0,
             lost=self._lost + sum(era.lost_turns for era in eras),
             failing=bool(memory and memory.degraded),
             breakers=self._era.runtime.breakers,

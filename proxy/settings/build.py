@@ -24,16 +24,16 @@ from proxy.memory.facts.extraction import FactExtraction
 from proxy.memory.facts.mem0 import Mem0, open_mem0
 from proxy.memory.facts.user_facts import MOST, FactReader, UserFacts
 from proxy.memory.memory import Archiving, Memory
-from proxy.memory.privacy import HeldSessions, Holding, People
-from proxy.memory.recorder import LATE, Listener, Pulse, Recorder, Writer
+from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
+from proxy.memory.recorder import WRITE_TOLERANCE, HealthCheck, Recorder, SessionListener, Writer
 from proxy.memory.redaction.codec import RedactingCodec
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.stores.codec import Codec, codec_from_keys
 from proxy.memory.stores.drivers import open_counts, open_store
 from proxy.memory.stores.session_store import Guard, Meter, Metered, Recent
-from proxy.memory.stores.sqlite_file import Elsewhere
-from proxy.memory.stores.store import LEISURE, Store
+from proxy.memory.stores.sqlite_file import ForeignCommits
+from proxy.memory.stores.store import BACKGROUND_DEADLINE, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.observe.metrics import Metrics
@@ -63,7 +63,7 @@ class Stores(NamedTuple):
     background: Store
     codec: Codec
     redaction: Redaction
-    elsewhere: Elsewhere | None
+    elsewhere: ForeignCommits | None
 
 
 def _build_stores(settings: MemorySettings, meter: Meter) -> Stores:
@@ -73,22 +73,24 @@ def _build_stores(settings: MemorySettings, meter: Meter) -> Stores:
     redaction = Redaction(settings.redact.marking) if settings.redact else NOTHING
     edge, elsewhere = (
         RedactingCodec(codec, redaction) if redaction else codec,
-        Elsewhere(path) if path else None,
+        ForeignCommits(path) if path else None,
     )
     guard, background = open_guarded(url, settings.deadline, edge, elsewhere)
     calls = Recent(Metered(guard, meter), rounds=_rounds(url))
     return Stores(calls, guard, background, codec, redaction, elsewhere)
 
 
-def open_guarded(url: str, deadline: float, codec: Codec, elsewhere: Elsewhere | None) -> tuple[Guard, Store]:
+def open_guarded(
+    url: str, deadline: float, codec: Codec, elsewhere: ForeignCommits | None
+) -> tuple[Guard, Store]:
     """The store for calls, and for work in the background, which shuts it off for nobody.
 
     That waits where it must, by a way of its own to the same server. Anything else has one way: a driver from
     outside may keep all that it holds within this process.
     """
     opened = open_store(url, deadline=deadline, codec=codec, elsewhere=elsewhere)
-    leisurely = open_store(url, deadline=LEISURE, codec=codec) if _is_server(url) else None
-    return Guard(opened, deadline=deadline, leisurely=leisurely), leisurely or opened
+    background = open_store(url, deadline=BACKGROUND_DEADLINE, codec=codec) if _is_server(url) else None
+    return Guard(opened, deadline=deadline, background=background), background or opened
 
 
 def _file_of(url: str) -> Path | None:
@@ -250,7 +252,10 @@ def build_memory_and_worker(
     if own is None:
         return None, None
     stores, models, window = _build_stores(own, meter), _build_models(settings, targets), _window(own)
-    veil, pulse = WindowRedaction(stores.redaction), Pulse(stores.background, patience=own.deadline + LATE)
+    veil, pulse = (
+        WindowRedaction(stores.redaction),
+        HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE),
+    )
     archiving = _build_archiving(own, stores, models, tenant_names(settings))
     summaries = Summaries(stores.background, window, _build_summariser(settings, models), veil)
     worker = _worker(settings, stores.background, summaries, archiving, models)
@@ -262,10 +267,10 @@ def build_memory_and_worker(
         recorder=Recorder(writer),
         episodes=_episodes(own, stores),
         summaries=summaries,
-        people=People(_holdings(own, stores, archiving, traces)),
+        privacy=PrivacyRegistry(_holdings(own, stores, archiving, traces)),
         archiving=archiving,
-        pulse=pulse,
-        guard=stores.guard,
+        health=pulse,
+        breaker=stores.guard,
         veil=veil,
     )
     return memory, worker
@@ -305,7 +310,9 @@ def _chores(store: Store, archiving: Archiving | None) -> Iterator[Service]:
         yield Embedding(store, archiving.archive, embedder)
 
 
-def _listeners(settings: MemorySettings, archiving: Archiving | None, worker: Worker) -> Iterator[Listener]:
+def _listeners(
+    settings: MemorySettings, archiving: Archiving | None, worker: Worker
+) -> Iterator[SessionListener]:
     if archiving:
         yield archiving.archivist.told
     yield worker.nudge
@@ -321,10 +328,10 @@ def _episodes(settings: MemorySettings, stores: Stores) -> Episodes:
 
 def _holdings(
     settings: MemorySettings, stores: Stores, archiving: Archiving | None, traces: Traces
-) -> tuple[Holding, ...]:
+) -> tuple[DataHolder, ...]:
     """Every place that holds a person's words."""
-    sessions = HeldSessions(stores.calls, file=_file_of(settings.sessions.get_secret_value()))
-    kept: list[Holding] = [ArchiveHolder(archiving.archive)] if archiving else []
+    sessions = SessionHolder(stores.calls, file=_file_of(settings.sessions.get_secret_value()))
+    kept: list[DataHolder] = [ArchiveHolder(archiving.archive)] if archiving else []
     if archiving and archiving.mem0:
         kept.append(archiving.mem0)
     return (*kept, sessions, TraceHolder(traces))
@@ -344,7 +351,7 @@ def build_runtime(
     return Runtime(
         pipelines=pipelines_of(settings, targets, memory, exact),
         memory=memory,
-        privacy=memory.people if memory else People((TraceHolder(traces),)),
+        privacy=memory.privacy if memory else PrivacyRegistry((TraceHolder(traces),)),
         exact=exact,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},

@@ -128,7 +128,7 @@ class Notebook:
     async def _store(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Store)
         asked.text = self._knowledge.kept(asked.text)
-        if not self._person.person:
+        if not self._person.user:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
         key, known = secrets.token_hex(8), await self._known()
         named = _named(asked.text, known) or id_of(self._person, key, asked.text)

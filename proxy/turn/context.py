@@ -160,7 +160,7 @@ async def _of_session(
     overgrown: bool | None = False
     if found.read and is_weighty(found.read):
         overgrown = await _or_none("memory", partial(_overgrows, found.read, memory, call), lacking)
-    if overgrown or memory.recorder.lags(key):
+    if overgrown or memory.recorder.is_behind(key):
         lacking("memory")
     return found
 

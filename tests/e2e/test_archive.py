@@ -16,7 +16,7 @@ import pytest
 
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session, encode
-from proxy.memory.stores.store import Key, Owner, Put
+from proxy.memory.stores.store import BlobWrite, Key, Owner
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
@@ -95,7 +95,7 @@ def fill(proxy: ProxyServer, numbers: range) -> None:
 
     async def filled() -> None:
         keys = (Key("default", f"m{i:05d}") for i in numbers)
-        await asyncio.gather(*(memory.store.write(key, Put(blob, version=0, ttl=3600)) for key in keys))
+        await asyncio.gather(*(memory.store.write(key, BlobWrite(blob, version=0, ttl=3600)) for key in keys))
 
     proxy.run(filled())
 

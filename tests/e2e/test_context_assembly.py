@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.records import Chunk
-from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.store import BlobWrite, Key
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.scripted_model import says
 from tests.proxy_server import ProxyServer, Serve
@@ -104,5 +104,5 @@ def test_what_is_known_and_what_was_said_outlive_the_talk(proxy: ProxyServer, up
 async def _expire(store: Any) -> None:
     key = Key("default", "s1")
     held = await store.read(key)
-    await store.write(key, Put(held.blob, version=held.version, ttl=0.01))
+    await store.write(key, BlobWrite(held.blob, version=held.version, ttl=0.01))
     await asyncio.sleep(0.05)

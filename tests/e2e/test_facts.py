@@ -11,7 +11,7 @@ import pytest
 
 from proxy.background import backoff
 from proxy.memory.session import START, TurnRef, decode
-from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.store import BlobWrite, Key
 from tests.long_call import settle
 from tests.peers.fake_upstream import FakeUpstream, Received, answer, completion
 from tests.peers.scripted_model import calls, fact, is_extraction, lines, model, says
@@ -399,7 +399,7 @@ def test_after_its_session_a_talk_is_told_from_the_archive(serve: Serve, upstrea
 async def _expire(store: Any) -> None:
     key = Key("default", "s1")
     held = await store.read(key)
-    await store.write(key, Put(held.blob, version=held.version, ttl=0.01))
+    await store.write(key, BlobWrite(held.blob, version=held.version, ttl=0.01))
     await asyncio.sleep(0.05)
 
 

@@ -104,7 +104,7 @@ def longest_wait(proxy: ProxyServer, pipeline: str, *, stream: bool) -> float:
     ) as got:
         for _ in got.iter_raw():
             pass
-    while proxy.app.memory and proxy.app.memory.recorder.waiting:
+    while proxy.app.memory and proxy.app.memory.recorder.pending:
         time.sleep(0.02)
     visitor.stop()
     return visitor.longest

@@ -194,7 +194,7 @@ async def test_any_text_and_any_id_is_kept_and_asked(archive: Archive, text: str
     key = Key(text or "t", f"s{text}")
     person = Owner(key.tenant, text or "u")
     said = f"{text.replace(chr(0xD800), '')} scarecrow"  # half a character is mended where it comes in
-    await archive.keep(key, session(said, user=person.person), mark=NOW)
+    await archive.keep(key, session(said, user=person.user), mark=NOW)
     assert await kept(archive, key) == [said]
     assert await asked(archive, f"{text} scarecrow", person) == [said]
 

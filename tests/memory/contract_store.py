@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.errors import Deleted, StoreError
-from proxy.memory.stores.store import UNRENEWED, Held, Key, Put, Store
+from proxy.memory.errors import SessionDeleted, StoreError
+from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Store, StoredBlob
 from tests.memory.conftest import FORGETFUL, SEALED, Open
 
 pytestmark = pytest.mark.anyio
@@ -61,11 +61,11 @@ async def put(
 ) -> int:
     """Writes over whatever is there; the new version."""
     held = await store.read(key)
-    assert await store.write(key, Put(blob, version=held.version if held else 0, ttl=ttl, cold=cold))
+    assert await store.write(key, BlobWrite(blob, version=held.version if held else 0, ttl=ttl, cold=cold))
     return (await read(store, key)).version
 
 
-async def read(store: Store, key: Key = KEY) -> Held:
+async def read(store: Store, key: Key = KEY) -> StoredBlob:
     held = await store.read(key)
     assert held is not None
     return held
@@ -79,7 +79,7 @@ async def gone(store: Store, key: Key = KEY) -> None:
     await asyncio.sleep(0.1)  # its parts may expire one after the other
 
 
-async def soon(store: Store) -> Held:
+async def soon(store: Store) -> StoredBlob:
     """What somebody is writing just now."""
     for attempt in range(5000):
         if held := await store.read(KEY):
@@ -98,7 +98,7 @@ async def test_what_was_never_written_is_not_there(store: Store):
 
 
 async def test_what_was_written_is_read(store: Store):
-    assert await store.write(KEY, Put(b"hello", version=0, ttl=60)) is True
+    assert await store.write(KEY, BlobWrite(b"hello", version=0, ttl=60)) is True
     held = await read(store)
     assert held.blob == b"hello"
     assert held.version > 0
@@ -124,7 +124,7 @@ async def test_two_megabytes_are_a_session_like_any_other(store: Store):
 async def test_of_two_writers_one_wins(store: Store):
     version = await put(store)
     won = await asyncio.gather(
-        *[store.write(KEY, Put(b"%d" % n, version=version, ttl=60, cold=[b"c"])) for n in range(2)]
+        *[store.write(KEY, BlobWrite(b"%d" % n, version=version, ttl=60, cold=[b"c"])) for n in range(2)]
     )
     assert sorted(won) == [False, True]
     assert (await read(store)).blob == b"%d" % won.index(True)
@@ -132,7 +132,7 @@ async def test_of_two_writers_one_wins(store: Store):
 
 
 async def test_of_two_writers_who_found_nothing_one_wins(store: Store):
-    won = await asyncio.gather(*[store.write(KEY, Put(b"%d" % n, version=0, ttl=60)) for n in range(2)])
+    won = await asyncio.gather(*[store.write(KEY, BlobWrite(b"%d" % n, version=0, ttl=60)) for n in range(2)])
     assert sorted(won) == [False, True]
 
 
@@ -143,7 +143,7 @@ async def test_writers_on_two_connections_do_not_overwrite_one_another(reopen: O
     version = await put(one)
     won = await asyncio.gather(
         *[
-            store.write(KEY, Put(name, version=version, ttl=60))
+            store.write(KEY, BlobWrite(name, version=version, ttl=60))
             for store, name in [(one, b"1"), (other, b"2")]
         ]
     )
@@ -156,13 +156,13 @@ async def test_who_wrote_last_learns_what_another_process_wrote_since(reopen: Op
         pytest.skip("two of these share nothing")
     one, other = reopen(), reopen()
     version = await put(one)
-    assert await other.write(KEY, Put(b"theirs", version=version, ttl=60))
+    assert await other.write(KEY, BlobWrite(b"theirs", version=version, ttl=60))
     held = await read(one)
     assert held.blob == b"theirs"
-    assert await one.write(KEY, Put(b"ours", version=held.version, ttl=60))
+    assert await one.write(KEY, BlobWrite(b"ours", version=held.version, ttl=60))
     version = (await read(one)).version
-    assert await other.write(KEY, Put(b"theirs", version=version, ttl=60))
-    assert not await one.write(KEY, Put(b"ours", version=version, ttl=60))
+    assert await other.write(KEY, BlobWrite(b"theirs", version=version, ttl=60))
+    assert not await one.write(KEY, BlobWrite(b"ours", version=version, ttl=60))
     version, at = (await read(one)).version, time.time()
     await other.delete(KEY)
     await refused(one, version, at)
@@ -170,14 +170,14 @@ async def test_who_wrote_last_learns_what_another_process_wrote_since(reopen: Op
 
 async def test_a_write_that_lost_changes_nothing(store: Store):
     version = await put(store, blob=b"kept", cold=(b"c",))
-    assert not await store.write(KEY, Put(b"lost", version=version + 1, ttl=60, cold=[b"lost"]))
-    assert not await store.write(KEY, Put(b"lost", version=0, ttl=60, cold=[b"lost"]))
-    assert await store.read(KEY) == Held(b"kept", version)
+    assert not await store.write(KEY, BlobWrite(b"lost", version=version + 1, ttl=60, cold=[b"lost"]))
+    assert not await store.write(KEY, BlobWrite(b"lost", version=0, ttl=60, cold=[b"lost"]))
+    assert await store.read(KEY) == StoredBlob(b"kept", version)
     assert await store.cold(KEY) == [b"c"]
 
 
 async def test_a_version_other_than_none_makes_no_session(store: Store):
-    assert not await store.write(KEY, Put(b"x", version=7, ttl=60))
+    assert not await store.write(KEY, BlobWrite(b"x", version=7, ttl=60))
     assert await store.read(KEY) is None
 
 
@@ -190,13 +190,13 @@ async def test_a_session_made_anew_is_not_the_one_that_was_deleted(store: Store)
     version = await put(store)
     await store.delete(KEY)
     await put(store, blob=b"new")
-    assert not await store.write(KEY, Put(b"what was forgotten", version=version, ttl=60))
+    assert not await store.write(KEY, BlobWrite(b"what was forgotten", version=version, ttl=60))
 
 
 async def test_a_write_is_read_before_it_is_durable(store: Store):
-    writing = asyncio.ensure_future(store.write(KEY, Put(b"1", version=0, ttl=60)))
+    writing = asyncio.ensure_future(store.write(KEY, BlobWrite(b"1", version=0, ttl=60)))
     held = await soon(store)
-    next_one = store.write(KEY, Put(b"2", version=held.version, ttl=60))
+    next_one = store.write(KEY, BlobWrite(b"2", version=held.version, ttl=60))
     assert await asyncio.gather(writing, next_one) == [True, True]
     assert (await read(store)).blob == b"2"
 
@@ -216,11 +216,11 @@ async def test_fifty_sessions_are_written_at_once(store: Store):
 
 async def test_a_caller_who_leaves_stops_no_write(store: Store):
     await store.ping()
-    writing = asyncio.ensure_future(store.write(KEY, Put(b"1", version=0, ttl=60)))
+    writing = asyncio.ensure_future(store.write(KEY, BlobWrite(b"1", version=0, ttl=60)))
     await asyncio.sleep(0)
     writing.cancel()
     version = (await soon(store)).version
-    assert await store.write(KEY, Put(b"2", version=version, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"2", version=version, ttl=60))
 
 
 # --- the cold part
@@ -248,19 +248,19 @@ async def test_the_cold_part_is_read_in_pages(store: Store):
 
 async def test_a_session_is_replaced_whole(store: Store):
     version = await put(store, cold=(b"a", b"b", b"c"))
-    assert await store.replace(KEY, Put(b"2", version=version, ttl=60, cold=[b"x", b"y"]))
+    assert await store.replace(KEY, BlobWrite(b"2", version=version, ttl=60, cold=[b"x", b"y"]))
     held = await read(store)
     assert held.blob == b"2"
     assert held.version != version
     assert await store.cold(KEY) == [b"x", b"y"]
-    assert await store.write(KEY, Put(b"3", version=held.version, ttl=60, cold=[b"z"]))
+    assert await store.write(KEY, BlobWrite(b"3", version=held.version, ttl=60, cold=[b"z"]))
     assert await store.cold(KEY) == [b"x", b"y", b"z"]
     assert await store.cold(KEY, start=2) == [b"z"]
 
 
 async def test_a_cold_part_is_replaced_by_none(store: Store):
     version = await put(store, cold=(b"a", b"b"))
-    assert await store.replace(KEY, Put(b"2", version=version, ttl=60, cold=()))
+    assert await store.replace(KEY, BlobWrite(b"2", version=version, ttl=60, cold=()))
     assert await store.cold(KEY) == []
     await put(store, cold=(b"c",))
     assert await store.cold(KEY) == [b"c"]
@@ -269,15 +269,15 @@ async def test_a_cold_part_is_replaced_by_none(store: Store):
 async def test_a_replacement_that_lost_changes_nothing(store: Store):
     version = await put(store, blob=b"kept", cold=(b"c",))
     for other in (0, version + 1):
-        assert not await store.replace(KEY, Put(b"lost", version=other, ttl=60, cold=[b"lost"]))
-    assert await store.read(KEY) == Held(b"kept", version)
+        assert not await store.replace(KEY, BlobWrite(b"lost", version=other, ttl=60, cold=[b"lost"]))
+    assert await store.read(KEY) == StoredBlob(b"kept", version)
     assert await store.cold(KEY) == [b"c"]
 
 
 async def test_what_is_not_there_is_made_by_a_replacement(store: Store):
-    assert not await store.replace(KEY, Put(b"x", version=7, ttl=60, cold=[b"c"]))
+    assert not await store.replace(KEY, BlobWrite(b"x", version=7, ttl=60, cold=[b"c"]))
     assert await store.read(KEY) is None
-    assert await store.replace(KEY, Put(b"1", version=0, ttl=60, cold=[b"c"]))
+    assert await store.replace(KEY, BlobWrite(b"1", version=0, ttl=60, cold=[b"c"]))
     assert (await read(store)).blob == b"1"
     assert await store.cold(KEY) == [b"c"]
 
@@ -285,14 +285,14 @@ async def test_what_is_not_there_is_made_by_a_replacement(store: Store):
 async def test_what_expired_is_not_replaced(store: Store):
     version = await put(store, ttl=1, cold=(b"old",))
     await gone(store)
-    assert not await store.replace(KEY, Put(b"x", version=version, ttl=60, cold=[]))
-    assert await store.replace(KEY, Put(b"1", version=0, ttl=60, cold=[b"c"]))
+    assert not await store.replace(KEY, BlobWrite(b"x", version=version, ttl=60, cold=[]))
+    assert await store.replace(KEY, BlobWrite(b"1", version=0, ttl=60, cold=[b"c"]))
     assert await store.cold(KEY) == [b"c"]
 
 
 async def test_a_replacement_renews_the_expiry_of_both_parts(store: Store):
     version = await put(store, ttl=0.6, cold=(b"c",))
-    assert await store.replace(KEY, Put(b"2", version=version, ttl=60, cold=[b"x"]))
+    assert await store.replace(KEY, BlobWrite(b"2", version=version, ttl=60, cold=[b"x"]))
     await asyncio.sleep(0.7)
     assert await store.read(KEY)
     assert await store.cold(KEY) == [b"x"]
@@ -301,8 +301,8 @@ async def test_a_replacement_renews_the_expiry_of_both_parts(store: Store):
 @pytest.mark.parametrize("other", ["write", "replace"])
 async def test_of_a_replacement_and_another_writer_one_wins(store: Store, other: str):
     version = await put(store, cold=(b"a",))
-    replacing = store.replace(KEY, Put(b"whole", version=version, ttl=60, cold=[b"x"]))
-    writing = getattr(store, other)(KEY, Put(b"more", version=version, ttl=60, cold=[b"b"]))
+    replacing = store.replace(KEY, BlobWrite(b"whole", version=version, ttl=60, cold=[b"x"]))
+    writing = getattr(store, other)(KEY, BlobWrite(b"more", version=version, ttl=60, cold=[b"b"]))
     won = await asyncio.gather(replacing, writing)
     assert sorted(won) == [False, True]
     parts = (await read(store)).blob, await store.cold(KEY)
@@ -315,7 +315,7 @@ async def test_what_others_hold_is_left_alone_by_a_replacement(store: Store):
     other = Key("acme", "call-2")
     version = await put(store, cold=(b"a",))
     await put(store, other, cold=(b"other",))
-    assert await store.replace(KEY, Put(b"2", version=version, ttl=60, cold=[]))
+    assert await store.replace(KEY, BlobWrite(b"2", version=version, ttl=60, cold=[]))
     assert await store.cold(other) == [b"other"]
 
 
@@ -325,7 +325,7 @@ async def test_whoever_reads_during_a_replacement_sees_one_whole(store: Store):
     async def replace() -> None:
         for n in range(1, 20):
             blob, version = b"%d" % n, (await read(store)).version
-            assert await store.replace(KEY, Put(blob, version=version, ttl=60, cold=[blob] * (n % 5)))
+            assert await store.replace(KEY, BlobWrite(blob, version=version, ttl=60, cold=[blob] * (n % 5)))
 
     replacing = asyncio.ensure_future(replace())
     while not replacing.done():
@@ -343,53 +343,53 @@ async def test_a_session_expires(store: Store):
     assert await store.cold(KEY) == []
     assert await store.list("acme") == []
     assert await store.delete(KEY) is False
-    assert not await store.write(KEY, Put(b"x", version=version, ttl=60))
+    assert not await store.write(KEY, BlobWrite(b"x", version=version, ttl=60))
 
 
 @pytest.mark.parametrize("way", ["write", "replace"])
 async def test_what_is_no_turn_leaves_the_expiry_as_it_is(store: Store, way: str):
     version = await put(store, ttl=2, cold=(b"a",))
-    assert await getattr(store, way)(KEY, Put(b"2", version=version, ttl=UNRENEWED, cold=[b"b"]))
+    assert await getattr(store, way)(KEY, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY, cold=[b"b"]))
     held = await read(store)
     assert held.blob == b"2"
     assert await store.cold(KEY) == ([b"a", b"b"] if way == "write" else [b"b"])
     assert [line.session for line in await store.list("acme")] == [KEY.session]
     await gone(store)
     assert await store.cold(KEY) == [] == await store.list("acme")
-    assert not await store.write(KEY, Put(b"x", version=held.version, ttl=60))
-    assert await store.write(KEY, Put(b"new", version=0, ttl=60))
+    assert not await store.write(KEY, BlobWrite(b"x", version=held.version, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=60))
     assert await store.cold(KEY) == []
 
 
 async def test_a_cold_part_that_begins_with_what_is_no_turn_goes_with_its_session(store: Store):
     version = await put(store, ttl=1)
-    assert await store.write(KEY, Put(b"2", version=version, ttl=UNRENEWED, cold=[b"a"]))
+    assert await store.write(KEY, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY, cold=[b"a"]))
     assert await store.cold(KEY) == [b"a"]
     await gone(store)
-    assert await store.write(KEY, Put(b"new", version=0, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=60))
     assert await store.cold(KEY) == []
 
 
 async def test_a_turn_renews_what_was_left_as_it_was(store: Store):
     version = await put(store, ttl=0.8)
-    assert await store.write(KEY, Put(b"2", version=version, ttl=UNRENEWED))
-    assert await store.write(KEY, Put(b"3", version=(await read(store)).version, ttl=60))
-    assert await store.write(KEY, Put(b"4", version=(await read(store)).version, ttl=UNRENEWED))
+    assert await store.write(KEY, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY))
+    assert await store.write(KEY, BlobWrite(b"3", version=(await read(store)).version, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"4", version=(await read(store)).version, ttl=KEEP_EXPIRY))
     await asyncio.sleep(1)
     assert (await read(store)).blob == b"4"
 
 
 async def test_a_write_that_lost_leaves_the_expiry_as_it_is(store: Store):
     version = await put(store, ttl=60)
-    assert not await store.write(KEY, Put(b"lost", version=version + 1, ttl=UNRENEWED))
-    assert not await store.write(Key("acme", "none"), Put(b"lost", version=7, ttl=UNRENEWED))
+    assert not await store.write(KEY, BlobWrite(b"lost", version=version + 1, ttl=KEEP_EXPIRY))
+    assert not await store.write(Key("acme", "none"), BlobWrite(b"lost", version=7, ttl=KEEP_EXPIRY))
     assert (await read(store)).version == version
 
 
 async def test_a_session_that_expired_begins_anew(store: Store):
     await put(store, ttl=1, cold=(b"old",))
     await gone(store)
-    assert await store.write(KEY, Put(b"new", version=0, ttl=60, cold=[b"fresh"]))
+    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=60, cold=[b"fresh"]))
     assert (await read(store)).blob == b"new"
     assert await store.cold(KEY) == [b"fresh"]
 
@@ -434,8 +434,8 @@ async def deleted(store: Store) -> tuple[float, float]:
 
 async def refused(store: Store, version: int, at: float) -> None:
     held, cold = await store.read(KEY), await store.cold(KEY)
-    with pytest.raises(Deleted):
-        await store.write(KEY, Put(b"late", version=version, ttl=60, cold=[b"late"], at=at))
+    with pytest.raises(SessionDeleted):
+        await store.write(KEY, BlobWrite(b"late", version=version, ttl=60, cold=[b"late"], at=at))
     assert await store.read(KEY) == held
     assert await store.cold(KEY) == cold
 
@@ -447,21 +447,21 @@ async def test_what_arrived_before_a_deletion_is_refused(store: Store, there: bo
     before, after = await deleted(store)
     await refused(store, 0, before)
     assert await store.list("acme") == []
-    assert await store.write(KEY, Put(b"new", version=0, ttl=60, cold=[b"n"], at=after))
+    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=60, cold=[b"n"], at=after))
     assert await store.cold(KEY) == [b"n"]
     await refused(store, (await read(store)).version, before)
     version = (await read(store)).version
-    assert await store.write(KEY, Put(b"newer", version=version, ttl=60, at=after))
+    assert await store.write(KEY, BlobWrite(b"newer", version=version, ttl=60, at=after))
 
 
 async def test_a_deletion_outlives_what_comes_after_it(store: Store, driver: str):
     before, after = await deleted(store)
-    assert await store.write(KEY, Put(b"new", version=0, ttl=0.1, at=after, cold=[b"n"]))
+    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=0.1, at=after, cold=[b"n"]))
     await asyncio.sleep(0.2)
     assert await store.read(KEY) is None
     if not driver.startswith("redis"):  # where it expires with the session
         await refused(store, 0, before)
-    assert await store.write(KEY, Put(b"anew", version=0, ttl=60, at=after, cold=[b"a"]))
+    assert await store.write(KEY, BlobWrite(b"anew", version=0, ttl=60, at=after, cold=[b"a"]))
     assert await store.cold(KEY) == [b"a"]
 
 
@@ -478,11 +478,11 @@ async def test_a_deletion_is_remembered_whatever_is_written_after_it(store: Stor
 async def test_what_names_no_time_is_written_after_a_deletion(store: Store):
     version = await put(store, cold=(b"c",))
     await store.delete(KEY)
-    assert not await store.write(KEY, Put(b"x", version=version, ttl=60))
-    assert await store.write(KEY, Put(b"new", version=0, ttl=60))
+    assert not await store.write(KEY, BlobWrite(b"x", version=version, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=60))
     assert (await read(store)).blob == b"new"
     await store.delete(KEY)
-    assert await store.replace(KEY, Put(b"imported", version=0, ttl=60, cold=[b"x"]))
+    assert await store.replace(KEY, BlobWrite(b"imported", version=0, ttl=60, cold=[b"x"]))
     assert await store.cold(KEY) == [b"x"]
 
 
@@ -493,7 +493,7 @@ async def test_a_deletion_is_seen_by_every_process(reopen: Open, driver: str):
     version = await put(one)
     assert await read(other)
     before, _ = await deleted(other)
-    assert not await one.write(KEY, Put(b"late", version=version, ttl=60))
+    assert not await one.write(KEY, BlobWrite(b"late", version=version, ttl=60))
     await refused(one, 0, before)
     await refused(reopen(), 0, before)
 
@@ -507,11 +507,11 @@ async def test_of_a_deletion_and_a_late_turn_the_deletion_wins(reopen: Open, dri
         at = time.time()
         await asyncio.sleep(0.002)
         outcomes = await asyncio.gather(
-            one.write(key, Put(b"late", version=0, ttl=60, at=at)),
+            one.write(key, BlobWrite(b"late", version=0, ttl=60, at=at)),
             (other or one).delete(key),
             return_exceptions=True,
         )
-        assert outcomes[0] is True or isinstance(outcomes[0], Deleted)
+        assert outcomes[0] is True or isinstance(outcomes[0], SessionDeleted)
         assert await one.read(key) is None
 
 
@@ -543,15 +543,15 @@ async def nothing_comes_back(store, steps):
             assert await store.delete(key) == held
             held, gone = False, True
         elif step == "replace":
-            assert await store.replace(key, Put(b"r", version=version, ttl=60, cold=[b"c"]))
+            assert await store.replace(key, BlobWrite(b"r", version=version, ttl=60, cold=[b"c"]))
             held = True
         elif step == "write" or not gone:
             await asyncio.sleep(0.001)
-            assert await store.write(key, Put(b"w", version=version, ttl=60, at=time.time()))
+            assert await store.write(key, BlobWrite(b"w", version=version, ttl=60, at=time.time()))
             held = True
         else:
-            with pytest.raises(Deleted):
-                await store.write(key, Put(b"l", version=version, ttl=60, at=start))
+            with pytest.raises(SessionDeleted):
+                await store.write(key, BlobWrite(b"l", version=version, ttl=60, at=start))
         assert (await store.read(key) is not None) == held
 
 
@@ -570,7 +570,7 @@ async def test_sessions_are_listed_in_pages(store: Store, driver: str):
 
 
 async def test_what_is_being_written_is_listed(store: Store):
-    writing = asyncio.ensure_future(store.write(KEY, Put(b"1", version=0, ttl=60, cold=[b"c"])))
+    writing = asyncio.ensure_future(store.write(KEY, BlobWrite(b"1", version=0, ttl=60, cold=[b"c"])))
     await soon(store)
     assert [line.session for line in await store.list("acme")] == ["call-1"]
     assert await store.cold(KEY) == [b"c"]
@@ -625,9 +625,9 @@ async def test_what_was_written_outlives_the_process(reopen: Open, driver: str):
     version = await put(first, blob=b"kept", cold=(b"c",))
     await first.aclose()
     again = reopen()
-    assert await again.read(KEY) == Held(b"kept", version)
+    assert await again.read(KEY) == StoredBlob(b"kept", version)
     assert await again.cold(KEY) == [b"c"]
-    assert await again.write(KEY, Put(b"2", version=version, ttl=60))
+    assert await again.write(KEY, BlobWrite(b"2", version=version, ttl=60))
 
 
 async def test_closing_waits_for_what_was_accepted(reopen: Open, driver: str):
@@ -636,7 +636,7 @@ async def test_closing_waits_for_what_was_accepted(reopen: Open, driver: str):
     first = reopen()
     await first.ping()
     keys = [Key("acme", f"s{n:02}") for n in range(20)]
-    writing = [asyncio.ensure_future(first.write(key, Put(b"1", version=0, ttl=60))) for key in keys]
+    writing = [asyncio.ensure_future(first.write(key, BlobWrite(b"1", version=0, ttl=60))) for key in keys]
     await asyncio.sleep(0.01)
     await first.aclose()
     accepted = [
@@ -657,7 +657,7 @@ async def test_a_closed_store_says_so(store: Store, driver: str):
     await store.aclose()
     for use in (
         store.read(KEY),
-        store.write(KEY, Put(b"1", version=0, ttl=60)),
+        store.write(KEY, BlobWrite(b"1", version=0, ttl=60)),
         store.list("acme"),
         store.ping(),
     ):

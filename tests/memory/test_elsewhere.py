@@ -16,8 +16,8 @@ from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.records import Fact
 from proxy.memory.stores import codec
 from proxy.memory.stores.sqlite import SqliteStore
-from proxy.memory.stores.sqlite_file import Elsewhere
-from proxy.memory.stores.store import Key, Owner, Put, Store
+from proxy.memory.stores.sqlite_file import ForeignCommits
+from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -28,9 +28,9 @@ ANN = Owner("t", "ann")
 
 
 @contextlib.asynccontextmanager
-async def process(path: Path) -> AsyncIterator[tuple[Store, Archive, Elsewhere]]:
+async def process(path: Path) -> AsyncIterator[tuple[Store, Archive, ForeignCommits]]:
     """A store and an archive on one file, as one server has them."""
-    elsewhere = Elsewhere(path)
+    elsewhere = ForeignCommits(path)
     store = SqliteStore(path, deadline=5, elsewhere=elsewhere)
     archive = open_archive(f"sqlite:{path}", codec=codec.Plain(), elsewhere=elsewhere)
     await archive.ping()
@@ -43,7 +43,7 @@ async def process(path: Path) -> AsyncIterator[tuple[Store, Archive, Elsewhere]]
 
 async def put(store: Store, key: Key, blob: bytes) -> None:
     held = await store.read(key)
-    assert await store.write(key, Put(blob, version=held.version if held else 0, ttl=60))
+    assert await store.write(key, BlobWrite(blob, version=held.version if held else 0, ttl=60))
 
 
 async def test_a_session_that_nobody_else_can_have_written_is_not_read_again(tmp_path: Path):
@@ -97,7 +97,7 @@ async def test_another_process_with_a_write_of_the_same_size_is_seen(tmp_path: P
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("PRAGMA wal_checkpoint(RESTART)")  # the log is written from its beginning again
             size = Path(f"{path}-wal").stat().st_size
-            assert elsewhere.unchanged() is not None
+            assert elsewhere.count_if_certain() is not None
             other.execute("UPDATE turnkeeper_sessions SET blob = ?, version = version + 1", (b"3",))
             assert Path(f"{path}-wal").stat().st_size == size
             assert (await store.read(KEYS[0])).blob == b"3"
@@ -114,7 +114,7 @@ async def test_a_clock_of_seconds_is_given_seconds(tmp_path: Path):
             second = (int(time.time()) - age) * 10**9
             os.utime(log, ns=(second, second))
             elsewhere._seen = (stamp._replace(written=second), count)
-            assert (elsewhere.unchanged() is not None) is sure
+            assert (elsewhere.count_if_certain() is not None) is sure
 
 
 STEPS = st.tuples(

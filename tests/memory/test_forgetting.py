@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.errors import StoreError, Unread
-from proxy.memory.privacy import HeldSessions, People
+from proxy.memory.errors import StoreError, UnreadableSessions
+from proxy.memory.privacy import PrivacyRegistry, SessionHolder
 from proxy.memory.session import Entry, Session, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.session_store import CodedStore
-from proxy.memory.stores.store import Key, Owner, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 from proxy.memory.stores.volatile import VolatileStore
 
 pytestmark = pytest.mark.anyio
 BOB = Owner("acme", "bob")
 
 
-class Contended:
+class WriteConflict:
     """A store whose sessions others are always writing."""
 
     def __init__(self, store: Store) -> None:
@@ -29,7 +29,7 @@ class Contended:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         return False
 
 
@@ -73,9 +73,9 @@ async def test_what_may_be_over_later_is_told_before_what_will_not(first: bool) 
     bare = VolatileStore()
     store, lost = (CodedStore(bare, Encryption([letter * 32])) for letter in (b"n", b"o"))
     await put(lost, "a", encode(Session()))
-    places = [HeldSessions(store), Place(1, fails=True)]
+    places = [SessionHolder(store), Place(1, fails=True)]
     with pytest.raises(StoreError, match="away"):
-        await People(places if first else places[::-1]).forget(BOB)
+        await PrivacyRegistry(places if first else places[::-1]).forget(BOB)
 
 
 def memory() -> Store:
@@ -87,7 +87,7 @@ def said(text: str, user: str) -> Entry:
 
 
 async def put(store: Store, name: str, blob: bytes) -> None:
-    assert await store.write(Key("acme", name), Put(blob, version=0, ttl=60))
+    assert await store.write(Key("acme", name), BlobWrite(blob, version=0, ttl=60))
 
 
 async def names(store: Store) -> list[str]:
@@ -101,30 +101,30 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> Non
     other = CodedStore(bare, Encryption([b"o" * 32]))
     await put(*((other, "a", encode(Session())) if lost == "key" else (store, "a", b"no session")))
     await put(store, "b", encode(Session(user="bob", entries=(said("4711", "bob"),))))
-    held = HeldSessions(store)
+    held = SessionHolder(store)
     told = await held.exported(BOB)
     assert [one["id"] for one in told["sessions"]] == ["b"]
     assert told["unreadable_sessions"] == ["a"]
-    with pytest.raises(Unread, match="1 session cannot be read") as fault:
+    with pytest.raises(UnreadableSessions, match="1 session cannot be read") as fault:
         await held.forget(BOB, at=0)
     assert fault.value.sessions == ("a",)
     assert await names(store) == ["a"]
 
 
 async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
-    store = Contended(memory())
+    store = WriteConflict(memory())
     await put(store, "a", encode(Session(user="ann", entries=(said("4711", "bob"),))))
     await put(store, "b", encode(Session(user="bob")))
     with pytest.raises(StoreError, match="others are writing"):
-        await HeldSessions(store).forget(BOB, at=0)
+        await SessionHolder(store).forget(BOB, at=0)
     assert await names(store) == ["a"]
 
 
 async def test_who_is_forgotten_keeps_no_session_of_another_for_longer() -> None:
     store = memory()
     session = Session(user="ann", entries=(said("4711", "bob"), said("Hello.", "ann")))
-    await store.write(Key("acme", "a"), Put(encode(session), version=0, ttl=0.5))
-    assert await HeldSessions(store).forget(BOB, at=0) == {"sessions": 1}
+    await store.write(Key("acme", "a"), BlobWrite(encode(session), version=0, ttl=0.5))
+    assert await SessionHolder(store).forget(BOB, at=0) == {"sessions": 1}
     assert await names(store) == ["a"]
     await asyncio.sleep(0.6)
     assert await names(store) == []
@@ -144,7 +144,9 @@ async def test_others_have_their_turn_after_each_session(way: str) -> None:
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    await (HeldSessions(store).exported(BOB) if way == "exported" else HeldSessions(store).forget(BOB, at=0))
+    await (
+        SessionHolder(store).exported(BOB) if way == "exported" else SessionHolder(store).forget(BOB, at=0)
+    )
     done = True
     await beside
     assert steps >= 50
@@ -154,13 +156,13 @@ async def test_an_export_from_a_store_that_is_away_is_none() -> None:
     store = memory()
     await put(store, "b", encode(Session(user="bob")))
     with pytest.raises(StoreError, match="away"):
-        await HeldSessions(Away(store)).exported(BOB)
+        await SessionHolder(Away(store)).exported(BOB)
 
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_a_place_that_fails_holds_up_no_other(whole: bool) -> None:
     first, last = Place(1, fails=True), Place(2)
-    people = People([first, last])
+    people = PrivacyRegistry([first, last])
     with pytest.raises(StoreError, match="away"):
         await (people.forget(BOB) if whole else people.forget_session("acme", "a"))
     assert (last.count, last.scrubbed) == (0, True)

@@ -8,7 +8,7 @@ import pytest
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import session_store
 from proxy.memory.stores.session_store import Guard
-from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.store import BlobWrite, Key
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ class Moody:
         if self.refuses:
             raise StoreError("refused")
 
-    async def read(self, key, *, leisure=False):
+    async def read(self, key, *, background=False):
         await self._answer("read")
 
     async def write(self, key, put):
@@ -86,13 +86,13 @@ async def guard(store: Moody):
 
 
 def write(store):
-    return store.write(KEY, Put(b"", version=0, ttl=1))
+    return store.write(KEY, BlobWrite(b"", version=0, ttl=1))
 
 
 CALLS = {
     "read": lambda store: store.read(KEY),
     "write": write,
-    "replace": lambda store: store.replace(KEY, Put(b"", version=0, ttl=1, cold=[b"x"])),
+    "replace": lambda store: store.replace(KEY, BlobWrite(b"", version=0, ttl=1, cold=[b"x"])),
     "delete": lambda store: store.delete(KEY),
     "cold": lambda store: store.cold(KEY),
     "list": lambda store: store.list("t"),
@@ -214,60 +214,60 @@ async def test_a_caller_who_leaves_says_nothing_of_the_store(store: Moody, guard
 
 
 @pytest.fixture
-async def leisurely():
+async def background():
     return Moody()
 
 
 @pytest.fixture
-async def distant(store: Moody, leisurely: Moody):
+async def distant(store: Moody, background: Moody):
     """A store that does not answer in time, and has just been shut off; there is another way to it."""
     store.delay = 2 * PATIENCE
-    guard = Guard(store, deadline=4 * PATIENCE, leisurely=leisurely)
+    guard = Guard(store, deadline=4 * PATIENCE, background=background)
     await failing(guard.read(KEY))
     yield guard
     await guard.aclose()
 
 
-async def asked(leisurely: Moody) -> None:
-    while not leisurely.asked:  # noqa: ASYNC110 - nobody rings a bell
+async def asked(background: Moody) -> None:
+    while not background.asked:  # noqa: ASYNC110 - nobody rings a bell
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("call", ["write", "replace", "deleted", "delete", "cold", "list"])
-async def test_what_no_call_waits_for_goes_on_at_leisure(distant: Guard, leisurely: Moody, call: str):
-    await asked(leisurely)
+async def test_what_no_call_waits_for_goes_on_at_leisure(distant: Guard, background: Moody, call: str):
+    await asked(background)
     await (CALLS | {"deleted": lambda store: store.deleted(KEY)})[call](distant)
-    assert leisurely.asked == ["ping", call]
+    assert background.asked == ["ping", call]
     assert distant.shut
 
 
-async def test_a_call_asks_no_store_that_answers_too_late(distant: Guard, leisurely: Moody):
-    await asked(leisurely)
+async def test_a_call_asks_no_store_that_answers_too_late(distant: Guard, background: Moody):
+    await asked(background)
     assert await failing(distant.read(KEY)) < PATIENCE
-    await distant.read(KEY, leisure=True)
-    assert leisurely.asked == ["ping", "read"]
+    await distant.read(KEY, background=True)
+    assert background.asked == ["ping", "read"]
 
 
-async def test_a_store_that_does_not_even_answer_at_leisure_is_not_written(store: Moody, leisurely: Moody):
-    store.delay, leisurely.refuses = 2 * PATIENCE, True
-    guard = Guard(store, deadline=4 * PATIENCE, leisurely=leisurely)
+async def test_a_store_that_does_not_even_answer_at_leisure_is_not_written(store: Moody, background: Moody):
+    store.delay, background.refuses = 2 * PATIENCE, True
+    guard = Guard(store, deadline=4 * PATIENCE, background=background)
     await failing(guard.read(KEY))
-    await asked(leisurely)
+    await asked(background)
     await failing(write(guard))
-    assert leisurely.asked == ["ping"]
+    assert background.asked == ["ping"]
     await guard.aclose()
-    assert leisurely.closed
+    assert background.closed
 
 
 async def test_the_way_at_leisure_is_left_once_the_store_answers_in_time(
-    distant: Guard, store: Moody, leisurely: Moody
+    distant: Guard, store: Moody, background: Moody
 ):
-    await asked(leisurely)
+    await asked(background)
     store.delay = 0
     while distant.shut:  # noqa: ASYNC110 - nobody rings a bell
         await asyncio.sleep(0.01)
     await write(distant)
-    assert leisurely.asked == ["ping"]
+    assert background.asked == ["ping"]
     assert store.asked[-1] == "write"
 
 
@@ -280,14 +280,14 @@ async def test_an_answer_later_than_the_deadline_opens_nothing(store: Moody, gua
 
 
 async def test_the_log_says_once_that_memory_is_slow_and_once_that_it_is_not(
-    store: Moody, leisurely: Moody, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Moody, background: Moody, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(session_store, "_TOLD_AFTER", -1.0)
     monkeypatch.setattr(session_store, "_LONGEST_PAUSE", PATIENCE)
     store.delay = 2 * PATIENCE
-    guard = Guard(store, deadline=4 * PATIENCE, leisurely=leisurely)
+    guard = Guard(store, deadline=4 * PATIENCE, background=background)
     await failing(guard.read(KEY))
-    while len(leisurely.asked) < 3:  # noqa: ASYNC110 - nobody rings a bell
+    while len(background.asked) < 3:  # noqa: ASYNC110 - nobody rings a bell
         await asyncio.sleep(0.01)
     assert [record.message for record in caplog.records] == [SLOW]
     store.delay = 0

@@ -16,7 +16,7 @@ from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.session_store import CodedStore
 from proxy.memory.stores.sqlite import SqliteStore
-from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.store import BlobWrite, Key
 from proxy.memory.stores.volatile import VolatileStore
 from proxy.settings.build import open_guarded
 
@@ -77,7 +77,7 @@ def test_opening_touches_nothing(tmp_path: Path):
 @pytest.mark.parametrize("name", ["a b.db", "100%.db", "what?mode=memory.db", "a#b.db", "é.db"])
 async def test_a_path_is_taken_as_it_is_written(tmp_path: Path, name: str):
     store = opened(f"sqlite:{tmp_path}/{name}")
-    assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     assert (tmp_path / name).stat().st_size > 0
     await store.aclose()
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -124,7 +124,7 @@ async def test_what_calls_write_is_there_for_work_in_the_background_whoever_made
     others = [EntryPoint("own", "tests.memory.test_open:own", opening.GROUP)]
     monkeypatch.setattr(opening, "entry_points", lambda group: others)
     calls, background = open_guarded("own:x", 0.05, Plain(), None)
-    assert await calls.write(KEY, Put(b"hot", version=0, ttl=60))
+    assert await calls.write(KEY, BlobWrite(b"hot", version=0, ttl=60))
     held = await background.read(KEY)
     assert held is not None
     assert held.blob == b"hot"
@@ -134,7 +134,7 @@ async def test_what_calls_write_is_there_for_work_in_the_background_whoever_made
 async def test_what_a_store_keeps_is_encoded_in_both_parts():
     inner = VolatileStore()
     store = CodedStore(inner, Encryption([bytes(32)]))
-    assert await store.write(KEY, Put(b"hot", version=0, ttl=60, cold=[b"cold"]))
+    assert await store.write(KEY, BlobWrite(b"hot", version=0, ttl=60, cold=[b"cold"]))
     kept = await inner.read(KEY)
     assert kept is not None
     assert kept.blob.startswith(ENCRYPTED)
@@ -143,7 +143,7 @@ async def test_what_a_store_keeps_is_encoded_in_both_parts():
     assert held == kept._replace(blob=b"hot")
     assert await store.cold(KEY) == [b"cold"]
     moved = Key("acme", "call-2")
-    await inner.write(moved, Put(kept.blob, version=0, ttl=60))
+    await inner.write(moved, BlobWrite(kept.blob, version=0, ttl=60))
     with pytest.raises(StoreError, match="another session"):
         await store.read(moved)
 
@@ -151,7 +151,7 @@ async def test_what_a_store_keeps_is_encoded_in_both_parts():
 @pytest.mark.anyio
 async def test_a_dictionary_forgets_what_has_expired(monkeypatch: pytest.MonkeyPatch):
     store = VolatileStore()
-    await store.write(KEY, Put(b"1", version=0, ttl=-1))
+    await store.write(KEY, BlobWrite(b"1", version=0, ttl=-1))
     store._swept -= 3600
-    await store.write(Key("acme", "call-2"), Put(b"1", version=0, ttl=60))
+    await store.write(Key("acme", "call-2"), BlobWrite(b"1", version=0, ttl=60))
     assert [key.session for key in store._sessions] == ["call-2"]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.privacy import HeldSessions, People
+from proxy.memory.privacy import PrivacyRegistry, SessionHolder
 from proxy.memory.session import Entry, Session, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.store import Key, Owner, Put
+from proxy.memory.stores.store import BlobWrite, Key, Owner
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
@@ -44,7 +44,7 @@ class Holder(Unscrubbed):
 
 
 async def test_an_export_has_what_each_of_several_places_holds() -> None:
-    people = People((Holder("Likes jazz."), Unscrubbed(), Holder("Has a dog.")))
+    people = PrivacyRegistry((Holder("Likes jazz."), Unscrubbed(), Holder("Has a dog.")))
     found = {"user": "ann", "sessions": [], "turns": [], "facts": ["Likes jazz.", "Has a dog."]}
     assert await people.exported(ANN) == found
 
@@ -54,8 +54,8 @@ async def test_a_place_that_cannot_be_scrubbed_holds_up_no_other(tmp_path: Path,
     path = tmp_path / "s.db"
     store = open_store(f"sqlite:{path}", deadline=1, codec=Plain())
     words = Entry(role="user", turn=0, content="My scarecrow is called Ferdinand.")
-    await store.write(KEY, Put(encode(Session(entries=(words,), user="ann")), version=0, ttl=60))
-    people = People((Unscrubbed(), HeldSessions(store, file=path)))
+    await store.write(KEY, BlobWrite(encode(Session(entries=(words,), user="ann")), version=0, ttl=60))
+    people = PrivacyRegistry((Unscrubbed(), SessionHolder(store, file=path)))
     with pytest.raises(StoreError, match="too slow"):
         await (people.forget_session("acme", "call") if session else people.forget(ANN))
     left = b"".join(file.read_bytes() for file in tmp_path.iterdir())

@@ -6,8 +6,8 @@ import contextlib
 import pytest
 
 from proxy.memory.errors import StoreError, Unreadable
-from proxy.memory.recorder import Pulse
-from proxy.memory.stores.store import Held, Key
+from proxy.memory.recorder import HealthCheck
+from proxy.memory.stores.store import Key, StoredBlob
 
 pytestmark = pytest.mark.anyio
 
@@ -21,8 +21,8 @@ class Answering:
         self.error = error
         self.asked = asyncio.Event()
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
-        assert leisure, "no call waits for it"
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
+        assert background, "no call waits for it"
         self.asked.set()
         if self.error:
             raise self.error
@@ -32,7 +32,7 @@ class Answering:
 @contextlib.asynccontextmanager
 async def looked(error: StoreError | None):
     store = Answering(error)
-    pulse = Pulse(store)  # type: ignore[arg-type]
+    pulse = HealthCheck(store)  # type: ignore[arg-type]
     running = asyncio.create_task(pulse.run())
     await asyncio.wait_for(store.asked.wait(), 5)
     await asyncio.sleep(0)
@@ -59,7 +59,7 @@ async def test_a_write_that_is_taken_ends_the_silence():
 
 
 async def test_the_oldest_write_that_is_under_way_tells_whether_one_is_late():
-    pulse = Pulse(Answering(None), patience=0.05)  # type: ignore[arg-type]
+    pulse = HealthCheck(Answering(None), patience=0.05)  # type: ignore[arg-type]
     with pulse.writing(KEY):
         assert not pulse.late
         await asyncio.sleep(0.06)

@@ -13,7 +13,7 @@ from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.session_store import Recent
-from proxy.memory.stores.store import Held, Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store, StoredBlob
 from proxy.memory.view import RequestView, prompt_view, read_session
 from tests.memory.call import asked, reconcile
 
@@ -38,12 +38,12 @@ class Remote:
         self.store, self.fails, self.sent, self.may_answer = store, False, asyncio.Event(), asyncio.Event()
         self.may_answer.set()
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         self.sent.set()
         await self.may_answer.wait()
         if self.fails:
             raise StoreError("away")
-        return await self.store.read(key, leisure=leisure)
+        return await self.store.read(key, background=background)
 
 
 def talk(words: list[str]) -> list[Message]:
@@ -63,7 +63,7 @@ def grown(words: list[str]) -> Session:
 async def written(store: Recent, session: Session) -> None:
     held = await store.read(KEY)
     blob = encode(session)
-    assert await store.write(KEY, Put(blob, version=held.version if held else 0, ttl=60))
+    assert await store.write(KEY, BlobWrite(blob, version=held.version if held else 0, ttl=60))
     store.keep(KEY, blob, session)
 
 
@@ -149,7 +149,7 @@ def test_what_was_written_leaves_with_its_session(way: str):
         if way == "delete":
             await store.delete(KEY)
         elif way == "replace":
-            await store.replace(KEY, Put(held.blob, version=held.version, ttl=60, cold=()))
+            await store.replace(KEY, BlobWrite(held.blob, version=held.version, ttl=60, cold=()))
         else:
             await store.aclose()
         assert store.last(KEY) is None

@@ -15,7 +15,7 @@ import pytest
 
 from proxy.memory.archive.records import Fact
 from proxy.memory.session import Segment, decode, encode
-from proxy.memory.stores.store import Key, Owner, Put
+from proxy.memory.stores.store import BlobWrite, Key, Owner
 from proxy.page.playground import TITLES, example
 from proxy.settings.build import build_runtime
 from proxy.settings.load import load
@@ -495,7 +495,7 @@ def summarised(proxy: ProxyServer) -> None:
         text="They <b>talked</b>.", call=0, turn=session.entries[3].turn, messages=4, model="m-1"
     )
     blob = encode(msgspec.structs.replace(session, summaries=(summary,)))
-    assert proxy.run(store.write(key, Put(blob, version=held.version, ttl=60.0)))
+    assert proxy.run(store.write(key, BlobWrite(blob, version=held.version, ttl=60.0)))
 
 
 def test_a_conversation_tells_what_a_summary_stands_for(open_proxy: ProxyServer, visit: Visit):

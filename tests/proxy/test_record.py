@@ -10,12 +10,12 @@ import pytest
 from filters.message import Message
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.merge.turn import TurnRecord
-from proxy.memory.recorder import Pulse, Recorder, Writer
+from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.session import Session, decode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.session_store import Recent
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.view import RequestView
 from tests.peers.fake_upstream import stream_of
@@ -36,13 +36,13 @@ class Sick:
     def __init__(self, store: Store, failures: int) -> None:
         self.store, self.failures = store, failures
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Any:
-        return await self.store.read(key, leisure=leisure)
+    async def read(self, key: Key, *, background: bool = False) -> Any:
+        return await self.store.read(key, background=background)
 
     async def deleted(self, key: Key) -> float | None:
         return await self.store.deleted(key)
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         if self.failures:
             self.failures -= 1
             raise StoreError("full")
@@ -91,13 +91,13 @@ class Slow:
         self.store = store
         self.open = asyncio.Event()
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Any:
-        return await self.store.read(key, leisure=leisure)
+    async def read(self, key: Key, *, background: bool = False) -> Any:
+        return await self.store.read(key, background=background)
 
     async def deleted(self, key: Key) -> float | None:
         return await self.store.deleted(key)
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         await self.open.wait()
         return await self.store.write(key, put)
 
@@ -107,12 +107,12 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
 
     async def run() -> list[tuple[bool, bool, bool]]:
         store = Slow(memory())
-        pulse = Pulse(store, patience=0.05)  # type: ignore[arg-type]
+        pulse = HealthCheck(store, patience=0.05)  # type: ignore[arg-type]
         recorder = Recorder(Writer(Recent(store), Window(), pulse=pulse))  # type: ignore[arg-type]
         states = []
 
         def note() -> None:
-            states.append((recorder.failing, recorder.lags(KEY), recorder.lags(other)))
+            states.append((recorder.failing, recorder.is_behind(KEY), recorder.is_behind(other)))
 
         recorder.put(said(0))
         await asyncio.sleep(0.01)
@@ -134,9 +134,9 @@ def test_a_store_that_takes_nothing_is_a_failure_for_all_who_call_now() -> None:
         recorder = Recorder(Writer(Recent(Sick(memory(), failures=2)), Window()))  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
-        lagging = recorder.lags(other)
+        lagging = recorder.is_behind(other)
         await recorder.drain()
-        return lagging, recorder.lags(other)
+        return lagging, recorder.is_behind(other)
 
     assert asyncio.run(run()) == (True, False)
 
@@ -145,16 +145,16 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
     other = Key("default", "s2")
 
     class Sealed(Slow):
-        async def read(self, key: Key, *, leisure: bool = False) -> Any:
+        async def read(self, key: Key, *, background: bool = False) -> Any:
             if key == KEY:
                 raise Unreadable("its key is lost")
-            return await super().read(key, leisure=leisure)
+            return await super().read(key, background=background)
 
     async def run() -> tuple[bool, bool]:
         recorder = Recorder(Writer(Recent(Sealed(memory())), Window()))  # type: ignore[arg-type]
         recorder.put(said(0))
         await asyncio.sleep(0.05)
-        return recorder.lags(KEY), recorder.lags(other)
+        return recorder.is_behind(KEY), recorder.is_behind(other)
 
     assert asyncio.run(run()) == (True, False)
 
@@ -162,7 +162,7 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
 def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> tuple[list[Any], int]:
         store = memory()
-        await store.write(KEY, Put(b"no session", version=0, ttl=60))
+        await store.write(KEY, BlobWrite(b"no session", version=0, ttl=60))
         recorder = Recorder(Writer(Recent(store), Window()))
         other = Key("default", "s2")
         for key in (KEY, other):
@@ -249,10 +249,10 @@ class Away(Sick):
         super().__init__(store, failures=10**6)
         self.sealed = sealed
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Any:
+    async def read(self, key: Key, *, background: bool = False) -> Any:
         if key in self.sealed:
             raise Unreadable("its key is lost")
-        return await super().read(key, leisure=leisure)
+        return await super().read(key, background=background)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -292,8 +292,8 @@ def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCap
         store = Away(memory())
         recorder, heir = (Recorder(Writer(Recent(store), Window())) for _ in range(2))  # type: ignore[arg-type]
         await refused(recorder, said(0), said(1))
-        recorder.hand_over(heir)
-        assert heir.lags(KEY), "its turns wait on"
+        recorder.transfer(heir)
+        assert heir.is_behind(KEY), "its turns wait on"
         await refused(recorder, said(2))
         store.failures = 0
         await heir.drain()
@@ -311,7 +311,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
         await refused(recorder, said(0, own), said(0, other), said(0))
         store.failures = 0
         await asyncio.sleep(0.3)
-        assert recorder.lags(own) and not recorder.lags(KEY)
+        assert recorder.is_behind(own) and not recorder.is_behind(KEY)
         store.sealed = ()
         await recorder.drain()
 

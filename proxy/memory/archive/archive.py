@@ -28,7 +28,7 @@ from proxy.memory.interchange import contents
 from proxy.memory.redaction.redaction import NOTHING, Redaction
 from proxy.memory.session import Entry, Session, TurnRef
 from proxy.memory.stores.codec import Codec
-from proxy.memory.stores.sqlite_file import Elsewhere
+from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import Key, Owner
 
 T = TypeVar("T")
@@ -236,7 +236,7 @@ def is_archive(url: str) -> bool:
 
 
 def open_archive(
-    url: str, *, codec: Codec, elsewhere: Elsewhere | None = None, redaction: Redaction = NOTHING
+    url: str, *, codec: Codec, elsewhere: ForeignCommits | None = None, redaction: Redaction = NOTHING
 ) -> Archive:
     """The archive at an address; nothing is connected yet.
 
@@ -248,7 +248,7 @@ def open_archive(
     return Archive(_database(url, elsewhere), shelf, FactCache(elsewhere))
 
 
-def _database(url: str, elsewhere: Elsewhere | None) -> Database:
+def _database(url: str, elsewhere: ForeignCommits | None) -> Database:
     if not is_archive(url):
         raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
     if _is_file(url):

@@ -15,7 +15,7 @@ import msgspec
 from proxy.memory.archive.archive import Archive
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.session import UNREADABLE, Entry, Session, decode, made_anew
-from proxy.memory.stores.store import APART, Key, Owner, Store
+from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner, Store
 
 _log = logging.getLogger("turnkeeper")
 _MOST_DUE: Final = 10_000
@@ -95,7 +95,7 @@ class Archivist:
     def waiting(self, person: Owner) -> str | None:
         """The newest session of a person that is still to be kept, or being kept, if there is any."""
         for key, due in (*reversed(self._due.items()), *self._taken.items()):
-            if key.tenant == person.tenant and due.session.user == person.person:
+            if key.tenant == person.tenant and due.session.user == person.user:
                 return key.session
         return None
 
@@ -194,7 +194,7 @@ class Archivist:
     async def _newest(self, key: Key, told: Session) -> Session:
         """What is held of a session now, if it is one that goes on from what was told."""
         with contextlib.suppress(StoreError, *UNREADABLE):
-            held = await self._store.read(key, leisure=True)
+            held = await self._store.read(key, background=True)
             session = decode(held.blob) if held else told
             return told if made_anew(session, told) or session.updated < told.updated else session
         return told
@@ -204,7 +204,7 @@ class Archivist:
         since = self._compared - _SLACK if self._compared <= began else 0.0
         for tenant in self._tenants:
             marks = await self._archive.marks(tenant)
-            ahead = time.time() + APART
+            ahead = time.time() + CLOCK_TOLERANCE
             after = ""
             while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
                 for line in page:
@@ -216,7 +216,7 @@ class Archivist:
 
     async def _keep_held(self, key: Key, mark: float) -> None:
         try:
-            held = await self._store.read(key, leisure=True)
+            held = await self._store.read(key, background=True)
             session = decode(held.blob) if held else None
         except (StoreError, msgspec.DecodeError) as error:
             _log.warning("A session cannot be read for the archive: %s", error)
@@ -312,7 +312,7 @@ async def pages(
 
 async def _is_held(store: Store, key: Key, session: Session) -> bool:
     try:
-        held = await store.read(key, leisure=True)
+        held = await store.read(key, background=True)
         return held is not None and not made_anew(decode(held.blob), session)
     except UNREADABLE:
         return False

@@ -28,13 +28,13 @@ from proxy.memory.archive.statements import (
     json_array,
 )
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
-from proxy.memory.stores.store import APART, DELETION_KEPT, Key, Owner
+from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key, Owner
 
 
 def forget(person: Owner, *, at: float) -> Steps[Removed]:
     """As the archive's ``forget``."""
     tenant = {"tenant": id_bytes(person.tenant)}
-    yield from fetch(ENTOMB, {**tenant, "kind": PERSON, "name": id_bytes(person.person), "at": at})
+    yield from fetch(ENTOMB, {**tenant, "kind": PERSON, "name": id_bytes(person.user), "at": at})
     owner = yield from find_owner(person)
     if owner is None:
         return Removed()
@@ -62,7 +62,7 @@ def forget_session(key: Key, *, at: float) -> Steps[int]:
 def forget_strangers(key: Key, *, at: float) -> Steps[int]:
     """As the archive's ``forget_strangers``; such turns have no words in the index."""
     tombs = {"tenant": id_bytes(key.tenant), "kind": STRANGERS}
-    yield from fetch(UNEARTH, {**tombs, "before": at - DELETION_KEPT})
+    yield from fetch(UNEARTH, {**tombs, "before": at - TOMBSTONE_SECONDS})
     yield from fetch(ENTOMB, {**tombs, "name": id_bytes(key.session), "at": at})
     rows = yield from fetch(FORGET_STRANGERS, key_arguments(key))
     if rows:
@@ -81,7 +81,7 @@ def refuses(forgotten: float, *, said: float, recorded: float) -> bool:
 
     What lies ahead was written before a clock was set back, and says nothing of what came later.
     """
-    ahead = time.time() + APART
+    ahead = time.time() + CLOCK_TOLERANCE
     return 0.0 < forgotten >= said and (forgotten <= ahead or recorded > ahead)
 
 

@@ -29,7 +29,7 @@ from proxy.memory.archive.statements import (
     SUPERSEDE,
 )
 from proxy.memory.stores.sql import id_bytes
-from proxy.memory.stores.sqlite_file import Elsewhere
+from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import Key, Owner
 
 _MOST_USERS: Final = 32
@@ -38,7 +38,7 @@ _CACHED_FOR: Final = 60.0
 
 def add_fact(shelf: RowCodec, person: Owner, fact: Fact) -> Steps[None]:
     """As the archive's ``add_fact``; what was known before its person was forgotten is refused."""
-    forgotten = yield from tombstone_at(person.tenant, PERSON, person.person)
+    forgotten = yield from tombstone_at(person.tenant, PERSON, person.user)
     if refuses(forgotten, said=fact.created, recorded=fact.created):
         return
     fact = msgspec.structs.replace(fact, text=shelf.redaction.text(fact.text))
@@ -92,7 +92,7 @@ def _row(shelf: RowCodec, person: Owner, fact: Fact) -> dict[str, object]:
 
 
 def _key(person: Owner) -> Key:
-    return Key(person.tenant, person.person)
+    return Key(person.tenant, person.user)
 
 
 class _CachedFacts(NamedTuple):
@@ -107,13 +107,13 @@ class _CachedFacts(NamedTuple):
 class FactCache:
     """The facts of the few persons who were asked for last, for a minute at the most."""
 
-    def __init__(self, elsewhere: Elsewhere | None = None) -> None:
+    def __init__(self, elsewhere: ForeignCommits | None = None) -> None:
         self._elsewhere = elsewhere
         self._looked: dict[Owner, _CachedFacts] = {}
 
     def of(self, person: Owner, look: Callable[[], list[Fact] | None], *, now: float) -> list[Fact] | None:
         """What a look at the file finds, or found when it said the same; ``None`` where it cannot be read."""
-        count = self._elsewhere.unchanged() if self._elsewhere else None
+        count = self._elsewhere.count_if_certain() if self._elsewhere else None
         if count is None:
             return look()
         looked = self._looked.get(person)

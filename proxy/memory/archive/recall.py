@@ -75,7 +75,7 @@ class Finder:
 
     async def search(self, person: Owner, query: Query, *, within: float = WITHIN) -> list[Found]:
         """What answers a question, best first; the models have ``within`` seconds. Raises StoreError."""
-        if not (self._likeness or self._order) or not person.person:
+        if not (self._likeness or self._order) or not person.user:
             return await self._archive.search(person, query)
         due = asyncio.get_running_loop().time() + _SHARE * within
         top = self._order.top if self._order else 0

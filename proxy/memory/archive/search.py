@@ -133,7 +133,7 @@ def _whole(question: Lookup, one: Passage, own: float, there: Mapping[tuple[int,
 
 def search(shelf: RowCodec, person: Owner, query: Query) -> Steps[list[Found]]:
     """As the archive's ``search``. A person without a name finds nothing."""
-    if not person.person:
+    if not person.user:
         return []
     text = query.text[:_LONGEST]
     ways = [(stem, *others) for stem, others in shelf.lexicon.spelt(text).items()][:_MOST_WORDS]
@@ -170,7 +170,7 @@ def _owned(shelf: RowCodec, whose: Owner, question: Lookup, meaning: Meaning | N
     own = worths(question, passages.values(), size)
     if meaning:
         passages |= yield from _meant(shelf, whose, owner, meaning, own)
-    if whose.person and passages:
+    if whose.user and passages:
         rows = yield from fetch(shelf.dialect.near, {"owner": owner, "ids": json_array(_best(own))})
         passages |= _by_id(rows)
     return ranked(question, passages.values(), own)
@@ -244,7 +244,7 @@ def _result(shelf: RowCodec, person: Owner, kind: int, score: float, row: Sequen
     _, place, at, blob = row
     name = id_text(place)
     if kind == FACT:
-        fact = shelf.opened(Key(person.tenant, person.person), blob, Fact)
+        fact = shelf.opened(Key(person.tenant, person.user), blob, Fact)
         return Found(kind="fact", score=score, text=fact.text, source=name, timestamp=at)
     key = Key(person.tenant, name)
     if kind == DOCUMENT:

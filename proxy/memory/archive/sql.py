@@ -84,7 +84,7 @@ def _reply(asked_now: BoundStatement | Batch, left: Iterator[Rows]) -> Rows | li
 
 def owner_arguments(whose: Owner) -> dict[str, object]:
     """The arguments that say which person is meant."""
-    return {"tenant": id_bytes(whose.tenant), "person": id_bytes(whose.person)}
+    return {"tenant": id_bytes(whose.tenant), "person": id_bytes(whose.user)}
 
 
 def find_owner(whose: Owner) -> Steps[int | None]:
@@ -168,11 +168,11 @@ class RowCodec(msgspec.Struct, frozen=True):
 
     def sealed_bytes(self, whose: Owner, value: bytes) -> bytes:
         """Bytes about something of an owner's, of no use under another's name."""
-        return self.codec.encode(Key(whose.tenant, whose.person), value)
+        return self.codec.encode(Key(whose.tenant, whose.user), value)
 
     def opened_bytes(self, whose: Owner, blob: bytes) -> bytes:
         """The bytes again. Raises StoreError for what cannot be read."""
-        return self.codec.decode(Key(whose.tenant, whose.person), bytes(blob))
+        return self.codec.decode(Key(whose.tenant, whose.user), bytes(blob))
 
     def digest(self, *values: object) -> bytes:
         """A short mark that changes with the values; with a key it tells nothing of them."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Work
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
-from proxy.memory.stores.sqlite_file import Elsewhere, File, Writer
+from proxy.memory.stores.sqlite_file import DatabaseFile, ForeignCommits, Writer
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
@@ -28,8 +28,8 @@ _MERGED_AT_ONCE: Final = 500
 class SqliteDatabase:
     """Writes on a thread of its own, in batches; reads on two others, beside the loop."""
 
-    def __init__(self, path: Path, elsewhere: Elsewhere | None = None) -> None:
-        self._file = File(path, wait=_WAIT)
+    def __init__(self, path: Path, elsewhere: ForeignCommits | None = None) -> None:
+        self._file = DatabaseFile(path, wait=_WAIT)
         self._writer = Writer(self._file, elsewhere=elsewhere)
         self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
         self._own = threading.local()

@@ -156,7 +156,7 @@ class Lexicon:
 class _sealer:  # noqa: N801 - a function with what it needs drawn once
     def __init__(self, whose: Owner, key: bytes | None) -> None:
         tenant = whose.tenant.encode("utf-8", "surrogatepass")
-        owner = len(tenant).to_bytes(8, "big") + tenant + whose.person.encode("utf-8", "surrogatepass")
+        owner = len(tenant).to_bytes(8, "big") + tenant + whose.user.encode("utf-8", "surrogatepass")
         self._prefix = hashlib.blake2b(owner, digest_size=5).hexdigest()
         self._key = key and hmac.digest(key, b"owner\0" + owner, "sha256")
 

@@ -42,7 +42,7 @@ from proxy.memory.archive.statements import (
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.speakers import NOBODY, guests, supposed
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
-from proxy.memory.stores.store import APART, Key, Owner
+from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 
 _SPOKEN = ("user", "assistant")
 DecodedRow = tuple[Sequence[Any], Entry]
@@ -185,7 +185,9 @@ def _turn(shelf: RowCodec, tenant: str, row: Sequence[object]) -> Turn:
 def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
     """The talk; ``None`` where a newer state of the session was kept."""
     times = {"created": session.created, "updated": session.updated, "mark": mark}
-    id_ = yield from fetch_value(TALK, {**key_arguments(key), **times, "ahead": time.time() + APART})
+    id_ = yield from fetch_value(
+        TALK, {**key_arguments(key), **times, "ahead": time.time() + CLOCK_TOLERANCE}
+    )
     if id_ is None:
         return None
     owner = None

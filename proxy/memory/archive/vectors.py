@@ -115,7 +115,7 @@ def _text(shelf: RowCodec, owner: Owner, kind: int, item: Sequence[Any]) -> str 
     _, place, _, blob = item
     try:
         if kind == FACT:
-            return shelf.opened(Key(owner.tenant, owner.person), blob, Fact).text
+            return shelf.opened(Key(owner.tenant, owner.user), blob, Fact).text
         key = Key(owner.tenant, id_text(place))
         if kind == DOCUMENT:
             chunk = shelf.opened(key, blob, Chunk)

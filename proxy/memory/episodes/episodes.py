@@ -18,7 +18,7 @@ from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.stores.codec import Codec
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 
 REDIS: Final = ("redis:", "rediss:", "redis+", "rediss+")
 """How addresses begin that are a Redis's."""
@@ -50,12 +50,12 @@ class Episodes(Protocol):
         ...
 
     async def recent(
-        self, agent: Key, *, since: float, limit: int | None, leisure: bool = False
+        self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
         """Those from ``since`` on (seconds since 1970), newest first; ValueError where one cannot be read.
 
-        Where no call waits there is ``leisure``: all of them. A call may be told the newest alone, of which a
-        quarter of a megabyte at the least is at hand.
+        A ``background`` read gives all of them; a call may get the newest alone, at least a quarter of a
+        megabyte.
         """
         ...
 
@@ -130,11 +130,11 @@ class StoredEpisodes:
         raise StoreError("others are writing this agent's episodes")
 
     async def recent(
-        self, agent: Key, *, since: float, limit: int | None, leisure: bool = False
+        self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
         """As the protocol has it."""
-        hot, _ = await self._hot(agent, leisure=leisure)
-        if not leisure:
+        hot, _ = await self._hot(agent, background=background)
+        if not background:
             return _read(hot.kept, since, limit)
         cold = await self._blobs(agent, hot) if since <= hot.reach else []
         return await asyncio.to_thread(lambda: _read([*_opened(cold), *hot.kept], since, limit))
@@ -143,7 +143,7 @@ class StoredEpisodes:
         """Leaves the store open: it is not its own."""
 
     async def _attempt(self, agent: Key, episode: EpisodicMemory, ttl: float) -> EpisodicMemory | None:
-        hot, version = await self._hot(agent, leisure=True)
+        hot, version = await self._hot(agent, background=True)
         now, at = time.time(), episode.timestamp.timestamp()
         own = _alone(episode, [*hot.kept, *(await self._cold(agent, hot) if at <= hot.reach else ())])
         new = _KeptEpisode(own.timestamp.timestamp(), now + ttl, own.encoded())
@@ -164,10 +164,10 @@ class StoredEpisodes:
         write = self._store.replace if anew else self._store.write
         packed = await asyncio.to_thread(_packed, moving) if moving else []
         blob = msgspec.msgpack.encode(hot)
-        return await write(place, Put(blob, version=version, ttl=lasting, cold=packed, leisure=True))
+        return await write(place, BlobWrite(blob, version=version, ttl=lasting, cold=packed, background=True))
 
-    async def _hot(self, agent: Key, *, leisure: bool) -> tuple[_Hot, int]:
-        held = await self._store.read(_place(agent), leisure=leisure)
+    async def _hot(self, agent: Key, *, background: bool) -> tuple[_Hot, int]:
+        held = await self._store.read(_place(agent), background=background)
         if held is None:
             return _Hot([]), 0
         with _readable():

@@ -18,7 +18,7 @@ from proxy.memory.stores.codec import Codec, Plain
 from proxy.memory.stores.redis import Pair, Script
 from proxy.memory.stores.redis_client import Address, Client, clients
 from proxy.memory.stores.redis_link import Link
-from proxy.memory.stores.store import LEISURE, Key
+from proxy.memory.stores.store import BACKGROUND_DEADLINE, Key
 
 _PAGE: Final = 200
 _ATTEMPTS: Final = 100
@@ -117,9 +117,9 @@ class RedisEpisodes:
     What no call waits for goes over a link of its own.
     """
 
-    def __init__(self, link: Link, leisurely: Link, *, root: str, codec: Codec) -> None:
+    def __init__(self, link: Link, background: Link, *, root: str, codec: Codec) -> None:
         self._link = link
-        self._leisurely = leisurely
+        self._background = background
         self._root = root
         self._codec = codec
 
@@ -128,24 +128,27 @@ class RedisEpisodes:
         """Episodes at this address; nothing is connected yet, and each call waits ``deadline`` at most."""
         place = Address.of(url)
         root = "" if place.prefix == Address.prefix else place.prefix
-        links = (Link(clients(place, most), deadline=most) for most in (deadline, max(deadline, LEISURE)))
+        links = (
+            Link(clients(place, most), deadline=most)
+            for most in (deadline, max(deadline, BACKGROUND_DEADLINE))
+        )
         return cls(*links, root=root, codec=codec)
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
         """As the protocol has it."""
         shelf = self._shelf(agent)
-        return await self._leisurely.ask(lambda client: shelf.add(client, episode, ttl))
+        return await self._background.ask(lambda client: shelf.add(client, episode, ttl))
 
     async def recent(
-        self, agent: Key, *, since: float, limit: int | None, leisure: bool = False
+        self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
         """As the protocol has it; always all."""
-        shelf, link = self._shelf(agent), self._leisurely if leisure else self._link
+        shelf, link = self._shelf(agent), self._background if background else self._link
         return await link.ask(lambda client: shelf.recent(client, since, limit))
 
     async def aclose(self) -> None:
         """Closes its connections."""
-        await asyncio.gather(self._link.aclose(), self._leisurely.aclose())
+        await asyncio.gather(self._link.aclose(), self._background.aclose())
 
     def _shelf(self, agent: Key) -> AgentEpisodes:
         return AgentEpisodes(agent, root=self._root, codec=self._codec)

@@ -143,7 +143,7 @@ class StoredShortTermMemory(ShortTermMemory):
 
     async def _recent(self, since: float, limit: int | None) -> list[EpisodicMemory]:
         return await self._ask(
-            lambda store: StoredEpisodes(store).recent(self._agent, since=since, limit=limit, leisure=True)
+            lambda store: StoredEpisodes(store).recent(self._agent, since=since, limit=limit, background=True)
         )
 
     async def _ask(self, work: Callable[[Store], Awaitable[T]]) -> T:

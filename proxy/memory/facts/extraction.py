@@ -11,11 +11,11 @@ import msgspec
 from filters.tokens import in_text
 from proxy.memory.archive.records import Fact
 from proxy.memory.cold import all_of
-from proxy.memory.errors import Unfound
+from proxy.memory.errors import InvalidFacts
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, decode, encode, made_anew
 from proxy.memory.speakers import speaker
-from proxy.memory.stores.store import UNRENEWED, Key, Owner, Put, Store
+from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Owner, Store
 
 MANY: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""
@@ -42,7 +42,7 @@ class FactFinder(Protocol):
     ) -> Sequence[FactDraft]:
         """What is new beside what is ``known``; ``last`` is the model that the session asked last.
 
-        Raises Unfound, UpstreamError where no model answers, and Unasked where there is none.
+        Raises InvalidFacts, UpstreamError where no model answers, and NoModel where there is none.
         """
         ...
 
@@ -115,7 +115,7 @@ class FactExtraction:
             person = Owner(key.tenant, name)
             try:
                 found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
-            except Unfound:
+            except InvalidFacts:
                 if not passing_over:
                     raise
                 _log.warning("No model finds facts in some turns; they are passed over")
@@ -132,7 +132,7 @@ class FactExtraction:
         return session.entries
 
     async def _read(self, key: Key) -> Session | None:
-        held = await self._store.read(key, leisure=True)
+        held = await self._store.read(key, background=True)
         return decode(held.blob) if held else None
 
     async def _is_gone(self, key: Key, former: Session) -> bool:
@@ -142,7 +142,7 @@ class FactExtraction:
 
     async def _mark(self, key: Key, former: Session, reach: TurnRef) -> None:
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, leisure=True)
+            held = await self._store.read(key, background=True)
             if (
                 held is None
                 or made_anew(session := decode(held.blob), former)
@@ -150,7 +150,7 @@ class FactExtraction:
             ):
                 return
             blob = encode(msgspec.structs.replace(session, learned_until=reach))
-            put = Put(blob, version=held.version, ttl=UNRENEWED, leisure=True)
+            put = BlobWrite(blob, version=held.version, ttl=KEEP_EXPIRY, background=True)
             if await self._store.write(key, put):
                 return
 

@@ -40,7 +40,7 @@ class Mem0:
 
     async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """As the archive's ``facts``."""
-        if not person.person:
+        if not person.user:
             return []
         found = [fact for _, fact in await self._called(lambda: self._rows(person))]
         known = [one for one in found if one.expires is None or one.expires > now]

@@ -204,7 +204,7 @@ def id_of(person: Owner, key: str | None, text: str) -> str:
     """The id under which a new fact becomes known; without a ``key`` it is another each time."""
     if key is None:
         return f"fact_{secrets.token_hex(8)}"
-    source = f"{person.tenant}\0{person.person}\0{key}\0{comparable(text)}"
+    source = f"{person.tenant}\0{person.user}\0{key}\0{comparable(text)}"
     return f"fact_{hashlib.sha256(source.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 

@@ -31,7 +31,7 @@ from proxy.memory.session import (
     request_fingerprint,
 )
 from proxy.memory.speech import Speech
-from proxy.memory.stores.store import APART
+from proxy.memory.stores.store import CLOCK_TOLERANCE
 from proxy.memory.wording import continues
 
 
@@ -207,6 +207,6 @@ def repair_clock(session: Session, now: float) -> Session:
     comes is newer.
     """
     newest = session.latest_request
-    if newest is None or newest.at <= now + APART:
+    if newest is None or newest.at <= now + CLOCK_TOLERANCE:
         return session
     return msgspec.structs.replace(session, latest_request=msgspec.structs.replace(newest, at=0.0))

@@ -7,7 +7,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.answer.transcript import Transcript, transcript
-from proxy.memory.errors import Overgrown
+from proxy.memory.errors import TurnTooLong
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.request import apply_request
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
@@ -72,12 +72,12 @@ class SessionWrite(NamedTuple):
 def prepare_write(before: Session, changed: Session, window: Window, *, now: float) -> SessionWrite:
     """What is to be held of a session that was changed.
 
-    Summaries keep it small, by whole turns. Raises Overgrown where a turn that is not over has more than
+    Summaries keep it small, by whole turns. Raises TurnTooLong where a turn that is not over has more than
     20,000 messages, and goes on.
     """
     session, moved = fitted(before, changed, window, now=now)
     if len(session.entries) > max(_MOST, len(before.entries)):
-        raise Overgrown(_MOST)
+        raise TurnTooLong(_MOST)
     return SessionWrite(session, encode(session), [msgspec.msgpack.encode(entry) for entry in moved])
 
 

@@ -18,7 +18,7 @@ _EXTRAS: Final = {"asyncpg": "postgres"}
 
 
 if TYPE_CHECKING:
-    from proxy.memory.stores.sqlite_file import Elsewhere
+    from proxy.memory.stores.sqlite_file import ForeignCommits
 
 
 _DRIVERS: Final = {
@@ -36,7 +36,7 @@ _DRIVERS: Final = {
 }
 
 
-class Driver(Protocol):
+class StoreFactory(Protocol):
     """What makes stores of one kind.
 
     It connects nothing, and raises ValueError for an address that it cannot read.
@@ -47,7 +47,9 @@ class Driver(Protocol):
         ...
 
 
-def open_store(url: str, *, deadline: float, codec: Codec, elsewhere: "Elsewhere | None" = None) -> Store:
+def open_store(
+    url: str, *, deadline: float, codec: Codec, elsewhere: "ForeignCommits | None" = None
+) -> Store:
     """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
 
     ``elsewhere`` is for an SQLite file to which others of this process write, too. Raises ValueError for an
@@ -81,7 +83,7 @@ def _installed_drivers() -> dict[str, EntryPoint]:
     return {driver.name: driver for driver in entry_points(group=GROUP)}
 
 
-def _load(driver: EntryPoint) -> Driver:
+def _load(driver: EntryPoint) -> StoreFactory:
     try:
         return driver.load()  # type: ignore[no-any-return]
     except ModuleNotFoundError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.store import Held, Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store, StoredBlob
 
 # No key's name begins like this, so that no caller sees what stands here.
 _TENANT: Final = "~leases"
@@ -45,12 +45,12 @@ async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> Async
 
 async def _acquire(store: Store, own: Key, mark: bytes, ttl: float) -> bool:
     """Whether nobody had it, or one who has died."""
-    if await store.write(own, Put(mark, version=0, ttl=ttl, leisure=True)):
+    if await store.write(own, BlobWrite(mark, version=0, ttl=ttl, background=True)):
         return True
-    held = await store.read(own, leisure=True)
+    held = await store.read(own, background=True)
     if held is None or not holder_is_dead(held.blob):
         return False
-    return await store.write(own, Put(mark, version=held.version, ttl=ttl, leisure=True))
+    return await store.write(own, BlobWrite(mark, version=held.version, ttl=ttl, background=True))
 
 
 async def _renew(store: Store, own: Key, mark: bytes, ttl: float) -> None:
@@ -58,12 +58,12 @@ async def _renew(store: Store, own: Key, mark: bytes, ttl: float) -> None:
         await asyncio.sleep(ttl / 4)
         with suppress(StoreError):
             if held := await _read_own(store, own, mark):
-                await store.write(own, Put(mark, version=held.version, ttl=ttl, leisure=True))
+                await store.write(own, BlobWrite(mark, version=held.version, ttl=ttl, background=True))
 
 
-async def _read_own(store: Store, own: Key, mark: bytes) -> Held | None:
+async def _read_own(store: Store, own: Key, mark: bytes) -> StoredBlob | None:
     """The lease, unless it has ended, or ended and is another's by now."""
-    held = await store.read(own, leisure=True)
+    held = await store.read(own, background=True)
     return held if held and held.blob == mark else None
 
 

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Any, Final, cast
 
-from proxy.memory.errors import Deleted, StoreError
+from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.postgres_pool import Connection, Pool
 from proxy.memory.stores.sql import (
     CLEAR,
@@ -30,7 +30,7 @@ from proxy.memory.stores.sql import (
     key_arguments,
     sweep_arguments,
 )
-from proxy.memory.stores.store import LEISURE, Held, Key, Listed, Put, Store
+from proxy.memory.stores.store import BACKGROUND_DEADLINE, BlobWrite, Key, ListedSession, Store, StoredBlob
 
 Rows = list[Any]
 TIMEOUT: Final = 0.2
@@ -70,7 +70,7 @@ def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driv
     Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and
     whoever reads leaves at the deadline. Where that gives everybody leisure, few come at once.
     """
-    size = _CONNECTIONS if deadline < LEISURE else 2 * _FEW_CONNECTIONS
+    size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else 2 * _FEW_CONNECTIONS
     return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline, size=size)
 
 
@@ -82,57 +82,57 @@ class PostgresStore:
         url: str,
         *,
         timeout: float = TIMEOUT,
-        leisure: float = LEISURE,
+        background_deadline: float = BACKGROUND_DEADLINE,
         deadline: float | None = None,
         size: int = _CONNECTIONS,
     ) -> None:
         self._deadline = deadline
         self._pool = Pool(url, timeout=timeout, size=size)
         # How long a command may take is a connection's matter, and calls shall not wait for what is long.
-        self._leisurely = Pool(url, timeout=max(timeout, leisure), size=_FEW_CONNECTIONS)
+        self._background = Pool(url, timeout=max(timeout, background_deadline), size=_FEW_CONNECTIONS)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """As the protocol has it."""
-        pool, within = (self._leisurely, None) if leisure else (self._pool, self._deadline)
+        pool, within = (self._background, None) if background else (self._pool, self._deadline)
         rows = await self._fetch(READ, key_arguments(key), pool, within)
-        return Held(*rows[0]) if rows else None
+        return StoredBlob(*rows[0]) if rows else None
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         """As the protocol has it; what has expired is taken away first, in a round trip of its own."""
         arguments = _arguments(key, put)
         self._sweep()
         if await self._fetch(_REPLACE if put.version else _CREATE, arguments):
             return True
         if await self._fetch(ERASED_SINCE, arguments):
-            raise Deleted("The session was deleted.")
+            raise SessionDeleted("The session was deleted.")
         return put.version == 0 and await self._pool.run(partial(_created_anew, arguments))
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         """As the protocol has it, in several round trips."""
         arguments = _arguments(key, put._replace(at=math.inf))
-        return await self._leisurely.run(partial(_replaced if put.version else _created_anew, arguments))
+        return await self._background.run(partial(_replaced if put.version else _created_anew, arguments))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """As the protocol has it."""
         given = {**key_arguments(key), "start": start, "limit": limit}
-        rows = await self._fetch(COLD, given, self._leisurely)
+        rows = await self._fetch(COLD, given, self._background)
         return [row[0] for row in rows]
 
     async def delete(self, key: Key) -> bool:
         """As the protocol has it, in several round trips."""
-        return await self._leisurely.run(partial(_deleted, key_arguments(key) | {"blob": b""}))
+        return await self._background.run(partial(_deleted, key_arguments(key) | {"blob": b""}))
 
     async def deleted(self, key: Key) -> float | None:
         """As the protocol has it."""
         rows = await self._fetch(STATE, key_arguments(key))
         return float(rows[0][1]) if rows and rows[0][1] > 0 else None
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """As the protocol has it, in the order of code points, whatever the database's collation is."""
         given = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-        rows = await self._fetch(LIST, given, self._leisurely)
-        return [Listed(id_text(session), updated, size) for session, updated, size in rows]
+        rows = await self._fetch(LIST, given, self._background)
+        return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
 
     async def ping(self) -> None:
         """A standby, or a server set to read only, could not take a turn."""
@@ -141,7 +141,7 @@ class PostgresStore:
 
     async def aclose(self) -> None:
         """As the protocol has it."""
-        await asyncio.gather(self._pool.aclose(), self._leisurely.aclose())
+        await asyncio.gather(self._pool.aclose(), self._background.aclose())
 
     async def _fetch(
         self,
@@ -163,7 +163,7 @@ class PostgresStore:
             self._pool.start(_swept)
 
 
-def _arguments(key: Key, put: Put) -> dict[str, object]:
+def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:
     return key_arguments(key) | {
         "blob": put.blob,
         "version": put.version,

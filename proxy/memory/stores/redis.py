@@ -12,11 +12,21 @@ from urllib.parse import quote
 
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
-from proxy.memory.errors import Deleted, StoreError
+from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.counts import Count
 from proxy.memory.stores.redis_client import Address, Argument, Client, Direct, clients
 from proxy.memory.stores.redis_link import Link
-from proxy.memory.stores.store import APART, DELETION_KEPT, LEISURE, UNRENEWED, Held, Key, Listed, Put, Store
+from proxy.memory.stores.store import (
+    BACKGROUND_DEADLINE,
+    CLOCK_TOLERANCE,
+    KEEP_EXPIRY,
+    TOMBSTONE_SECONDS,
+    BlobWrite,
+    Key,
+    ListedSession,
+    Store,
+    StoredBlob,
+)
 
 REFUSED = -1
 """What a swap says of a session that was deleted since."""
@@ -31,9 +41,9 @@ _KEPT: Final = 7 * 86400 * 1000
 
 
 def open(  # noqa: A001  (a driver is opened, as a file is)
-    url: str, *, deadline: float, leisure: float = LEISURE
+    url: str, *, deadline: float, background_deadline: float = BACKGROUND_DEADLINE
 ) -> Store:
-    """The store at this address, whose operations end within ``deadline`` or ``leisure`` seconds.
+    """The store at this address, whose operations end within ``deadline`` or ``background_deadline`` seconds.
 
     Those that have leisure go over connections of their own: how long a reply may take is a connection's
     matter, and calls shall not wait behind what is long.
@@ -42,10 +52,10 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     one that cannot be understood.
     """
     place = Address.of(url)
-    leisure = max(deadline, leisure)
+    background_deadline = max(deadline, background_deadline)
     link, writing = (Link(clients(place, deadline), deadline=deadline) for _ in range(2))
-    leisurely = Link(clients(place, leisure), deadline=leisure)
-    return RedisStore(link, writing, leisurely, Names(place.prefix))
+    background = Link(clients(place, background_deadline), deadline=background_deadline)
+    return RedisStore(link, writing, background, Names(place.prefix))
 
 
 class Pair(NamedTuple):
@@ -230,30 +240,30 @@ class RedisStore:
     Writes have a link of their own: a Redis that holds them up, as before a failover, goes on reading.
     """
 
-    def __init__(self, link: Link, writing: Link, leisurely: Link, names: Names) -> None:
+    def __init__(self, link: Link, writing: Link, background: Link, names: Names) -> None:
         self._link = link
         self._writing = writing
-        self._leisurely = leisurely
+        self._background = background
         self._names = names
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part with its version."""
         hot = self._names.session(key).first
-        link = self._leisurely if leisure else self._link
+        link = self._background if background else self._link
         return _stored(*await link.command("HMGET", hot, "version", "blob"))
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         """Replaces the hot part and appends to the cold part if ``put.version`` is still held.
 
         A write whose answer came too late may have been made, or be made within twelve deadlines.
         """
-        return await self._swap(self._leisurely if put.leisure else self._writing, key, put, MORE)
+        return await self._swap(self._background if put.background else self._writing, key, put, MORE)
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts if ``put.version`` is still held; else as ``write``."""
-        return await self._swap(self._leisurely, key, put._replace(at=math.inf), WHOLE)
+        return await self._swap(self._background, key, put._replace(at=math.inf), WHOLE)
 
-    async def _swap(self, link: Link, key: Key, put: Put, how: str) -> bool:
+    async def _swap(self, link: Link, key: Key, put: BlobWrite, how: str) -> bool:
         pair, index = self._names.session(key), self._names.index(key.tenant)
         lasting, since = _milliseconds(put.ttl), _since(put.at)
         what: tuple[Argument, ...] = (put.version, _another(), lasting, put.blob, how, *since, *put.cold)
@@ -269,7 +279,7 @@ class RedisStore:
 
         swapped = await link.ask(work)
         if swapped == REFUSED:
-            raise Deleted("the session was deleted")
+            raise SessionDeleted("the session was deleted")
         return bool(swapped)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
@@ -277,7 +287,7 @@ class RedisStore:
         if limit <= 0:
             return []
         name = self._names.session(key).second
-        found: list[bytes] = await self._leisurely.command("LRANGE", name, start, start + limit - 1)
+        found: list[bytes] = await self._background.command("LRANGE", name, start, start + limit - 1)
         return found
 
     async def delete(self, key: Key) -> bool:
@@ -285,22 +295,22 @@ class RedisStore:
         pair, index = self._names.session(key), self._names.index(key.tenant)
 
         async def work(client: Client) -> bool:
-            there = bool(await REMOVE(client, pair, _written(time.time()), _milliseconds(DELETION_KEPT)))
+            there = bool(await REMOVE(client, pair, _written(time.time()), _milliseconds(TOMBSTONE_SECONDS)))
             # A place without a session is not shown, and goes when the session would have expired.
             with contextlib.suppress(RedisError, RedisClusterException):
                 await LEAVE(client, index, member(key.session))
             return there
 
-        return await self._leisurely.ask(work)
+        return await self._background.ask(work)
 
     async def deleted(self, key: Key) -> float | None:
         """As the protocol has it."""
         found = await self._link.command("HGET", self._names.session(key).first, "deleted")
         return None if found is None else float(found)
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """A tenant's sessions: a page of ids, then what is still there of them, until there are enough."""
-        return await self._leisurely.ask(lambda client: _page(client, self._names, tenant, after, limit))
+        return await self._background.ask(lambda client: _page(client, self._names, tenant, after, limit))
 
     async def ping(self) -> None:
         """Returns if a turn could be read and written: one is written, for a second, as all of them are."""
@@ -312,15 +322,15 @@ class RedisStore:
 
     async def aclose(self) -> None:
         """Ends what is under way and closes all connections."""
-        await asyncio.gather(self._link.aclose(), self._writing.aclose(), self._leisurely.aclose())
+        await asyncio.gather(self._link.aclose(), self._writing.aclose(), self._background.aclose())
 
 
-def _stored(version: bytes | None, blob: bytes | None) -> Held | None:
+def _stored(version: bytes | None, blob: bytes | None) -> StoredBlob | None:
     if version is None and blob is None:
         return None
     if version is None or blob is None or not version.isdigit():
         raise StoreError("Redis holds something under a session's key that is not a session")
-    return Held(blob, int(version))
+    return StoredBlob(blob, int(version))
 
 
 def _another() -> int:
@@ -330,7 +340,7 @@ def _another() -> int:
 
 def _since(at: float) -> tuple[str, str]:
     """Between which two times a deletion would forbid what arrived ``at`` one."""
-    return _written(at), _written(time.time() + APART)
+    return _written(at), _written(time.time() + CLOCK_TOLERANCE)
 
 
 def _written(at: float) -> str:
@@ -340,12 +350,12 @@ def _written(at: float) -> str:
 
 def _milliseconds(ttl: float) -> int:
     """For how long, as a script reads it; 0 is as long as before."""
-    return 0 if ttl == UNRENEWED else max(1, int(min(ttl, _LONGEST) * 1000))
+    return 0 if ttl == KEEP_EXPIRY else max(1, int(min(ttl, _LONGEST) * 1000))
 
 
-async def _page(client: Client, names: Names, tenant: str, after: str, limit: int) -> list[Listed]:
+async def _page(client: Client, names: Names, tenant: str, after: str, limit: int) -> list[ListedSession]:
     """Up to ``limit`` sessions behind ``after``: ids first, then what is still there of them."""
-    listed: list[Listed] = []
+    listed: list[ListedSession] = []
     if limit <= 0:
         return listed
     async for ids in _session_ids(client, names.index(tenant).first, after):
@@ -362,12 +372,14 @@ async def _session_ids(client: Client, index: str, after: str) -> AsyncIterator[
         bound = b"(" + found[-1]
 
 
-async def _existing(client: Client, names: Names, tenant: str, ids: list[str]) -> list[Listed]:
+async def _existing(client: Client, names: Names, tenant: str, ids: list[str]) -> list[ListedSession]:
     pipeline = client.pipeline(transaction=False)
     for one in ids:
         pipeline.execute_command("HMGET", names.session(Key(tenant, one)).first, "updated", "size")
     found = await pipeline.execute()
-    return [Listed(one, float(at), int(size)) for one, (at, size) in zip(ids, found, strict=True) if at]
+    return [
+        ListedSession(one, float(at), int(size)) for one, (at, size) in zip(ids, found, strict=True) if at
+    ]
 
 
 class RedisCounts:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Session, decode
 from proxy.memory.stores.codec import Codec
-from proxy.memory.stores.store import Held, Key, Listed, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, ListedSession, Store, StoredBlob
 
 T = TypeVar("T")
 _SHORTEST_PAUSE: Final = 0.1
@@ -34,14 +34,14 @@ class Guard:
     after pauses of 0.1 s growing to 1 s; an answer within ``deadline`` opens it again, and so does a refusal
     at once, since calls can bear what costs nothing.
 
-    ``leisurely`` is the same place for whoever has seconds. As long as that answers, all that no call waits
+    ``background`` is the same place for whoever has seconds. As long as that answers, all that no call waits
     for goes there while the store is shut off, writes among it: a place that is always slow is written, and
     read by no call. Else what has leisure waits up to a second for a probe.
     """
 
-    def __init__(self, store: Store, *, deadline: float, leisurely: Store | None = None) -> None:
+    def __init__(self, store: Store, *, deadline: float, background: Store | None = None) -> None:
         self._store = store
-        self._leisurely = leisurely
+        self._background = background
         self._deadline = deadline
         self._patience = deadline / 4
         self._probe: asyncio.Task[None] | None = None
@@ -53,10 +53,10 @@ class Guard:
         """Whether calls are refused."""
         return self._probe is not None and not self._probe.done()
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """As the store does."""
-        if leisure:
-            return await self._at_leisure(lambda store: store.read(key, leisure=True))
+        if background:
+            return await self._at_leisure(lambda store: store.read(key, background=True))
         self._check()
         began = _now()
         try:
@@ -65,12 +65,12 @@ class Guard:
             self._failed(began)
             raise
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         """As the store does."""
-        way = self._at_leisure if put.leisure else self._behind
+        way = self._at_leisure if put.background else self._behind
         return await way(lambda store: store.write(key, put))
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         """As the store does."""
         return await self._at_leisure(lambda store: store.replace(key, put))
 
@@ -86,7 +86,7 @@ class Guard:
         """As the store does."""
         return await self._behind(lambda store: store.deleted(key))
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """As the store does."""
         return await self._at_leisure(lambda store: store.list(tenant, after=after, limit=limit))
 
@@ -99,12 +99,12 @@ class Guard:
         if self._probe:
             self._probe.cancel()
             await asyncio.wait({self._probe})
-        await asyncio.gather(*(store.aclose() for store in (self._store, self._leisurely) if store))
+        await asyncio.gather(*(store.aclose() for store in (self._store, self._background) if store))
 
     async def _behind(self, ask: Ask[T]) -> T:
         """For what goes on behind a call, by the quick way as long as that is open."""
-        if self.shut and self._bears and self._leisurely:
-            return await ask(self._leisurely)
+        if self.shut and self._bears and self._background:
+            return await ask(self._background)
         return await self._timed(ask)
 
     async def _at_leisure(self, ask: Ask[T]) -> T:
@@ -113,7 +113,7 @@ class Guard:
             await asyncio.wait({self._probe}, timeout=_LONGEST_PAUSE)
         if not self._bears:
             self._check()
-        return await ask(self._leisurely or self._store)
+        return await ask(self._background or self._store)
 
     async def _timed(self, ask: Ask[T]) -> T:
         self._check()
@@ -137,7 +137,7 @@ class Guard:
 
     async def _watch(self) -> None:
         """Until it answers in time."""
-        trial = asyncio.create_task(self._try(self._leisurely)) if self._leisurely else None
+        trial = asyncio.create_task(self._try(self._background)) if self._background else None
         pause, self._told = _SHORTEST_PAUSE, False
         try:
             while not await self._answers():
@@ -158,11 +158,11 @@ class Guard:
             return not self._is_dear(began)
         return _now() - began <= self._deadline
 
-    async def _try(self, leisurely: Store) -> None:
+    async def _try(self, background: Store) -> None:
         """Finds out, again and again, whether it answers whoever has leisure; the log is told if so."""
         late_at = _now() + _TOLD_AFTER
         while True:
-            self._bears = await _takes(leisurely)
+            self._bears = await _takes(background)
             if self._bears and not self._told and _now() > late_at:
                 self._told = True
                 _log.warning(
@@ -192,23 +192,23 @@ class Metered:
         self._store = store
         self._meter = meter
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """As the store does."""
         began = time.perf_counter()
         outcome = "failed"
         try:
-            held = await self._store.read(key, leisure=leisure)
+            held = await self._store.read(key, background=background)
             outcome = "done"
         finally:
             self._meter("read", outcome, time.perf_counter() - began)
         return held
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         """As the store does."""
         write = self._store.write(key, put)
         return await self._metered("write", write, lost=False)
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         """As the store does."""
         replace = self._store.replace(key, put)
         return await self._metered("replace", replace, lost=False)
@@ -225,7 +225,7 @@ class Metered:
         """As the store does."""
         return await self._metered("deleted", self._store.deleted(key))
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """As the store does."""
         return await self._metered("list", self._store.list(tenant, after=after, limit=limit))
 
@@ -255,16 +255,16 @@ class CodedStore:
         self._store = store
         self._codec = codec
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part, decoded."""
-        held = await self._store.read(key, leisure=leisure)
-        return None if held is None else Held(self._codec.decode(key, held.blob), held.version)
+        held = await self._store.read(key, background=background)
+        return None if held is None else StoredBlob(self._codec.decode(key, held.blob), held.version)
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         """Both parts, encoded."""
         return await self._store.write(key, self._encoded(key, put))
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Both parts, encoded on a thread: they may be large."""
         return await self._store.replace(key, await asyncio.to_thread(self._encoded, key, put))
 
@@ -281,7 +281,7 @@ class CodedStore:
         """As the store has it."""
         return await self._store.deleted(key)
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """As the store has it: sizes are those of the encoded bytes."""
         return await self._store.list(tenant, after=after, limit=limit)
 
@@ -293,7 +293,7 @@ class CodedStore:
         """As the store has it."""
         await self._store.aclose()
 
-    def _encoded(self, key: Key, put: Put) -> Put:
+    def _encoded(self, key: Key, put: BlobWrite) -> BlobWrite:
         blob, *cold = [self._codec.encode(key, blob) for blob in (put.blob, *put.cold)]
         return put._replace(blob=blob, cold=cold)
 
@@ -328,7 +328,7 @@ class Recent:
         """What was written last."""
         return self._written.get(key)
 
-    def opened(self, key: Key, held: Held | None) -> tuple[Session, int]:
+    def opened(self, key: Key, held: StoredBlob | None) -> tuple[Session, int]:
         """The session that was read, and its version; raises msgspec.DecodeError where its bytes are none."""
         if held is None:
             return Session(), 0
@@ -346,7 +346,7 @@ class Recent:
         if self._bell is None:
             self._bell = loop.call_later(self._lasting, self._sweep)
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         """As the store does; what is known of the session goes."""
         self._written.pop(key, None)
         return await self._store.replace(key, put)
@@ -359,7 +359,7 @@ class Recent:
         """As the store does."""
         return await self._store.deleted(key)
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """As the store does."""
         return await self._store.list(tenant, after=after, limit=limit)
 

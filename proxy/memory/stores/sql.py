@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.store import APART, DELETION_KEPT, Key
+from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key
 
 LEDGER: Final = "turnkeeper_migrations"
 Arguments = Mapping[str, object]
@@ -284,7 +284,7 @@ def key_arguments(key: Key) -> dict[str, object]:
 def sweep_arguments(limit: int) -> dict[str, object]:
     """The arguments that say which sessions are to be swept: what has expired, and no deletion of late."""
     now = time.time()
-    return {"now": now, "forgotten": now - DELETION_KEPT, "limit": limit}
+    return {"now": now, "forgotten": now - TOMBSTONE_SECONDS, "limit": limit}
 
 
 READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
@@ -299,7 +299,7 @@ STATE: Final = Statement(
 REPLACE: Final = Statement(
     "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires ="
     " CASE WHEN CAST(:expires AS double precision) < 0 THEN expires ELSE :expires END,"
-    f" cold = cold + :count WHERE {_UNCHANGED} AND (deleted < :at OR deleted - {APART} > :now)"
+    f" cold = cold + :count WHERE {_UNCHANGED} AND (deleted < :at OR deleted - {CLOCK_TOLERANCE} > :now)"
 )
 
 
@@ -309,7 +309,7 @@ CREATE: Final = Statement(
     " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = excluded.version,"
     " updated = excluded.updated, expires = excluded.expires, cold = excluded.cold"
     " WHERE turnkeeper_sessions.expires <= :now AND turnkeeper_sessions.cold = 0"
-    f" AND (turnkeeper_sessions.deleted < :at OR turnkeeper_sessions.deleted - {APART} > :now)"
+    f" AND (turnkeeper_sessions.deleted < :at OR turnkeeper_sessions.deleted - {CLOCK_TOLERANCE} > :now)"
 )
 
 
@@ -329,7 +329,8 @@ CLEAR: Final = Statement(
 
 
 ERASED_SINCE: Final = Statement(
-    f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at AND deleted - {APART} <= :now"
+    f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at"
+    f" AND deleted - {CLOCK_TOLERANCE} <= :now"
 )
 
 

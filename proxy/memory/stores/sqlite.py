@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from proxy.memory.errors import Deleted, StoreError
+from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.sql import (
     APPEND,
     CLEAR,
@@ -35,14 +35,23 @@ from proxy.memory.stores.sql import (
     key_arguments,
     sweep_arguments,
 )
-from proxy.memory.stores.sqlite_file import PATIENCE, Elsewhere, File, Reader, Work, Writer
-from proxy.memory.stores.store import APART, LEISURE, UNRENEWED, Held, Key, Listed, Put, Store
+from proxy.memory.stores.sqlite_file import PATIENCE, DatabaseFile, ForeignCommits, Reader, Work, Writer
+from proxy.memory.stores.store import (
+    BACKGROUND_DEADLINE,
+    CLOCK_TOLERANCE,
+    KEEP_EXPIRY,
+    BlobWrite,
+    Key,
+    ListedSession,
+    Store,
+    StoredBlob,
+)
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
 _MOST_HELD: Final = 32
 _MOST_STATES: Final = 500
-Outcome = bool | Deleted
+Outcome = bool | SessionDeleted
 """Whether anything was changed. A refusal is given back, not raised: the rest of the batch stands."""
 _SWEPT_AT_ONCE: Final = 5
 Rows = list[tuple[Any, ...]]
@@ -65,11 +74,11 @@ NOWHERE: Final = State(0, -math.inf, -math.inf)
 class Pending(NamedTuple):
     """What a session is about to be: a batch in flight, read as if it were committed."""
 
-    held: Held | None
+    held: StoredBlob | None
     expires: float
     deleted: float
 
-    def at(self, now: float) -> Held | None:
+    def at(self, now: float) -> StoredBlob | None:
         """What will be held."""
         return self.held if self.expires > now else None
 
@@ -82,7 +91,7 @@ class Pending(NamedTuple):
 class _Committed(NamedTuple):
     """What was written last of a session: what is held, as long as nobody else has written."""
 
-    held: Held
+    held: StoredBlob
     expires: float
     elsewhere: int
 
@@ -90,7 +99,7 @@ class _Committed(NamedTuple):
 class OwnWrites:
     """Of the newest sessions that this process wrote, the newest few with all that they hold."""
 
-    def __init__(self, elsewhere: Elsewhere) -> None:
+    def __init__(self, elsewhere: ForeignCommits) -> None:
         self._elsewhere = elsewhere
         self._pending: dict[Key, Pending] = {}
         self._committed: dict[Key, _Committed] = {}
@@ -104,10 +113,10 @@ class OwnWrites:
         """What is in flight of a session."""
         return self._pending.get(key)
 
-    def committed(self, key: Key, now: float) -> Held | None:
+    def committed(self, key: Key, now: float) -> StoredBlob | None:
         """What is held, where it is sure that nobody else has written since."""
         last = self._committed.get(key)
-        if last is None or last.expires <= now or last.elsewhere != self._elsewhere.unchanged():
+        if last is None or last.expires <= now or last.elsewhere != self._elsewhere.count_if_certain():
             return None
         return last.held
 
@@ -116,7 +125,7 @@ class OwnWrites:
         state = self._states.get(key)
         return state if state is not None and state.version == version and state.expires > now else None
 
-    def begun(self, key: Key, pending: Pending, outcome: "asyncio.Future[bool | Deleted]") -> None:
+    def begun(self, key: Key, pending: Pending, outcome: "asyncio.Future[bool | SessionDeleted]") -> None:
         """Takes in a write; what comes of it is told by its ``outcome``."""
         self._pending[key] = pending
         self._committed.pop(key, None)
@@ -124,7 +133,7 @@ class OwnWrites:
         outcome.add_done_callback(partial(self._landed, key, pending, self._elsewhere.count))
 
     def _landed(
-        self, key: Key, pending: Pending, elsewhere: int, outcome: "asyncio.Future[bool | Deleted]"
+        self, key: Key, pending: Pending, elsewhere: int, outcome: "asyncio.Future[bool | SessionDeleted]"
     ) -> None:
         if self._pending.get(key) is not pending:
             return
@@ -134,7 +143,7 @@ class OwnWrites:
             _keep(self._states, key, pending.state(0), _MOST_STATES)
 
 
-def _succeeded(outcome: "asyncio.Future[bool | Deleted]") -> bool:
+def _succeeded(outcome: "asyncio.Future[bool | SessionDeleted]") -> bool:
     return not outcome.cancelled() and outcome.exception() is None and outcome.result() is True
 
 
@@ -156,7 +165,7 @@ def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Con
     else:
         changed = connection.execute(REPLACE.named, arguments).rowcount
     if not changed and connection.execute(ERASED_SINCE.named, arguments).fetchall():
-        return Deleted("The session was deleted.")
+        return SessionDeleted("The session was deleted.")
     if changed and cold:
         entries = ({**arguments, "index": index, "entry": entry} for index, entry in enumerate(cold))
         connection.executemany(APPEND.named, entries)
@@ -197,7 +206,7 @@ def _no_operation(_connection: sqlite3.Connection) -> None:
 
 
 def open(  # noqa: A001 - what every driver's entry is called
-    url: str, *, deadline: float, elsewhere: Elsewhere | None = None
+    url: str, *, deadline: float, elsewhere: ForeignCommits | None = None
 ) -> Store:
     """The store at ``sqlite:PATH``; the file is opened, and made where it is missing, at first use.
 
@@ -219,31 +228,31 @@ class SqliteStore:
     was deleted and made anew, or another process's write, is never taken for what was read.
     """
 
-    def __init__(self, path: Path, *, deadline: float, elsewhere: Elsewhere | None = None) -> None:
-        self._file = File(path, wait=max(deadline, _LOCKED))
-        self._elsewhere = elsewhere or Elsewhere(path)
+    def __init__(self, path: Path, *, deadline: float, elsewhere: ForeignCommits | None = None) -> None:
+        self._file = DatabaseFile(path, wait=max(deadline, _LOCKED))
+        self._elsewhere = elsewhere or ForeignCommits(path)
         self._writer = Writer(self._file, chore=_sweep, elsewhere=self._elsewhere)
         self._reader = Reader(self._file)
         self._deadline = deadline
         self._written = OwnWrites(self._elsewhere)
         self._closed = False
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """Of what is in flight or was written last, else of the file: one look-up by key, some 30 µs."""
         now = time.time()
         if (pending := self._written.pending(key)) is not None:
             return pending.at(now)
         if (held := self._written.committed(key, now)) is not None:
             return held
-        reader, due = await self._opened(LEISURE if leisure else self._deadline)
+        reader, due = await self._opened(BACKGROUND_DEADLINE if background else self._deadline)
         row = await reader.row(READ, key_arguments(key) | {"now": now}, due=due)
-        return None if row is None else Held(*cast("tuple[bytes, int]", row))
+        return None if row is None else StoredBlob(*cast("tuple[bytes, int]", row))
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         """Waits for the commit, 0.1 s at the most where nothing is wrong."""
         return await self._swap(key, _append, put)
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Waits as ``write`` does, and longer where there is much to write."""
         return await self._swap(key, _replace, put._replace(at=math.inf))
 
@@ -256,17 +265,17 @@ class SqliteStore:
         """What is in flight goes as well: it is committed first."""
         now = time.time()
         work = partial(_delete, key_arguments(key) | {"blob": b"", "now": now})
-        return await self._change(key, Pending(None, 0.0, now), work, LEISURE)
+        return await self._change(key, Pending(None, 0.0, now), work, BACKGROUND_DEADLINE)
 
     async def deleted(self, key: Key) -> float | None:
         """Of what is in flight, else of the file."""
         state = await self._state(key)
         return state.deleted if state.deleted > 0 else None
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """On a thread, too, and in the order of code points."""
         rows = await self._fetch(LIST, {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit})
-        return [Listed(id_text(session), updated, size) for session, updated, size in rows]
+        return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
 
     async def ping(self) -> None:
         """Really writes something: a full disk shows in nothing less."""
@@ -278,19 +287,19 @@ class SqliteStore:
         self._reader.close()
         await self._writer.aclose()
 
-    async def _swap(self, key: Key, work: Swap, put: Put) -> bool:
+    async def _swap(self, key: Key, work: Swap, put: BlobWrite) -> bool:
         now = time.time()
         state = self._written.state(key, put.version, now) or await self._state(key)
-        if put.at <= state.deleted <= now + APART:
-            raise Deleted("The session was deleted.")
+        if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
+            raise SessionDeleted("The session was deleted.")
         if state.version != put.version:
             return False
         # Python's own dice are thrown anew in a forked process, and cost no call of the system's.
         fresh = random.getrandbits(_VERSION_BITS) + 1
-        expires = state.expires if put.ttl == UNRENEWED else now + put.ttl
+        expires = state.expires if put.ttl == KEEP_EXPIRY else now + put.ttl
         arguments = _arguments(key, put, now) | {"fresh": fresh, "expires": expires}
-        pending = Pending(Held(put.blob, fresh), expires, state.deleted)
-        within = LEISURE if work is _replace else PATIENCE
+        pending = Pending(StoredBlob(put.blob, fresh), expires, state.deleted)
+        within = BACKGROUND_DEADLINE if work is _replace else PATIENCE
         return await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
 
     async def _opened(self, within: float) -> tuple[Reader, float]:
@@ -314,11 +323,13 @@ class SqliteStore:
             return pending.state(now)
         return NOWHERE if row is None else State(*cast("tuple[int, float, float]", row))
 
-    async def _change(self, key: Key, pending: Pending, work: Work[bool | Deleted], within: float) -> bool:
+    async def _change(
+        self, key: Key, pending: Pending, work: Work[bool | SessionDeleted], within: float
+    ) -> bool:
         outcome = self._writer.submit(work)
         self._written.begun(key, pending, outcome)
         changed = await self._awaited(outcome, within)
-        if isinstance(changed, Deleted):
+        if isinstance(changed, SessionDeleted):
             raise changed
         return changed
 
@@ -331,13 +342,13 @@ class SqliteStore:
         return outcome.result()
 
     async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
-        await self._opened(LEISURE)
+        await self._opened(BACKGROUND_DEADLINE)
         if self._written:
             with contextlib.suppress(StoreError):  # then nothing is in flight any more
-                await self._awaited(self._writer.submit(_no_operation), LEISURE)
+                await self._awaited(self._writer.submit(_no_operation), BACKGROUND_DEADLINE)
         return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": time.time()})
 
 
-def _arguments(key: Key, put: Put, now: float) -> dict[str, Any]:
+def _arguments(key: Key, put: BlobWrite, now: float) -> dict[str, Any]:
     own = {"blob": put.blob, "version": put.version, "at": put.at, "count": len(put.cold), "now": now}
     return key_arguments(key) | own

@@ -86,7 +86,7 @@ TYPES: Final = Types(
 )
 
 
-class File:
+class DatabaseFile:
     """One database file. ``identity`` tells the file that was opened last from another of its name."""
 
     def __init__(self, path: Path, *, wait: float) -> None:
@@ -200,7 +200,7 @@ def _ahead(connection: sqlite3.Connection) -> Iterator[str]:
 class Reader:
     """A connection of the loop's own. SQLite itself never waits here; a locked file is asked again."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
@@ -255,14 +255,14 @@ class _Stamp(NamedTuple):
         return time.time_ns() - self.written > (_SECONDS if coarse else _TICK)
 
 
-class Began(NamedTuple):
+class Transaction(NamedTuple):
     """A transaction of our own. It is ``alone`` where nobody had written since the one before."""
 
     alone: bool
     version: int
 
 
-class Elsewhere:
+class ForeignCommits:
     """Counts the times at which somebody else may have written to a database file; for any thread.
 
     A look takes a few microseconds, where the least statement takes fifty, and thrice that of a processor
@@ -279,16 +279,16 @@ class Elsewhere:
         """The count at our last commit."""
         return self._seen[1]
 
-    def unchanged(self) -> int | None:
+    def count_if_certain(self) -> int | None:
         """The count, where it is sure that nobody has written since our last commit; else ``None``."""
         stamp, count = self._seen
         return count if stamp is not None and stamp == self._look() and stamp.is_settled() else None
 
-    def began(self, connection: "sqlite3.Connection") -> Began:
+    def transaction_started(self, connection: "sqlite3.Connection") -> Transaction:
         """To be asked within each transaction of our own, once nobody else may write."""
-        return Began(self.unchanged() is not None, _version(connection))
+        return Transaction(self.count_if_certain() is not None, _version(connection))
 
-    def committed(self, connection: "sqlite3.Connection", began: Began) -> None:
+    def transaction_committed(self, connection: "sqlite3.Connection", began: Transaction) -> None:
         """To be told when that has been committed."""
         # In this order: what others have committed before the look, SQLite tells of behind it.
         stamp = self._look()
@@ -333,13 +333,13 @@ class Writer:
 
     def __init__(
         self,
-        file: File,
+        file: DatabaseFile,
         *,
         chore: Work[bool] | None = None,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: ForeignCommits | None = None,
     ) -> None:
         self._file = file
-        self._elsewhere = elsewhere or Elsewhere(file.path)
+        self._elsewhere = elsewhere or ForeignCommits(file.path)
         self._chore = chore
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._hurry = threading.Event()
@@ -402,10 +402,10 @@ class Writer:
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         connection = self._begun()
         try:
-            began = self._elsewhere.began(connection)
+            began = self._elsewhere.transaction_started(connection)
             results = [job.work(connection) for job in jobs]
             connection.execute("COMMIT")
-            self._elsewhere.committed(connection, began)
+            self._elsewhere.transaction_committed(connection, began)
             self._free = time.monotonic() + GATHERING
         except BaseException:
             self._drop()  # which rolls back, and forgets what may be broken
@@ -470,7 +470,7 @@ def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
 
 async def empty_log(path: Path) -> None:
     """Moves all of it into the file and leaves it empty. Raises StoreError where others keep reading it."""
-    file = File(path, wait=_CHECKPOINT_WAIT)
+    file = DatabaseFile(path, wait=_CHECKPOINT_WAIT)
     for _ in range(_CHECKPOINT_ATTEMPTS):
         if await asyncio.to_thread(_checkpoint, file):
             return
@@ -478,7 +478,7 @@ async def empty_log(path: Path) -> None:
     raise StoreError(f"The log of {path} cannot be emptied: another program is reading the file.")
 
 
-def _checkpoint(file: File) -> bool:
+def _checkpoint(file: DatabaseFile) -> bool:
     if not file.path.exists():
         return True
     with file.named(), contextlib.closing(file.connect(wait=_CHECKPOINT_WAIT)) as connection:

@@ -4,14 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-DELETION_KEPT: Final = 900.0
+TOMBSTONE_SECONDS: Final = 900.0
 """For how many seconds at least a deletion is remembered."""
-APART: Final = 5.0
+CLOCK_TOLERANCE: Final = 5.0
 """How far clocks may be apart, in seconds. What is further ahead than this was written before a clock was set
 back, and says nothing about what came first."""
-UNRENEWED: Final = -math.inf
+KEEP_EXPIRY: Final = -math.inf
 """The ``ttl`` of a write that leaves the expiry as it is: nobody has spoken."""
-LEISURE: Final = 5.0
+BACKGROUND_DEADLINE: Final = 5.0
 """Seconds that whatever no call waits for may take: ``replace``, ``cold``, ``delete``, ``list``, and more."""
 
 
@@ -22,7 +22,7 @@ class Key(NamedTuple):
     session: str
 
 
-class Held(NamedTuple):
+class StoredBlob(NamedTuple):
     """A session's hot part as bytes, and the version that a write must name to replace it.
 
     A version is a number above 0 that names one state of one session for good: no later write has it again,
@@ -33,7 +33,7 @@ class Held(NamedTuple):
     version: int
 
 
-class Listed(NamedTuple):
+class ListedSession(NamedTuple):
     """One line of a list of sessions. ``updated`` is in seconds since 1970."""
 
     session: str
@@ -41,13 +41,13 @@ class Listed(NamedTuple):
     size: int
 
 
-class Put(NamedTuple):
+class BlobWrite(NamedTuple):
     """What a write brings.
 
     ``version`` is the one that was read, 0 for a session that is not there yet. The session expires ``ttl``
-    seconds later; ``UNRENEWED`` leaves that as it is. ``at`` is when what is written arrived, in seconds
-    since 1970; ``replace`` does not ask for it. ``leisure`` is for whoever writes behind no call: he has as
-    long as for a list.
+    seconds later; ``KEEP_EXPIRY`` leaves that as it is. ``at`` is when what is written arrived, in seconds
+    since 1970; ``replace`` does not ask for it. A ``background``
+    write may take as long as a list.
     """
 
     blob: bytes
@@ -55,7 +55,7 @@ class Put(NamedTuple):
     ttl: float
     cold: Sequence[bytes] = ()
     at: float = math.inf
-    leisure: bool = False
+    background: bool = False
 
 
 class Store(Protocol):
@@ -65,25 +65,25 @@ class Store(Protocol):
     stops waiting for a write, a time-out of his own included, does not stop it.
     """
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Held | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part: one round trip, whatever the session's length.
 
-        ``leisure`` is for whoever keeps no call waiting: he has as long as for a list.
+        ``background`` is for whoever keeps no call waiting: he has as long as for a list.
         """
         ...
 
-    async def write(self, key: Key, put: Put) -> bool:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         """Replaces the hot part and appends to the cold part, both or neither, and renews the expiry.
 
         False, and nothing is changed, where somebody else has written since ``put.version`` was read, or the
         session has expired. True once it is durable; who reads in the same process sees it before.
 
-        Raises Deleted, and nothing is changed, where the session was deleted after ``put.at``, whether or not
+        Raises SessionDeleted, and nothing is changed, where the session was deleted after ``put.at``, whether or not
         there is a new one by now.
         """
         ...
 
-    async def replace(self, key: Key, put: Put) -> bool:
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
         """As ``write``, but for the cold part, which is replaced as well: all in one step, or nothing.
 
         For what no call waits for.
@@ -105,7 +105,7 @@ class Store(Protocol):
         """
         ...
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """A tenant's sessions in the order of their ids' code points, those behind ``after`` first."""
         ...
 
@@ -122,4 +122,4 @@ class Owner(NamedTuple):
     """A person; where that is empty, the tenant: what it owns itself, all its persons may find."""
 
     tenant: str
-    person: str = ""
+    user: str = ""

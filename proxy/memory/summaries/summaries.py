@@ -8,12 +8,12 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.cold import all_of
-from proxy.memory.errors import Contended, Unnamed
+from proxy.memory.errors import NoSummaryModel, WriteConflict
 from proxy.memory.interchange import imported
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Segment, Session, decode, encode, entries_fingerprint, made_anew
 from proxy.memory.speakers import named
-from proxy.memory.stores.store import UNRENEWED, Key, Put, Store
+from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Store
 from proxy.memory.summaries.compaction import Plan, Window, digested, due, forced, put, segment, settled
 
 _TAKEN_BACK: Final = "(All of it was taken back.)"
@@ -28,7 +28,7 @@ class WrittenNotes(NamedTuple):
 
 
 class SummaryWriter(Protocol):
-    """Whoever writes summaries. Both raise Unmade."""
+    """Whoever writes summaries. Both raise SummaryFailed."""
 
     async def notes(
         self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
@@ -48,7 +48,7 @@ class Author(NamedTuple):
     fallback: str = ""
 
     async def made(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
-        """What stands for those ``entries`` that a plan covers, or for several segments. Raises Unmade."""
+        """What stands for those ``entries`` that a plan covers, or for several segments. Raises SummaryFailed."""
         told = [entry for entry in entries if plan.covers(entry)]
         if self.writer is None or not plan.merge:
             return await self.noted(session, plan, told)
@@ -57,7 +57,7 @@ class Author(NamedTuple):
         return segment(session, plan, told, notes.text, now=time.time(), model=notes.model)
 
     async def noted(self, session: Session, plan: Plan, told: Sequence[Entry]) -> Segment:
-        """What stands for what was told. Raises Unmade."""
+        """What stands for what was told. Raises SummaryFailed."""
         now = time.time()
         if self.writer is None:
             return digested(session, plan, told, now=now)
@@ -98,7 +98,7 @@ class Summaries:
         return self._due(session, self._author) is not None
 
     async def do(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
-        """Makes the one summary that is due, if any; whether there was one. Raises Unmade."""
+        """Makes the one summary that is due, if any; whether there was one. Raises SummaryFailed."""
         session = await self._read(key)
         plan = self._due(session, self._author) if session else None
         if session and plan:
@@ -117,14 +117,16 @@ class Summaries:
     async def summarize(
         self, key: Key, messages: Sequence[Message] | None = None, fallback_model: str = ""
     ) -> bool:
-        """Summarises now, by a digest where no model is named; whether there was anything. Raises Unmade.
+        """Summarises now, by a digest where no model is named; whether there was anything.
+
+        Raises SummaryFailed.
 
         With ``messages`` these are summarised, which overflowed elsewhere, and a session is made for their
         summary where there is none; else the session's own turns.
         """
         try:
             return await self._summarized(key, messages, self._author._replace(fallback=fallback_model))
-        except Unnamed:
+        except NoSummaryModel:
             return await self._summarized(key, messages, DIGESTS)
 
     async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
@@ -139,15 +141,15 @@ class Summaries:
     async def clear(self, key: Key) -> None:
         """Takes the summaries away: the turns that they stood for are held ready again."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, leisure=True)
+            held = await self._store.read(key, background=True)
             session = decode(held.blob) if held else Session()
             if held is None or not session.summaries:
                 return
             entries = await all_of(self._store, key, session)
             bare = msgspec.structs.replace(session, entries=entries, cold_count=0, summaries=())
-            if await self._store.replace(key, Put(encode(bare), version=held.version, ttl=UNRENEWED)):
+            if await self._store.replace(key, BlobWrite(encode(bare), version=held.version, ttl=KEEP_EXPIRY)):
                 return
-        raise Contended
+        raise WriteConflict
 
     # --- how it is done
 
@@ -166,7 +168,7 @@ class Summaries:
         return plan is not None
 
     async def _read(self, key: Key) -> Session | None:
-        held = await self._store.read(key, leisure=True)
+        held = await self._store.read(key, background=True)
         return decode(held.blob) if held else None
 
     async def _make(self, key: Key, planned: Session, plan: Plan, author: Author) -> None:
@@ -182,12 +184,12 @@ class Summaries:
             made = await author.made(session, plan, said)
             if await self._save(key, plan, made, session):
                 return
-        raise Contended
+        raise WriteConflict
 
     async def _save(self, key: Key, plan: Plan, made: Segment, former: Session) -> bool:
         """Whether it is saved; it is not where what it stands for is no longer what it was made from."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, leisure=True)
+            held = await self._store.read(key, background=True)
             if held is None:
                 return True
             session = decode(held.blob)
@@ -196,9 +198,9 @@ class Summaries:
                 return True  # somebody else was faster, or it is another session
             if not plan.merge and entries_fingerprint(told) != made.fingerprint:
                 return False
-            if await self._write(key, put(session, plan, made), held.version, ttl=UNRENEWED):
+            if await self._write(key, put(session, plan, made), held.version, ttl=KEEP_EXPIRY):
                 return True
-        raise Contended
+        raise WriteConflict
 
     async def _add(
         self, key: Key, former: Session | None, messages: Sequence[Message], author: Author
@@ -214,13 +216,13 @@ class Summaries:
             return False
         made = await author.noted(session, plan, told)
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, leisure=True)
+            held = await self._store.read(key, background=True)
             found = decode(held.blob) if held else None
             if former and (found is None or made_anew(found, former)):
                 return False
             if await self._append(key, found or session, made, held.version if held else 0):
                 return True
-        raise Contended
+        raise WriteConflict
 
     async def _append(self, key: Key, session: Session, made: Segment, version: int) -> bool:
         end, reach = len(session.summaries), session.summarized_until
@@ -231,7 +233,7 @@ class Summaries:
     async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
         kept, moved = settled(session, self._window.keep_messages)
         cold = [msgspec.msgpack.encode(entry) for entry in moved]
-        put = Put(encode(kept), version=version, ttl=ttl, cold=cold, leisure=True)
+        put = BlobWrite(encode(kept), version=version, ttl=ttl, cold=cold, background=True)
         return await self._store.write(key, put)
 
 

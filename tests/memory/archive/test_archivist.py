@@ -20,7 +20,7 @@ from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.session_store import CodedStore
 from proxy.memory.stores.sql import Statement
-from proxy.memory.stores.store import Key, Owner, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
@@ -158,7 +158,7 @@ async def test_what_was_edited_elsewhere_meanwhile_stays_edited(two: Two, store:
     before, after = talk(3, updated=15.0), talk(3, updated=15.0, edited="zero")
     two.both[0].told(KEY, before)
     await two.refused(0)
-    await store.write(KEY, Put(encode(after), version=0, ttl=60))
+    await store.write(KEY, BlobWrite(encode(after), version=0, ttl=60))
     two.both[1].told(KEY, after)
     await two.back(1)
     await two.back(0)
@@ -173,7 +173,7 @@ async def test_what_moved_out_of_a_session_made_anew_is_no_part_of_the_old_one(
     await two.refused(0)
     anew = msgspec.structs.replace(session("c", moved=2), created=50.0, updated=60.0)
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
-    await store.write(KEY, Put(encode(anew), version=0, ttl=60, cold=cold))
+    await store.write(KEY, BlobWrite(encode(anew), version=0, ttl=60, cold=cold))
     await two.back(0)
     assert [one.entry.text for one in await archive.turns_of(KEY) if one.began == old.created] == ["0"]
     two.both[1].told(KEY, anew)
@@ -204,7 +204,7 @@ async def test_what_is_due_is_kept_at_whatever_step_the_end_comes(store: Store, 
 
 async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store: Store, archive: Archive):
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
-    await store.write(KEY, Put(encode(session("c", moved=2)), version=0, ttl=60, cold=cold))
+    await store.write(KEY, BlobWrite(encode(session("c", moved=2)), version=0, ttl=60, cold=cold))
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     await archivist.idle()
@@ -219,7 +219,7 @@ async def test_what_a_server_left_that_ended_after_the_start_is_found(
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     await archivist.idle()
-    await store.write(KEY, Put(encode(session("a", "b")), version=0, ttl=60))
+    await store.write(KEY, BlobWrite(encode(session("a", "b")), version=0, ttl=60))
     async with asyncio.timeout(10):
         while not await kept(archive):  # noqa: ASYNC110 - it looks when it likes
             await asyncio.sleep(0.02)
@@ -241,7 +241,7 @@ async def moved_out(store: Store, moved: list[Entry], hot: list[Entry]) -> None:
     """A session that is held with these entries, of which the first have moved."""
     held = msgspec.structs.replace(session(), entries=tuple(hot), cold_count=len(moved))
     cold = [msgspec.msgpack.encode(entry) for entry in moved]
-    await store.write(KEY, Put(encode(held), version=0, ttl=60, cold=cold))
+    await store.write(KEY, BlobWrite(encode(held), version=0, ttl=60, cold=cold))
 
 
 @pytest.mark.parametrize("length", [4, 250])
@@ -303,7 +303,7 @@ def under(store: Store, key: int) -> Store:
 
 async def add(store: Store, key: Key, hot: Session, cold: list[Entry], *, version: int = 0) -> None:
     moved = [msgspec.msgpack.encode(entry) for entry in cold]
-    assert await store.write(key, Put(encode(hot), version=version, ttl=60, cold=moved))
+    assert await store.write(key, BlobWrite(encode(hot), version=version, ttl=60, cold=moved))
 
 
 async def moved_under_two_keys(store: Store, key: Key, old: list[Entry], new: list[Entry], hot: Session):
@@ -428,7 +428,7 @@ class Endless(Broken):
 async def test_what_is_due_waits_for_no_facts_that_have_expired(store: Store, archive: Archive):
     endless = Endless(archive)
     endless.failing = False
-    await store.write(KEY, Put(encode(session("a")), version=0, ttl=60))
+    await store.write(KEY, BlobWrite(encode(session("a")), version=0, ttl=60))
     archivist = Archivist(store, endless, ["acme"], keep=0, quiet=0)
     archivist.start()
     async with asyncio.timeout(5):
@@ -506,8 +506,8 @@ async def test_one_session_that_fails_holds_up_no_other(store: Store, archive: A
     "blob", [b"\xc1", b"", b"\x81\xa4user\xa1\xff", b"\x81\xa5state" + b"\x81\xa1a" * 2000]
 )
 async def test_a_session_that_cannot_be_read_holds_up_no_other(store: Store, archive: Archive, blob: bytes):
-    await store.write(Key("acme", "bad"), Put(blob, version=0, ttl=60))
-    await store.write(KEY, Put(encode(session("a")), version=0, ttl=60))
+    await store.write(Key("acme", "bad"), BlobWrite(blob, version=0, ttl=60))
+    await store.write(KEY, BlobWrite(encode(session("a")), version=0, ttl=60))
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     async with asyncio.timeout(3):

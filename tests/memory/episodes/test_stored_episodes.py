@@ -13,7 +13,7 @@ from proxy.memory.episodes.episodes import MOST, Episodes, open_episodes
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.memory.conftest import DRIVERS
 from tests.peers.redis_server import RedisServer
 
@@ -120,9 +120,9 @@ async def test_many_large_ones_are_all_kept_and_cost_a_call_little(
     for number in range(100):
         await episodes.add(NOVA, large(number, now - 100 + number), ttl=600)
     assert numbers(await contents(episodes, limit=10)) == [*range(99, 89, -1)]
-    whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)
+    whole = await episodes.recent(NOVA, since=0.0, limit=None, background=True)
     assert numbers([one.content for one in whole]) == [*range(99, -1, -1)]
-    some = await episodes.recent(NOVA, since=now - 80.5, limit=60, leisure=True)
+    some = await episodes.recent(NOVA, since=now - 80.5, limit=60, background=True)
     assert numbers([one.content for one in some]) == [*range(99, 39, -1)]
     if not url.startswith("redis"):
         held = await store.read(Key("one/episodes", "nova"))
@@ -134,7 +134,7 @@ async def test_a_late_one_stands_where_it_belongs_and_times_stay_single(episodes
     for number in range(60):
         await episodes.add(NOVA, large(number, now + number), ttl=600)
     kept = [await episodes.add(NOVA, large(100 + i, now + 5), ttl=600) for i in range(2)]
-    whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)
+    whole = await episodes.recent(NOVA, since=0.0, limit=None, background=True)
     assert len({one.timestamp for one in whole}) == 62
     late = numbers([one.content for one in whole])
     assert {*late[54:57]} == {5, 100, 101} and [*whole].count(kept[0]) == 1
@@ -147,7 +147,7 @@ async def test_of_large_ones_the_oldest_and_the_expired_leave_the_store(monkeypa
     now = time.time()
     for number in range(300):
         await episodes.add(NOVA, large(number, now - 300 + number), ttl=6000 if number == 299 else 600)
-    whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)
+    whole = await episodes.recent(NOVA, since=0.0, limit=None, background=True)
     assert numbers([one.content for one in whole]) == [*range(299, 249, -1)]
     assert len(await store.cold(Key("one/episodes", "nova"), limit=1000)) < 100
     monkeypatch.setattr(time, "time", lambda: now + 2000)
@@ -162,10 +162,10 @@ async def test_what_an_older_version_kept_is_read():
     episodes = open_episodes("memory:", deadline=1.0, codec=Plain(), store=store)
     now = time.time()
     kept = [(now - i, now + 60, large(i, now - i).encoded()) for i in range(100)]
-    await store.write(Key("one/episodes", "nova"), Put(msgspec.msgpack.encode(kept), version=0, ttl=60))
+    await store.write(Key("one/episodes", "nova"), BlobWrite(msgspec.msgpack.encode(kept), version=0, ttl=60))
     assert numbers(await contents(episodes)) == [*range(100)]
     await episodes.add(NOVA, thought("7000"), ttl=600)
-    whole = await episodes.recent(NOVA, since=0.0, limit=None, leisure=True)
+    whole = await episodes.recent(NOVA, since=0.0, limit=None, background=True)
     assert numbers([one.content for one in whole]) == [7000, *range(100)]
     await store.aclose()
 

@@ -27,7 +27,7 @@ class Slow:
         self.asked = Counter[str]()
 
     async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        self.asked[person.person] += 1
+        self.asked[person.user] += 1
         await asyncio.sleep(self.takes.get(person, 0.0))
         return [FACT]
 

@@ -11,13 +11,13 @@ import pytest
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import open_archive
 from proxy.memory.archive.records import Fact
-from proxy.memory.errors import Unfound
+from proxy.memory.errors import InvalidFacts
 from proxy.memory.facts.extraction import MANY, FactExtraction, Utterance, heard
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.store import Key, Owner, Put
+from proxy.memory.stores.store import BlobWrite, Key, Owner
 from proxy.page.lines import lines_of
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ class Bench:
 
     async def put(self, session: Session) -> None:
         held = await self.store.read(KEY)
-        await self.store.write(KEY, Put(encode(session), version=held.version if held else 0, ttl=60))
+        await self.store.write(KEY, BlobWrite(encode(session), version=held.version if held else 0, ttl=60))
 
     async def session(self) -> Session:
         held = await self.store.read(KEY)
@@ -209,8 +209,8 @@ async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passe
     for failures in range(5):
         with pytest.raises(UpstreamBroken):
             await bench.learning.do(KEY, failures)
-    bench.finding.failures = [Unfound("babble")] * 2
-    with pytest.raises(Unfound):
+    bench.finding.failures = [InvalidFacts("babble")] * 2
+    with pytest.raises(InvalidFacts):
         await bench.learning.do(KEY, 2)
     assert await bench.learning.do(KEY, 3) is True
     assert (await bench.session()).learned_until == TurnRef(0, 0)
@@ -240,7 +240,7 @@ def test_a_time_that_cannot_be_is_when_it_was_recorded(timestamp: float | None, 
 
 async def test_who_looks_for_facts_keeps_no_session_for_longer(bench: Bench) -> None:
     session = talk(entry(0), updated=0.0)
-    await bench.store.write(KEY, Put(encode(session), version=0, ttl=1))
+    await bench.store.write(KEY, BlobWrite(encode(session), version=0, ttl=1))
     assert await bench.learning.do(KEY, 0) is True
     assert (await bench.session()).learned_until == TurnRef(0, 0)
     await asyncio.sleep(1.1)
@@ -249,7 +249,7 @@ async def test_who_looks_for_facts_keeps_no_session_for_longer(bench: Bench) -> 
 
 async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_something(bench: Bench) -> None:
     await bench.put(talk(entry(0, "Blah."), entry(1, "I am Bob.", user="bob"), updated=0.0))
-    bench.finding.failures = [Unfound("babble")]
+    bench.finding.failures = [InvalidFacts("babble")]
     assert await bench.learning.do(KEY, 3) is True
     assert await bench.known(BOB) == ["I am Bob."]
     assert (await bench.session()).learned_until == TurnRef(0, 1)
@@ -281,7 +281,7 @@ async def test_turns_in_the_cold_part_are_looked_at_too(bench: Bench) -> None:
     cold = [entry(0, "I am old."), entry(1)]
     held = talk(entry(2), cold_count=2, updated=0.0)
     blobs = [msgspec.msgpack.encode(one) for one in cold]
-    await bench.store.write(KEY, Put(encode(held), version=0, ttl=60, cold=blobs))
+    await bench.store.write(KEY, BlobWrite(encode(held), version=0, ttl=60, cold=blobs))
     await bench.learning.do(KEY, 0)
     assert bench.finding.asked[0][0] == ["I am old.", "I have 1 dogs.", "I have 2 dogs."]
 

@@ -10,7 +10,7 @@ import redis.asyncio
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.redis import open as open_store
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import RedisServer, single
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
@@ -33,7 +33,7 @@ async def filled(server: RedisServer, deadline: float) -> AsyncIterator[Store]:
     server.ask("FLUSHALL")
     store = open_store(server.url, deadline=2)
     for key in KEYS:
-        assert await store.write(key, Put(blob_of(key), version=0, ttl=60, cold=[blob_of(key)]))
+        assert await store.write(key, BlobWrite(blob_of(key), version=0, ttl=60, cold=[blob_of(key)]))
     await store.aclose()
     store = open_store(server.url, deadline=deadline)
     try:
@@ -105,7 +105,7 @@ async def test_a_write_whose_caller_left_is_made_whole_or_not_at_all(server: Red
         for number, key in enumerate(KEYS):
             held = await store.read(key)
             task = asyncio.create_task(
-                store.write(key, Put(b"next", version=held.version, ttl=60, cold=[b"moved"]))
+                store.write(key, BlobWrite(b"next", version=held.version, ttl=60, cold=[b"moved"]))
             )
             await asyncio.sleep(0.0001 * (number % 6))
             task.cancel()

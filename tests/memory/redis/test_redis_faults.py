@@ -11,7 +11,7 @@ import pytest
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.redis import open as open_store
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, single, stopped, wait_until
 from tests.peers.relay import Relay
 
@@ -34,7 +34,7 @@ def server(tmp_path) -> Iterator[RedisServer]:
 
 @contextlib.asynccontextmanager
 async def opened(url: str, deadline: float = PATIENCE) -> AsyncIterator[Store]:
-    store = open_store(url, deadline=deadline, leisure=deadline)
+    store = open_store(url, deadline=deadline, background_deadline=deadline)
     yield store
     await store.aclose()
 
@@ -48,18 +48,18 @@ async def store(server: RedisServer) -> AsyncIterator[Store]:
 
 def allow(store: Store, seconds: float) -> None:
     """What is asked from now on has so long."""
-    for link in (store._link, store._writing, store._leisurely):
+    for link in (store._link, store._writing, store._background):
         link._deadline = seconds
 
 
 async def put(store: Store, key: Key = KEY, blob: bytes = b"1") -> None:
     held = await store.read(key)
-    assert await store.write(key, Put(blob, version=held.version if held else 0, ttl=60))
+    assert await store.write(key, BlobWrite(blob, version=held.version if held else 0, ttl=60))
 
 
 OPERATIONS = {
     "read": lambda store: store.read(KEY),
-    "write": lambda store: store.write(KEY, Put(b"2", version=0, ttl=60)),
+    "write": lambda store: store.write(KEY, BlobWrite(b"2", version=0, ttl=60)),
     "cold": lambda store: store.cold(KEY),
     "delete": lambda store: store.delete(KEY),
     "list": lambda store: store.list("t"),
@@ -218,7 +218,7 @@ async def refused(store: Store, words: str) -> None:
     held = await store.read(KEY)
     fresh = Key("t", "fresh")
     for key, version in [(KEY, held.version), (fresh, 0)]:
-        assert words in await failure(store.write(key, Put(b"2", version=version, ttl=60, cold=[b"x"])))
+        assert words in await failure(store.write(key, BlobWrite(b"2", version=version, ttl=60, cold=[b"x"])))
     assert words in await failure(store.ping())
     assert await store.read(KEY) == held
     assert await store.read(fresh) is None
@@ -311,7 +311,7 @@ async def test_a_node_of_a_cluster_taken_for_a_server(tmp_path):
 async def test_what_is_stored_is_never_part_of_an_error(store: Store, server: RedisServer):
     server.ask("CONFIG", "SET", "maxmemory", 1)
     with pytest.raises(StoreError) as error:
-        await store.write(Key("tenant-secret", "id-secret"), Put(b"said in secret", version=0, ttl=60))
+        await store.write(Key("tenant-secret", "id-secret"), BlobWrite(b"said in secret", version=0, ttl=60))
     chain = [error.value, error.value.__cause__]
     assert not any("secret" in str(one) for one in chain)
     assert error.value.__suppress_context__
@@ -319,13 +319,13 @@ async def test_what_is_stored_is_never_part_of_an_error(store: Store, server: Re
 
 async def test_who_has_leisure_waits_longer_than_a_call(server: RedisServer):
     with Relay(server.port) as relay:
-        store = open_store(f"redis://{LOOPBACK}:{relay.port}", deadline=0.1, leisure=PATIENCE)
+        store = open_store(f"redis://{LOOPBACK}:{relay.port}", deadline=0.1, background_deadline=PATIENCE)
         relay.delay = 0.2
-        assert await store.write(KEY, Put(b"1", version=0, ttl=60, leisure=True))
-        held = await store.read(KEY, leisure=True)
+        assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60, background=True))
+        held = await store.read(KEY, background=True)
         assert held is not None and held.blob == b"1"
         with pytest.raises(StoreError):
-            await store.write(KEY, Put(b"2", version=held.version, ttl=60))
+            await store.write(KEY, BlobWrite(b"2", version=held.version, ttl=60))
         with pytest.raises(StoreError):
             await store.read(KEY)
         await store.aclose()

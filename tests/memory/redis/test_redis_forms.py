@@ -14,7 +14,7 @@ from redis.crc import key_slot
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.redis import Names
 from proxy.memory.stores.redis import open as open_store
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, cluster, replicated, single, stopped, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ async def opened(url: str, deadline: float = DEADLINE) -> AsyncIterator[Store]:
 
 async def put(store: Store, key: Key) -> None:
     held = await store.read(key)
-    assert await store.write(key, Put(b"1", version=held.version if held else 0, ttl=60, cold=[b"c"]))
+    assert await store.write(key, BlobWrite(b"1", version=held.version if held else 0, ttl=60, cold=[b"c"]))
 
 
 async def works(store: Store, keys: list[Key] = KEYS[:3]) -> None:
@@ -100,7 +100,7 @@ async def test_a_user_who_may_do_what_is_needed_and_no_more(tmp_path: Path):
 
 
 async def put_blindly(store: Store) -> None:
-    await store.write(KEYS[0], Put(b"", version=0, ttl=1))
+    await store.write(KEYS[0], BlobWrite(b"", version=0, ttl=1))
 
 
 async def test_a_user_who_may_not_write(tmp_path: Path):

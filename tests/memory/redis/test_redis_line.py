@@ -10,7 +10,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores import codec
 from proxy.memory.stores.redis import open as open_store
 from proxy.memory.stores.session_store import CodedStore, Guard, Metered
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, single
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ async def answering(talk: Talk) -> AsyncIterator[tuple[Store, list[int]]]:
 async def test_turns_that_ask_together_share_a_connection(server: RedisServer):
     before = server.ask("INFO", "stats")["total_connections_received"]
     async with opened(server.url) as store:
-        assert await store.write(KEY, Put(b"x" * 9000, version=0, ttl=60))
+        assert await store.write(KEY, BlobWrite(b"x" * 9000, version=0, ttl=60))
         read = await asyncio.gather(*[store.read(KEY) for _ in range(50)])
     assert {held.blob for held in read} == {b"x" * 9000}
     assert (
@@ -80,14 +80,14 @@ async def test_whoever_has_made_sure_of_a_store_connects_no_more(server: RedisSe
     async with opened(server.url) as store:
         await store.ping()
         before = server.ask("INFO", "stats")["total_connections_received"]
-        assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+        assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
         assert (await store.read(KEY)).blob == b"1"
         assert server.ask("INFO", "stats")["total_connections_received"] == before + 1  # the one that counts
 
 
 async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisServer):
     async with opened(server.url) as store:
-        assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+        assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
         server.ask("SET", store._names.session(Key("t", "other")).first, "no hash")
         asked = [store.read(Key("t", "other")), store.read(KEY), store.read(Key("t", "none"))]
         refused, held, none = await asyncio.gather(*asked, return_exceptions=True)
@@ -97,10 +97,10 @@ async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisSer
 
 async def test_who_reads_waits_for_nobody_who_writes(server: RedisServer):
     async with opened(server.url) as store:
-        assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+        assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
         held = await store.read(KEY)
         server.ask("CLIENT", "PAUSE", "1000", "WRITE")  # as before a failover
-        writing = asyncio.ensure_future(store.write(KEY, Put(b"2", version=held.version, ttl=60)))
+        writing = asyncio.ensure_future(store.write(KEY, BlobWrite(b"2", version=held.version, ttl=60)))
         await asyncio.sleep(0.05)
         async with asyncio.timeout(0.5):
             assert (await store.read(KEY)).blob == b"1"

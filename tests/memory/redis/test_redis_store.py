@@ -10,7 +10,7 @@ import pytest
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.redis import Names
 from proxy.memory.stores.redis import open as open_store
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import RedisServer, single
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def store(server: RedisServer, prefix: str) -> AsyncIterator[Store]:
 
 async def written(store: Store, key: Key, blob: bytes = b"blob", *, ttl: float = 60, cold=()) -> None:
     held = await store.read(key)
-    assert await store.write(key, Put(blob, version=held.version if held else 0, ttl=ttl, cold=cold))
+    assert await store.write(key, BlobWrite(blob, version=held.version if held else 0, ttl=ttl, cold=cold))
 
 
 def calls(server: RedisServer) -> dict[str, int]:
@@ -52,7 +52,7 @@ async def test_a_read_is_one_command_and_a_write_two(store: Store, server: Redis
     await written(store, KEY)
     held = await store.read(KEY)
     server.ask("CONFIG", "RESETSTAT")
-    await store.write(KEY, Put(b"next", version=held.version, ttl=60, cold=[b"x"]))
+    await store.write(KEY, BlobWrite(b"next", version=held.version, ttl=60, cold=[b"x"]))
     assert {"hmget", "lrange"}.isdisjoint(calls(server)) and calls(server)["evalsha"] == 2
     server.ask("CONFIG", "RESETSTAT")
     await store.read(KEY)
@@ -63,7 +63,7 @@ async def test_a_write_is_one_round_trip(store: Store, server: RedisServer):
     await written(store, KEY)
     held = await store.read(KEY)
     before = server.ask("INFO", "stats")["total_reads_processed"]
-    await store.write(KEY, Put(b"next", version=held.version, ttl=60, cold=[b"x"]))
+    await store.write(KEY, BlobWrite(b"next", version=held.version, ttl=60, cold=[b"x"]))
     after = server.ask("INFO", "stats")["total_reads_processed"]
     asked = server.ask("INFO", "stats")["total_reads_processed"] - after
     assert after - before - asked == 1
@@ -82,7 +82,7 @@ async def test_a_session_that_came_back_is_not_taken_for_the_expired_one(store: 
     await asyncio.sleep(0.1)
     assert await store.read(KEY) is None
     await written(store, KEY, b"new")
-    assert not await store.write(KEY, Put(b"stale", version=old.version, ttl=60))
+    assert not await store.write(KEY, BlobWrite(b"stale", version=old.version, ttl=60))
     assert (await store.read(KEY)).blob == b"new"
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proxy.memory.stores.postgres import PostgresStore
-from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.store import BlobWrite, Key
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.transaction_pooler import TransactionPooler
 
@@ -29,7 +29,9 @@ async def pooled(postgres: PostgresServer) -> AsyncIterator[list[PostgresStore]]
 async def test_what_one_writes_all_read(pooled: list[PostgresStore]) -> None:
     writer, reader = pooled
     keys = [Key("acme", f"call-{n}") for n in range(20)]
-    puts = [writer.write(key, Put(key.session.encode(), version=0, ttl=60, cold=[b"old"])) for key in keys]
+    puts = [
+        writer.write(key, BlobWrite(key.session.encode(), version=0, ttl=60, cold=[b"old"])) for key in keys
+    ]
     assert await asyncio.gather(*puts) == [True] * len(keys)
     for store in (reader, writer, reader):
         found = await asyncio.gather(*(store.read(key) for key in keys))

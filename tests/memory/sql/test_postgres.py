@@ -13,7 +13,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores import postgres_pool, sql
 from proxy.memory.stores.postgres import PostgresStore
 from proxy.memory.stores.sql import READ, key_arguments
-from proxy.memory.stores.store import Held, Key, Put
+from proxy.memory.stores.store import BlobWrite, Key, StoredBlob
 from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,7 @@ async def query(url: str, *statements: str) -> list[Any]:
 
 
 async def test_a_restart_is_survived(store: PostgresStore, postgres: PostgresServer):
-    assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     held = await store.read(KEY)
     postgres.stop()
     try:
@@ -99,7 +99,7 @@ async def test_a_restart_is_survived(store: PostgresStore, postgres: PostgresSer
 async def test_a_server_that_does_not_answer_costs_the_timeout(
     store: PostgresStore, hasty: PostgresStore, postgres: PostgresServer
 ):
-    assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     with postgres.frozen():
         for _ in range(3):
             began = time.monotonic()
@@ -112,7 +112,7 @@ async def test_a_server_that_does_not_answer_costs_the_timeout(
         assert time.monotonic() - began < SLACK
     for one in (hasty, store):
         held = await at_last(lambda one=one: one.read(KEY))
-        assert (held or Held(b"", 0)).blob == b"1"
+        assert (held or StoredBlob(b"", 0)).blob == b"1"
 
 
 async def test_a_server_that_never_speaks_costs_the_timeout(opened: Open):
@@ -132,26 +132,26 @@ async def test_no_error_shows_the_password(opened: Open):
 
 
 async def test_a_row_that_is_locked_costs_the_timeout(store: PostgresStore, hasty: PostgresStore, url: str):
-    assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     held = await store.read(KEY)
     assert held is not None
     other = await asyncpg.connect(url)
     async with other.transaction():
         await other.fetch("SELECT * FROM turnkeeper_sessions FOR UPDATE")
         with pytest.raises(StoreError, match="too slow"):
-            await hasty.write(KEY, Put(b"2", version=held.version, ttl=60))
+            await hasty.write(KEY, BlobWrite(b"2", version=held.version, ttl=60))
         assert await store.read(KEY) == held
     await other.close()
     held = await store.read(KEY)  # whether the write was given up or came through is for the server to say
     assert held is not None
-    assert await store.write(KEY, Put(b"3", version=held.version, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"3", version=held.version, ttl=60))
 
 
 async def test_a_newer_database_is_refused_and_not_touched(opened: Open, url: str, store: PostgresStore):
-    await store.write(KEY, Put(b"1", version=0, ttl=60))
+    await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     await query(url, "INSERT INTO turnkeeper_migrations VALUES ('m900_the_future')")
     older = opened(url)
-    for use in (older.read(KEY), older.write(KEY, Put(b"2", version=0, ttl=60)), older.ping()):
+    for use in (older.read(KEY), older.write(KEY, BlobWrite(b"2", version=0, ttl=60)), older.ping()):
         with pytest.raises(StoreError, match=r"newer Turnkeeper \(m900_the_future"):
             await use
     ((row,),) = await query(url, "SELECT blob FROM turnkeeper_sessions")
@@ -170,7 +170,7 @@ async def test_tables_that_take_long_to_bring_up_to_date_get_the_time(
     def m999_large(types: sql.Types) -> tuple[str, ...]:
         return ("DO $$ BEGIN PERFORM pg_sleep(1); END $$",)
 
-    await store.write(KEY, Put(b"1", version=0, ttl=60))
+    await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     monkeypatch.setattr(sql, "MIGRATIONS", (*sql.MIGRATIONS, m999_large))
     monkeypatch.setattr(postgres_pool, "_WAITING", 0.2)
     newer = [opened(url, TIMEOUT) for _ in range(2)]
@@ -188,10 +188,10 @@ async def test_a_server_that_takes_no_writes_is_not_ready(opened: Open, url: str
 
 async def test_what_has_expired_leaves_the_tables(store: PostgresStore, url: str):
     for n in range(60):
-        await store.write(Key("acme", str(n)), Put(b"1", version=0, ttl=0.01, cold=[b"c"]))
+        await store.write(Key("acme", str(n)), BlobWrite(b"1", version=0, ttl=0.01, cold=[b"c"]))
     await asyncio.sleep(0.05)
     store._sweep_due = 0.0
-    await store.write(KEY, Put(b"1", version=0, ttl=60))
+    await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     await store.aclose()
     rows, cold = await query(url, "SELECT session FROM turnkeeper_sessions", "SELECT * FROM turnkeeper_cold")
     assert [row["session"] for row in rows] == [b"call-1"]
@@ -199,7 +199,7 @@ async def test_what_has_expired_leaves_the_tables(store: PostgresStore, url: str
 
 
 async def test_a_long_cold_part_makes_no_read_dearer(store: PostgresStore, url: str):
-    await store.write(Key("acme", "s"), Put(b"x", version=0, ttl=60, cold=[b"y"] * 2000))
+    await store.write(Key("acme", "s"), BlobWrite(b"x", version=0, ttl=60, cold=[b"y"] * 2000))
     connection = await asyncpg.connect(url)
     given = READ.in_order({**key_arguments(Key("acme", "s")), "now": time.time()})
     plan = await connection.fetch(f"EXPLAIN ANALYZE {READ.numbered}", *given)
@@ -212,7 +212,7 @@ async def test_a_long_cold_part_makes_no_read_dearer(store: PostgresStore, url: 
 async def test_a_read_and_a_write_are_one_round_trip_each(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
-    await store.write(KEY, Put(b"0", version=0, ttl=60))
+    await store.write(KEY, BlobWrite(b"0", version=0, ttl=60))
     held = await store.read(KEY)
     assert held is not None
     asked: list[str] = []
@@ -222,7 +222,7 @@ async def test_a_read_and_a_write_are_one_round_trip_each(
     for _ in range(8):
         await store.read(KEY)
     assert len(asked) <= 8
-    assert await store.write(KEY, Put(b"1", version=held.version, ttl=60, cold=[b"a", b"b"]))
+    assert await store.write(KEY, BlobWrite(b"1", version=held.version, ttl=60, cold=[b"a", b"b"]))
     assert len(asked) <= 9
     assert not [query for query in asked if "RESET" in query or "BEGIN" in query]
 
@@ -259,4 +259,4 @@ async def test_a_server_that_has_one_connection_left_is_memory_all_the_same(open
     await query(url, create, f"GRANT ALL ON SCHEMA {schema} TO {role}")
     store = opened(url.replace("postgres@", f"{role}@"))
     await at_last(store.ping)
-    assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+    assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))

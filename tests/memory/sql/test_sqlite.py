@@ -22,7 +22,7 @@ from proxy.memory.stores import sql
 from proxy.memory.stores.sql import READ, key_arguments
 from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.sqlite_file import GATHERING
-from proxy.memory.stores.store import Held, Key, Put
+from proxy.memory.stores.store import BlobWrite, Key, StoredBlob
 
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call-1")
@@ -51,7 +51,7 @@ async def hasty(path: Path) -> AsyncIterator[SqliteStore]:
 async def written(
     store: SqliteStore, blob: bytes = b"1", *, version: int = 0, cold: tuple[bytes, ...] = ()
 ) -> int:
-    assert await store.write(KEY, Put(blob, version=version, ttl=60, cold=cold))
+    assert await store.write(KEY, BlobWrite(blob, version=version, ttl=60, cold=cold))
     held = await store.read(KEY)
     assert held is not None
     return held.version
@@ -97,15 +97,15 @@ async def test_a_writer_elsewhere_stops_no_read_and_writes_only_while_it_lasts(
 ):
     version = await written(hasty)
     with other_program(path, "BEGIN EXCLUSIVE") as other:
-        assert await hasty.read(KEY) == Held(b"1", version)
+        assert await hasty.read(KEY) == StoredBlob(b"1", version)
         with pytest.raises(StoreError, match="locked by another program"):
-            await hasty.write(KEY, Put(b"2", version=version, ttl=60))
+            await hasty.write(KEY, BlobWrite(b"2", version=version, ttl=60))
         with pytest.raises(StoreError, match="locked"):
             await hasty.ping()
-        assert await hasty.read(KEY) == Held(b"1", version)
+        assert await hasty.read(KEY) == StoredBlob(b"1", version)
         assert [line.session for line in await hasty.list("acme")] == ["call-1"]
         other.execute("ROLLBACK")
-    assert await hasty.write(KEY, Put(b"2", version=version, ttl=60))
+    assert await hasty.write(KEY, BlobWrite(b"2", version=version, ttl=60))
 
 
 async def test_a_locked_file_costs_the_deadline_and_never_the_loop(store: SqliteStore, path: Path):
@@ -135,7 +135,7 @@ async def test_a_file_locked_from_the_start_costs_the_deadline(hasty: SqliteStor
         assert watch.stalled < 0.5
         other.execute("DROP TABLE x")
         other.execute("COMMIT")
-    assert await hasty.read(KEY, leisure=True) is None
+    assert await hasty.read(KEY, background=True) is None
     await written(hasty)
 
 
@@ -162,7 +162,7 @@ def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     prologue = f"""
         import asyncio, concurrent.futures.thread, os, pathlib
         from proxy.memory.errors import StoreError
-        from proxy.memory.stores.store import Key, Put
+        from proxy.memory.stores.store import Key, BlobWrite
         from proxy.memory.stores.sqlite import SqliteStore
         KEY = Key("acme", "call-1")
         path = pathlib.Path({str(path)!r})
@@ -185,7 +185,7 @@ async def test_a_folder_that_may_not_be_written_is_said_to_be_so(shared: Path):
             os.setgid(65534)
             os.setuid(65534)
         async def main():
-            for use in (store.ping(), store.write(KEY, Put(b"2", version=0, ttl=60))):
+            for use in (store.ping(), store.write(KEY, BlobWrite(b"2", version=0, ttl=60))):
                 try:
                     await use
                 except StoreError as error:
@@ -220,21 +220,21 @@ async def test_a_full_file_stops_writes_until_there_is_room(path: Path):
         """
         import resource
         async def main():
-            assert await store.write(KEY, Put(b"1", version=0, ttl=60))
+            assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
             held = await store.read(KEY)
             most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most[1]))
             refused = 0
             for n in range(4):
                 try:
-                    await store.write(Key("acme", str(n)), Put(b"x" * 90_000, version=0, ttl=60))
+                    await store.write(Key("acme", str(n)), BlobWrite(b"x" * 90_000, version=0, ttl=60))
                 except StoreError as error:
                     assert "reached its limit" in str(error), error
                     refused += 1
             assert refused, refused
             assert await store.read(KEY) == held
             resource.setrlimit(resource.RLIMIT_FSIZE, most)
-            assert await store.write(KEY, Put(b"2", version=held.version, ttl=60))
+            assert await store.write(KEY, BlobWrite(b"2", version=held.version, ttl=60))
             await store.ping()
             await store.aclose()
             print("lives")
@@ -256,7 +256,7 @@ async def test_a_file_that_is_no_database_is_left_alone(store: SqliteStore, path
     path.write_bytes(content)
     for use in (
         store.read(KEY),
-        store.write(KEY, Put(b"1", version=0, ttl=60)),
+        store.write(KEY, BlobWrite(b"1", version=0, ttl=60)),
         store.list("acme"),
         store.ping(),
     ):
@@ -284,7 +284,7 @@ async def test_a_newer_database_is_refused_and_not_touched(store: SqliteStore, p
     ):
         pass
     before = path.read_bytes()
-    for use in (store.read(KEY), store.write(KEY, Put(b"2", version=0, ttl=60)), store.ping()):
+    for use in (store.read(KEY), store.write(KEY, BlobWrite(b"2", version=0, ttl=60)), store.ping()):
         with pytest.raises(StoreError, match=r"newer Turnkeeper \(m900_the_future.*Upgrade Turnkeeper"):
             await use
     await store.aclose()
@@ -328,12 +328,12 @@ async def test_a_dropped_table_stops_writes_until_it_is_back(store: SqliteStore,
     version = await written(store)
     with other_program(path, "ALTER TABLE turnkeeper_sessions RENAME TO away"):
         with pytest.raises(StoreError, match="no such table"):
-            await store.write(KEY, Put(b"2", version=version, ttl=60))
+            await store.write(KEY, BlobWrite(b"2", version=version, ttl=60))
         with pytest.raises(StoreError, match="no such table"):
             await store.read(KEY)
     with other_program(path, "ALTER TABLE away RENAME TO turnkeeper_sessions"):
         pass
-    assert await store.read(KEY) == Held(b"1", version)
+    assert await store.read(KEY) == StoredBlob(b"1", version)
     await written(store, b"2", version=version)
 
 
@@ -356,7 +356,7 @@ async def test_one_bad_job_spoils_no_other_of_its_batch(store: SqliteStore):
     await store.ping()
     wrong = store._writer.submit(lambda connection: connection.execute("SELECT ?", (object(),)))
     keys = [Key("acme", str(n)) for n in range(5)]
-    writing = [store.write(key, Put(b"1", version=0, ttl=60)) for key in keys]
+    writing = [store.write(key, BlobWrite(b"1", version=0, ttl=60)) for key in keys]
     assert await asyncio.gather(*writing) == [True] * 5
     with pytest.raises(StoreError):
         await wrong
@@ -383,7 +383,9 @@ async def test_commits_keep_their_distance(store: SqliteStore, monkeypatch: pyte
     monkeypatch.setattr(store._writer, "_commit", lambda jobs: (batches.append(len(jobs)), commit(jobs))[1])
     writing, began = [], time.monotonic()
     for n in range(20):
-        writing.append(asyncio.ensure_future(store.write(Key("acme", str(n)), Put(b"1", version=0, ttl=60))))
+        writing.append(
+            asyncio.ensure_future(store.write(Key("acme", str(n)), BlobWrite(b"1", version=0, ttl=60)))
+        )
         await asyncio.sleep(0.005)
     assert all(await asyncio.gather(*writing))
     assert sum(batches) == 20
@@ -403,7 +405,7 @@ async def test_a_batch_is_one_transaction(store: SqliteStore):
     first = store._writer.submit(hold_up)
     assert await asyncio.to_thread(busy.wait, 10)
     keys = [Key("acme", str(n)) for n in range(50)]
-    writing = [asyncio.ensure_future(store.write(key, Put(b"1", version=0, ttl=60))) for key in keys]
+    writing = [asyncio.ensure_future(store.write(key, BlobWrite(b"1", version=0, ttl=60))) for key in keys]
     await asyncio.sleep(0)
     assert store._writer._jobs.qsize() == len(keys)
     all_are_there.set()
@@ -416,29 +418,29 @@ async def test_a_batch_is_one_transaction(store: SqliteStore):
 async def test_what_failed_is_no_longer_read(hasty: SqliteStore, path: Path):
     version = await written(hasty)
     with other_program(path, "BEGIN IMMEDIATE"):
-        writing = asyncio.ensure_future(hasty.write(KEY, Put(b"2", version=version, ttl=60)))
+        writing = asyncio.ensure_future(hasty.write(KEY, BlobWrite(b"2", version=version, ttl=60)))
         await asyncio.sleep(0)
-        assert (await hasty.read(KEY) or Held(b"", 0)).blob == b"2"
+        assert (await hasty.read(KEY) or StoredBlob(b"", 0)).blob == b"2"
         with pytest.raises(StoreError):
             await writing
         with pytest.raises(StoreError):  # and by now it has failed, not merely taken too long
             await hasty._writer.submit(lambda _: None)
-    assert await hasty.read(KEY) == Held(b"1", version)
+    assert await hasty.read(KEY) == StoredBlob(b"1", version)
 
 
 async def test_a_chain_of_writes_breaks_where_another_process_cut_in(store: SqliteStore, path: Path):
     version = await written(store)
     with other_program(path, "BEGIN IMMEDIATE") as other:
-        first = asyncio.ensure_future(store.write(KEY, Put(b"2", version=version, ttl=60)))
+        first = asyncio.ensure_future(store.write(KEY, BlobWrite(b"2", version=version, ttl=60)))
         await asyncio.sleep(0)
         in_flight = await store.read(KEY)
         assert in_flight is not None
-        second = asyncio.ensure_future(store.write(KEY, Put(b"3", version=in_flight.version, ttl=60)))
+        second = asyncio.ensure_future(store.write(KEY, BlobWrite(b"3", version=in_flight.version, ttl=60)))
         await asyncio.sleep(0)
         other.execute("UPDATE turnkeeper_sessions SET blob = ?, version = version + 1", (b"theirs",))
         other.execute("COMMIT")
     assert await asyncio.gather(first, second) == [False, False]
-    assert (await store.read(KEY) or Held(b"", 0)).blob == b"theirs"
+    assert (await store.read(KEY) or StoredBlob(b"", 0)).blob == b"theirs"
 
 
 # --- expiry and secrecy
@@ -446,7 +448,7 @@ async def test_a_chain_of_writes_breaks_where_another_process_cut_in(store: Sqli
 
 async def test_what_has_expired_leaves_the_file(store: SqliteStore, path: Path):
     for n in range(12):
-        assert await store.write(Key("acme", str(n)), Put(b"1", version=0, ttl=0.01, cold=[b"c"] * 3))
+        assert await store.write(Key("acme", str(n)), BlobWrite(b"1", version=0, ttl=0.01, cold=[b"c"] * 3))
     await written(store)
     with other_program(path) as other:
         for _ in range(100):
@@ -496,7 +498,7 @@ async def test_a_long_cold_part_makes_no_read_dearer(store: SqliteStore):
     work = []
     for cold in (20, 2000):
         key = Key("acme", f"s{cold}")
-        assert await store.write(key, Put(b"x" * 5000, version=0, ttl=60, cold=[b"y" * 500] * cold))
+        assert await store.write(key, BlobWrite(b"x" * 5000, version=0, ttl=60, cold=[b"y" * 500] * cold))
         work.append(steps_of_reading(store, key))
     assert work[0] == work[1] < 100
 
@@ -538,7 +540,7 @@ async def main():
 async def live(n):
     key, version = Key("acme", f"s{n}"), 0
     for turn in range(10_000):
-        if not await store.write(key, Put(b"%d" % turn, version=version, ttl=600, cold=[b"%d" % turn])):
+        if not await store.write(key, BlobWrite(b"%d" % turn, version=version, ttl=600, cold=[b"%d" % turn])):
             raise SystemExit("lost")
         version = (await store.read(key)).version
         os.write(1, f"{n} {turn}\\n".encode())
@@ -549,7 +551,7 @@ async def live(n):
 async def test_what_was_acknowledged_survives_a_kill(path: Path, after: float):
     prologue = f"""
 import asyncio, os, pathlib
-from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.store import Key, BlobWrite
 from proxy.memory.stores.sqlite import SqliteStore
 store = SqliteStore(pathlib.Path({str(path)!r}), deadline={DEADLINE})
 """
@@ -579,7 +581,7 @@ async def test_two_processes_that_start_together_share_a_new_file(path: Path):
     program = f"""
 import asyncio, pathlib, sys
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.store import Key, Put
+from proxy.memory.stores.store import Key, BlobWrite
 from proxy.memory.stores.sqlite import SqliteStore
 store, key = SqliteStore(pathlib.Path({str(path)!r}), deadline=0.5), Key("acme", "shared")
 async def patiently(ask):  # a busy machine may let one wait longer than a call does
@@ -595,7 +597,7 @@ async def main():
         entry = sys.argv[1] + str(n)
         try:
             version = held.version if held else 0
-            won = await store.write(key, Put(b"x", version=version, ttl=60, cold=[entry.encode()]))
+            won = await store.write(key, BlobWrite(b"x", version=version, ttl=60, cold=[entry.encode()]))
         except StoreError:
             won = "unknown"
         print(entry, won)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from filters.message import Covered, Message
-from proxy.memory.errors import Unmade, Unnamed
+from proxy.memory.errors import NoSummaryModel, SummaryFailed
 from proxy.memory.session import Entry, Segment, Session, decode, encode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.store import Key, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries, WrittenNotes
 from proxy.memory.view import ChainNeeds, RequestView, prompt_view
@@ -44,7 +44,7 @@ class Writer:
             await before()
         if self.fails:
             self.fails -= 1
-            raise Unmade("no")
+            raise SummaryFailed("no")
         return WrittenNotes(text, "m")
 
     async def merged(self, notes: Any, *, last: Any) -> WrittenNotes:
@@ -53,14 +53,14 @@ class Writer:
 
 async def stored(session: Session) -> Store:
     store = open_store("memory:", deadline=1, codec=codec.Plain())
-    await store.write(KEY, Put(encode(session), version=0, ttl=60))
+    await store.write(KEY, BlobWrite(encode(session), version=0, ttl=60))
     return store
 
 
 async def change(store: Store, how: Callable[[Session], Session]) -> None:
     held = await store.read(KEY)
     assert held
-    assert await store.write(KEY, Put(encode(how(decode(held.blob))), version=held.version, ttl=60))
+    assert await store.write(KEY, BlobWrite(encode(how(decode(held.blob))), version=held.version, ttl=60))
 
 
 async def texts(store: Store) -> list[str]:
@@ -92,7 +92,7 @@ def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
         if way == "clear":
             told = Segment(text="x", call=0, turn=0, messages=2, fingerprint="", created_at=1.0)
             digested = msgspec.structs.replace(digested, summaries=(told,))
-        await store.write(KEY, Put(encode(digested), version=0, ttl=0.5))
+        await store.write(KEY, BlobWrite(encode(digested), version=0, ttl=0.5))
         await getattr(Summaries(store, WINDOW, Writer()), way)(KEY, *([0] if way == "do" else []))
         count = len(await texts(store))
         await asyncio.sleep(0.6)
@@ -104,7 +104,7 @@ def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
 def test_a_summary_of_messages_that_are_sent_along_renews_the_session() -> None:
     async def run() -> Any:
         store = open_store("memory:", deadline=1, codec=codec.Plain())
-        await store.write(KEY, Put(encode(Session(entries=entries(1))), version=0, ttl=0.5))
+        await store.write(KEY, BlobWrite(encode(Session(entries=entries(1))), version=0, ttl=0.5))
         await Summaries(store, WINDOW, Writer()).summarize(KEY, [Message(role="user", content="Hello.")])
         await asyncio.sleep(0.6)
         return await store.read(KEY)
@@ -119,7 +119,7 @@ class Nobody(Writer):
 
     async def notes(self, said: Any, earlier: Any, *, last: Any, fallback: str = "") -> WrittenNotes:
         if not self.named:
-            raise Unnamed("No model is named.")
+            raise NoSummaryModel("No model is named.")
         return await super().notes(said, earlier, last=last)
 
 
@@ -193,7 +193,7 @@ def test_a_session_that_is_made_anew_while_the_model_writes_is_left_alone(messag
 
         async def made_anew() -> None:
             await store.delete(KEY)
-            await store.write(KEY, Put(encode(again), version=0, ttl=60))
+            await store.write(KEY, BlobWrite(encode(again), version=0, ttl=60))
 
         await Summaries(store, WINDOW, Writer(made_anew)).summarize(KEY, messages)
         held = await store.read(KEY)
@@ -331,11 +331,11 @@ class Overtaken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def read(self, key: Key, *, leisure: bool = False) -> Any:
+    async def read(self, key: Key, *, background: bool = False) -> Any:
         held = await self.store.read(key)
         if held and decode(held.blob) != self.again:
             await self.store.delete(key)
-            await self.store.write(key, Put(encode(self.again), version=0, ttl=60))
+            await self.store.write(key, BlobWrite(encode(self.again), version=0, ttl=60))
         return held
 
 
@@ -348,7 +348,7 @@ def test_a_digest_stands_in_until_a_model_answers() -> None:
         async def look() -> None:
             told.append([one.digest for one in await summaries.get_summaries(KEY)])
 
-        with pytest.raises(Unmade):
+        with pytest.raises(SummaryFailed):
             await summaries.do(KEY, 0)
         await look()
         for _ in range(2):

@@ -14,7 +14,7 @@ from proxy.background.extractor import FORM, Extractor
 from proxy.background.models import EmptyAnswer
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.records import Fact
-from proxy.memory.errors import Unasked, Unfound
+from proxy.memory.errors import InvalidFacts, NoModel
 from proxy.memory.facts.extraction import Utterance
 from tests.peers.scripted_model import fact
 
@@ -94,7 +94,7 @@ def test_an_answer_is_understood_bare_fenced_and_with_words_around_it(answer: st
     "answer", ["", "No facts.", "{", "null", "3", '{"facts": {}}', '{"found": []}', "{" * 9999]
 )
 def test_an_answer_that_lists_nothing_is_no_answer(answer: str) -> None:
-    with pytest.raises(Unfound):
+    with pytest.raises(InvalidFacts):
         found(Model(answer))
 
 
@@ -141,7 +141,7 @@ def test_an_answer_of_one_thing_over_and_over_is_read_to_its_end(unit: str) -> N
     """Where reading takes the square of an answer, the suite's own time-out ends it."""
     many = unit * (500_000 // len(unit))
     for answer in (many, f"```json\n{many}", f"{many}```"):
-        with pytest.raises(Unfound):
+        with pytest.raises(InvalidFacts):
             found(Model(answer))
 
 
@@ -160,7 +160,7 @@ def test_the_sessions_model_is_asked_where_none_is_named_and_another_where_it_fa
     model = Model(UpstreamBroken("away"), LISTED)
     assert len(found(model, model="", fallback="other", last="large")) == 1
     assert [name for name, *_ in model.asked] == ["large", "other"]
-    with pytest.raises(Unasked):
+    with pytest.raises(NoModel):
         found(Model(LISTED), model="")
 
 
@@ -173,7 +173,7 @@ def test_the_sessions_model_is_asked_where_none_is_named_and_another_where_it_fa
     ],
 )
 def test_a_model_that_answered_in_vain_is_not_hidden_by_one_that_is_away(answers: Any) -> None:
-    with pytest.raises(Unfound):
+    with pytest.raises(InvalidFacts):
         found(Model(*answers), fallback="other")
 
 
@@ -182,7 +182,7 @@ def test_a_failure_is_gone_once_it_was_told() -> None:
         extractor = Extractor(Model("Nothing of note."), model="small", fallback="")  # type: ignore[arg-type]
         try:
             await extractor.facts(SAID, KNOWN, last=None)
-        except Unfound as error:
+        except InvalidFacts as error:
             failure = weakref.ref(error)
         return failure() is not None
 

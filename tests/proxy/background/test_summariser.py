@@ -12,7 +12,7 @@ from filters.tokens import in_text
 from proxy.background.models import EmptyAnswer, RefusedAnswer
 from proxy.background.summariser import Summariser
 from proxy.errors import UpstreamBroken
-from proxy.memory.errors import Unmade, Useless
+from proxy.memory.errors import InvalidSummary, SummaryFailed
 from proxy.memory.session import Entry
 
 
@@ -111,7 +111,7 @@ def test_a_bad_answer_is_none_and_another_model_is_asked(bad: Any) -> None:
     made = notes(model, said(LONG), fallback="large")
     assert (made.text, made.model) == ("Ann books a table.", "large")
     assert [name for name, _ in model.asked] == ["small", "large"]
-    with pytest.raises(Unmade):
+    with pytest.raises(SummaryFailed):
         notes(Model(bad), said(LONG), fallback="large")
 
 
@@ -124,11 +124,11 @@ CUT = RefusedAnswer("The model declined to answer.")
 def test_a_model_that_answers_in_vain_is_not_away(useless: Any, other: Any) -> None:
     answers = [useless, useless if other == "the same" else other]
     for order in (answers, answers[::-1]):
-        with pytest.raises(Useless):
+        with pytest.raises(InvalidSummary):
             notes(Model(*order), said(LONG), fallback="large")
-    with pytest.raises(Unmade) as away:
+    with pytest.raises(SummaryFailed) as away:
         notes(Model(AWAY), said(LONG), fallback="large")
-    assert not isinstance(away.value, Useless)
+    assert not isinstance(away.value, InvalidSummary)
 
 
 def test_notes_on_very_much_are_written_anew_until_they_are_short() -> None:
@@ -148,14 +148,14 @@ def test_notes_on_very_much_are_written_anew_until_they_are_short() -> None:
 
 def test_what_is_wrong_with_each_model_is_told() -> None:
     asks = Model(CUT, UpstreamBroken("The upstream answered 401."))
-    with pytest.raises(Unmade, match=r"declined to answer\. The upstream answered 401\."):
+    with pytest.raises(SummaryFailed, match=r"declined to answer\. The upstream answered 401\."):
         notes(asks, said(LONG), fallback="large")
 
 
 def test_without_a_named_model_the_sessions_own_is_asked() -> None:
     model = Model("Ann books a table.")
     assert notes(model, said(LONG), model="", last="chatty").model == "chatty"
-    with pytest.raises(Unmade):
+    with pytest.raises(SummaryFailed):
         notes(model, said(LONG), model="")
 
 

@@ -12,13 +12,20 @@ import pytest
 from proxy.background import backoff, worker
 from proxy.background.worker import Worker
 from proxy.errors import UpstreamBroken
-from proxy.memory.errors import Contended, StoreError, Unasked, Unfound, Unusable, Useless
+from proxy.memory.errors import (
+    InvalidFacts,
+    InvalidSummary,
+    NoModel,
+    StoreError,
+    UnusableAnswer,
+    WriteConflict,
+)
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores import codec, lease
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.session_store import CodedStore
-from proxy.memory.stores.store import Key, Listed, Put, Store
+from proxy.memory.stores.store import BlobWrite, Key, ListedSession, Store
 from proxy.memory.stores.volatile import VolatileStore
 from tests import hurried_loop
 
@@ -61,7 +68,9 @@ class Counting:
             raise UpstreamBroken("not now")
         state = {"n": session.state.get("n", 0) + 1}
         assert held
-        return await self.store.write(key, Put(encode(Session(state=state)), version=held.version, ttl=60))
+        return await self.store.write(
+            key, BlobWrite(encode(Session(state=state)), version=held.version, ttl=60)
+        )
 
     async def stand_in(self, key: Key) -> None:
         self.stood_in.append(key)
@@ -92,9 +101,9 @@ def test_what_is_due_is_found_from_the_store_and_done_to_its_end() -> None:
     async def run() -> Any:
         store = memory()
         for number in range(250):
-            await store.write(Key("default", f"s{number}"), Put(encode(Session()), version=0, ttl=60))
-        await store.write(Key("other", "s1"), Put(encode(Session()), version=0, ttl=60))
-        await store.write(Key("default", "broken"), Put(b"no session", version=0, ttl=60))
+            await store.write(Key("default", f"s{number}"), BlobWrite(encode(Session()), version=0, ttl=60))
+        await store.write(Key("other", "s1"), BlobWrite(encode(Session()), version=0, ttl=60))
+        await store.write(Key("default", "broken"), BlobWrite(b"no session", version=0, ttl=60))
         task = running(Worker(store, [Counting(store)], ["default"]))
 
         async def done() -> bool:
@@ -113,7 +122,7 @@ class Away(VolatileStore):
     away = True
     looks = 0
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Listed]:
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         self.looks += 1
         if self.away:
             raise StoreError("nobody there")
@@ -146,8 +155,8 @@ def test_a_session_whose_key_is_lost_hides_none_behind_it() -> None:
         bare = VolatileStore()
         store = CodedStore(bare, Encryption([b"n" * 32]))
         lost = CodedStore(bare, Encryption([b"o" * 32]))
-        await lost.write(Key("default", "a"), Put(encode(Session()), version=0, ttl=60))
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await lost.write(Key("default", "a"), BlobWrite(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         task = running(Worker(store, [Counting(store)], ["default"]))
         await until(lambda: _is(store, KEY))
         task.cancel()
@@ -160,13 +169,13 @@ def test_a_nudge_is_followed_at_once_and_one_before_the_start_is_not_lost() -> N
     async def run() -> tuple[Any, Any]:
         store = memory()
         worker = Worker(store, [Counting(store)], ["default"])
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         worker.nudge(KEY, Session())
         before = await count(store)
         task = running(worker)
         await until(lambda: _is(store, KEY))
         other = Key("default", "s2")
-        await store.write(other, Put(encode(Session()), version=0, ttl=60))
+        await store.write(other, BlobWrite(encode(Session()), version=0, ttl=60))
         worker.nudge(other, Session())
         await until(lambda: _is(store, other))
         task.cancel()
@@ -183,7 +192,7 @@ class Ending(Counting):
         if not done and len(self.tries) < 6:
             held = await self.store.read(key)
             assert held
-            await self.store.write(key, Put(encode(Session()), version=held.version, ttl=60))
+            await self.store.write(key, BlobWrite(encode(Session()), version=held.version, ttl=60))
             self.worker.nudge(key, Session())
         return done
 
@@ -193,7 +202,7 @@ class Ending(Counting):
 def test_a_nudge_while_work_ends_is_not_lost() -> None:
     async def run() -> list[int]:
         store = memory()
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         ending = Ending(store)
         ending.worker = Worker(store, [ending], ["default"])
         task = running(ending.worker)
@@ -217,7 +226,7 @@ async def _are_given_back(store: Store) -> bool:
 def test_two_processes_never_do_one_piece_at_once() -> None:
     async def run() -> int:
         store = memory()
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         counting = Counting(store)
         tasks = [running(Worker(store, [counting], ["default"]), every=0.01) for _ in range(3)]
         await until(lambda: _is(store, KEY))
@@ -265,7 +274,7 @@ def test_nothing_of_a_failure_is_held_while_it_waits_to_be_tried_again(
 
     async def run() -> bool:
         store = memory()
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         failing = Seen(store, fails=1)
         task = running(Worker(store, [failing], ["default"]))
         while failing.seen is None:  # noqa: ASYNC110 - it tells nobody
@@ -285,7 +294,7 @@ def test_nothing_of_a_failure_is_held_while_it_waits_to_be_tried_again(
 def test_what_fails_is_tried_again() -> None:
     async def run() -> list[int]:
         store = memory()
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         counting = Counting(store, fails=3)
         task = running(Worker(store, [counting], ["default"]))
         await until(lambda: _is(store, KEY))
@@ -299,7 +308,7 @@ def test_a_kind_of_work_that_always_fails_is_left_alone_for_a_while() -> None:
     async def run() -> int:
         store = memory()
         for number in range(100):
-            await store.write(Key("default", f"s{number}"), Put(encode(Session()), version=0, ttl=60))
+            await store.write(Key("default", f"s{number}"), BlobWrite(encode(Session()), version=0, ttl=60))
         failing = Counting(store, fails=10_000)
         task = running(Worker(store, [failing], ["default"]))
         await asyncio.sleep(0.3)
@@ -315,7 +324,7 @@ HOUR = 3600.0
 
 async def due_everywhere(store: Store) -> None:
     for key in SESSIONS:
-        await store.write(key, Put(encode(Session()), version=0, ttl=60))
+        await store.write(key, BlobWrite(encode(Session()), version=0, ttl=60))
 
 
 def test_a_model_that_refuses_for_good_is_asked_a_few_times_an_hour_over_all_sessions() -> None:
@@ -364,14 +373,14 @@ class Choosy(Counting):
 def test_one_session_that_always_fails_holds_up_no_other() -> None:
     async def run() -> tuple[Any, int]:
         store = memory()
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         choosy = Choosy(store)
         worker = Worker(store, [choosy], ["default"])
         task = running(worker)
         await asyncio.sleep(2 * HOUR)
         asked = len(choosy.tries)
         other = Key("default", "other")
-        await store.write(other, Put(encode(Session()), version=0, ttl=60))
+        await store.write(other, BlobWrite(encode(Session()), version=0, ttl=60))
         worker.nudge(other, Session())
         await asyncio.sleep(1)
         task.cancel()
@@ -385,10 +394,10 @@ def test_one_session_that_always_fails_holds_up_no_other() -> None:
 FAULTS = [
     StoreError("full"),
     RuntimeError("a bug"),
-    Contended(),
-    Unusable("useless"),
-    Useless("too long"),
-    Unfound("no list"),
+    WriteConflict(),
+    UnusableAnswer("useless"),
+    InvalidSummary("too long"),
+    InvalidFacts("no list"),
 ]
 
 
@@ -412,7 +421,7 @@ def test_whatever_tells_of_no_model_that_is_away_holds_up_no_other(
         await asyncio.sleep(HOUR)
         asked, failing = len(faulty.tries), any(worker.failing.values())
         other = Key("default", "other")
-        await store.write(other, Put(encode(Session()), version=0, ttl=60))
+        await store.write(other, BlobWrite(encode(Session()), version=0, ttl=60))
         worker.nudge(other, Session())
         await asyncio.sleep(1)
         task.cancel()
@@ -431,10 +440,10 @@ def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCapture
         choosy = Choosy(store)
         worker = Worker(store, [choosy], ["default"])
         task = running(worker)
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         for number in range(600):
             key = Key("default", f"s{number}")
-            await store.write(key, Put(encode(Session()), version=0, ttl=60))
+            await store.write(key, BlobWrite(encode(Session()), version=0, ttl=60))
             worker.nudge(key, Session())
             worker.nudge(KEY, Session())
             await asyncio.sleep(0.01)
@@ -450,17 +459,17 @@ def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytes
         async def do(self, key: Key, unusable: int) -> bool:
             if key == KEY:
                 return await super().do(key, unusable)
-            raise Unasked
+            raise NoModel
 
     async def run() -> tuple[Any, bool]:
         store, others = memory(), [key for key in SESSIONS if key != KEY]
         for key in others:
-            await store.write(key, Put(encode(Session()), version=0, ttl=60))
+            await store.write(key, BlobWrite(encode(Session()), version=0, ttl=60))
         nameless = Nameless(store)
         worker = Worker(store, [nameless], ["default"])
         task = running(worker)
         await asyncio.sleep(HOUR)
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         worker.nudge(KEY, Session())
         await asyncio.sleep(1)
         task.cancel()
@@ -470,7 +479,7 @@ def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytes
     assert not caplog.records
 
 
-@pytest.mark.parametrize("fault", [Unasked, RuntimeError], ids=["nobody to ask", "a fault of ours"])
+@pytest.mark.parametrize("fault", [NoModel, RuntimeError], ids=["nobody to ask", "a fault of ours"])
 def test_who_asks_no_model_leaves_the_turn_to_the_next(fault: type[Exception]) -> None:
     class Few(Counting):
         async def do(self, key: Key, unusable: int) -> bool:
@@ -498,11 +507,11 @@ def test_answers_of_no_use_are_counted_apart_from_a_model_that_is_away() -> None
             self.tries.append(unusable)
             if len(self.tries) > 9:
                 return False
-            raise Unusable if len(self.tries) > 4 else UpstreamBroken("away")
+            raise UnusableAnswer if len(self.tries) > 4 else UpstreamBroken("away")
 
     async def run() -> list[int]:
         store = memory()
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         babbling = Babbling(store)
         task = running(Worker(store, [babbling], ["default"]))
         await asyncio.sleep(HOUR)
@@ -548,7 +557,7 @@ def test_what_becomes_due_long_after_the_last_write_is_found(monkeypatch: pytest
 
     async def run() -> None:
         store = memory()
-        await store.write(KEY, Put(encode(Session()), version=0, ttl=60))
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         task = running(Worker(store, [Later(store)], ["default"]), every=0.05)
         await until(lambda: _is(store, KEY))
         task.cancel()
