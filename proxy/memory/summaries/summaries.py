@@ -48,7 +48,7 @@ class Author(NamedTuple):
     fallback: str = ""
 
     async def made(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
-        """What stands for those ``entries`` that a plan covers, or for several segments. Raises SummaryFailed."""
+        """What stands for those ``entries`` of a plan, or for several segments; raises SummaryFailed."""
         told = [entry for entry in entries if plan.covers(entry)]
         if self.writer is None or not plan.merge:
             return await self.noted(session, plan, told)
