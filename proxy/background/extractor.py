@@ -109,7 +109,7 @@ class Extractor:
     ) -> Sequence[FactDraft]:
         """What a model finds in what one person said, as far as it can be believed.
 
-        Raises InvalidFacts where a model answered and nothing can be made of it, UpstreamError where none did, and
+        Raises InvalidFacts for an unusable answer, UpstreamError where no model answered, and
         NoModel where none is known.
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)

@@ -195,7 +195,7 @@ class Writer:
     ) -> bool:
         """Whether a session is held as it was changed, by a window of so many ``lines``.
 
-        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, SessionDeleted included.
+        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError.
         """
         session, version = await self._held(key) if read is None else (read.session, read.version)
         if not version and (forgotten := await self._store.deleted(key)):
@@ -310,7 +310,7 @@ class Recorder:
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
         """Changes a session behind the turns that wait to be written, and tells of it; tries for two seconds.
 
-        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError, SessionDeleted included.
+        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError.
         """
         fault = StoreError("others are writing this session")
         due = time.monotonic() + _ATTEMPTS * _SHORTEST

@@ -78,7 +78,7 @@ class Store(Protocol):
         False, and nothing is changed, where somebody else has written since ``put.version`` was read, or the
         session has expired. True once it is durable; who reads in the same process sees it before.
 
-        Raises SessionDeleted, and nothing is changed, where the session was deleted after ``put.at``, whether or not
+        Raises SessionDeleted, and changes nothing, where the session was deleted after ``put.at``, even if
         there is a new one by now.
         """
         ...
