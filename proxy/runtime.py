@@ -13,13 +13,13 @@ from proxy.admission.keys import Webhook
 from proxy.admission.quota import Quota
 from proxy.background.worker import EVERY, Worker
 from proxy.errors import NotFound
-from proxy.exact import Exact
-from proxy.health import Health
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.traces import Retention, TombstoneWatch
 from proxy.turn.pipeline import Pipeline
-from proxy.upstream import Upstream
+from proxy.upstream.client import Upstream
+from proxy.upstream.target import Health
+from proxy.upstream.tokens import TokenCounter
 
 if TYPE_CHECKING:
     from proxy.observe.spans import Spans
@@ -47,7 +47,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     quota: Quota | None = None
     tracing: "Spans | None" = None
     trace_retention: Retention = Retention()
-    exact: Exact | None = None
+    exact: TokenCounter | None = None
     worker: Worker | None = None
     runs_worker: bool = True
     tombstones: TombstoneWatch | None = None

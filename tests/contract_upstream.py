@@ -7,7 +7,8 @@ from typing import Any
 
 import trustme
 
-from proxy.upstream import HttpUpstream, Response, Upstream
+from proxy.answer.response import Response
+from proxy.upstream.client import HttpUpstream, Upstream
 from tests.peers.http_peer import CHUNKED, LAST, Talk, chunk, sized
 
 Make = Callable[..., Any]

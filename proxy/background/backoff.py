@@ -8,7 +8,7 @@ from typing import Final
 
 from proxy.errors import UpstreamError
 from proxy.memory.errors import StoreError, SummaryFailed, UnusableAnswer
-from proxy.routing.remedy import remedy
+from proxy.upstream.attempt import retry_policy
 
 _PATIENCE: Final = 3
 _DOUBLINGS: Final = 20
@@ -155,4 +155,4 @@ class Setbacks:
 def _wanted(error: BaseException) -> float:
     """For how long the model that was asked last wants to be left alone, in seconds."""
     told = error if isinstance(error, UpstreamError) else error.__cause__
-    return remedy(told).after if isinstance(told, UpstreamError) else 0.0
+    return retry_policy(told).after if isinstance(told, UpstreamError) else 0.0

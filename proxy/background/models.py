@@ -11,14 +11,14 @@ import msgspec
 from filters.base import Context
 from filters.message import Message
 from filters.redact import Redact
-from proxy import kinds
+from proxy.answer.response import read_all
 from proxy.answer.sse import Garbled, data_of, events, payload
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory.errors import UnusableAnswer
-from proxy.target import Target
 from proxy.tools.chunk import first_choice, object_in
-from proxy.upstream import read_all
+from proxy.upstream.body import compose
+from proxy.upstream.target import Target
 
 _NOWHERE = Context(now=0.0)
 T = TypeVar("T")
@@ -222,7 +222,7 @@ class ChatModel:
 
     def _body(self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None) -> bytes:
         fields = {"response_format": msgspec.Raw(msgspec.json.encode(form))} if form else {}
-        return kinds.compose(self._target.kind, fields, messages, model=model, allow=self._target.allow)
+        return compose(self._target.kind, fields, messages, model=model, allow=self._target.allow)
 
     async def _answered(self, body: bytes) -> _Answer:
         target, due = self._target, asyncio.get_running_loop().time() + self._timeout

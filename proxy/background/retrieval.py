@@ -10,7 +10,7 @@ from proxy.background.models import ModelEndpoint, PromptRedaction, truncated
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.records import Vector
 from proxy.memory.archive.vectors import unit
-from proxy.target import Target
+from proxy.upstream.target import Target
 
 _EMBEDDINGS: Final = "/embeddings"
 # About 2,000 tokens of English: what most models take.

@@ -13,7 +13,7 @@ from proxy.observe.hour import MinuteStats
 from proxy.observe.observation import TurnReport
 from proxy.page.renderer import took
 from proxy.page.request import PageRequest
-from proxy.target import Target
+from proxy.upstream.target import Target
 
 WIDTH, HEIGHT = 300, 56
 _HERE: Final = "health"

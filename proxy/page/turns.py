@@ -13,17 +13,17 @@ from filters.tokens import in_message
 from proxy.answer.sse import data_of, events
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
-from proxy.kinds import Kind
 from proxy.page.difference import Filtered, Row, differences, filtered, plain
 from proxy.page.request import PageRequest, redirect
-from proxy.question import Question
-from proxy.target import Target
 from proxy.traces import Trace, TurnContent
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
 from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
 from proxy.turn import request
 from proxy.turn.identity import decoded
+from proxy.upstream.providers import Provider
+from proxy.upstream.request import ChatRequest
+from proxy.upstream.target import Target
 
 _KNOWN = ("role", "content", "tool_calls")
 WIDTH = 1000.0
@@ -311,7 +311,7 @@ def sent(trace: Trace) -> bytes:
     if content is None:
         return b""
     model, fields, messages = content.pipeline.model, content.fields, content.messages
-    question = Question(model=model, headers={}, fields=fields, messages=messages, streaming=False)
+    question = ChatRequest(model=model, headers={}, fields=fields, messages=messages, streaming=False)
     try:
         return question.to(_target(trace, content)).body
     except RequestError:
@@ -323,7 +323,7 @@ def _target(trace: Trace, content: TurnContent) -> Target:
     return next((target for target in targets if target.name == trace.account.upstream), targets[0])
 
 
-def _disclosed_body(body: bytes, kind: Kind) -> str:
+def _disclosed_body(body: bytes, kind: Provider) -> str:
     if not body:
         return ""
     fields = request.top_level(body)

@@ -11,16 +11,16 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
+from proxy.answer.response import read_all
 from proxy.errors import MethodNotAllowed, NotFound, UpstreamError
 from proxy.http.reply import EventStream
 from proxy.observe.feed import Event, Feed
 from proxy.observe.metrics import CONTENT_TYPE, Metrics
 from proxy.rest import agents, agora, sessions, users
 from proxy.runtime import Runtime
-from proxy.target import Target
 from proxy.traces import Traces
 from proxy.turn.pipeline import Pipeline
-from proxy.upstream import read_all
+from proxy.upstream.target import Target
 
 TURNS: Final = "/v1/turns"
 """Where turns are shown as they happen: an answer without an end."""

@@ -14,7 +14,6 @@ from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.background.summariser import Summariser
 from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
 from proxy.errors import ConfigError
-from proxy.exact import Exact
 from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embeddings import Embedding
@@ -38,14 +37,15 @@ from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.observe.metrics import Metrics
 from proxy.observe.tracing import traced_to
-from proxy.practice import Practice
 from proxy.runtime import Runtime
 from proxy.settings.build_pipelines import build_targets, common_zone, pipelines_of
 from proxy.settings.memory import Embeddings, RecallAids, Rerank
 from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.settings import Limits, Settings
-from proxy.target import Target
 from proxy.traces import Retention, TombstoneWatch, TraceHolder, Traces
+from proxy.upstream.practice import PracticeModel
+from proxy.upstream.target import Target
+from proxy.upstream.tokens import TokenCounter
 
 # Servers of one model take any name.
 _UNNAMED: Final = "default"
@@ -121,7 +121,7 @@ class Models(NamedTuple):
     def target(self, name: str) -> Target | None:
         """The upstream of this name; none where it could only tell what it was shown."""
         target = self.targets[name]
-        return None if isinstance(target.upstream, Practice) else target
+        return None if isinstance(target.upstream, PracticeModel) else target
 
 
 def _build_models(settings: Settings, targets: Mapping[str, Target]) -> Models:
@@ -347,7 +347,7 @@ def build_runtime(
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)
     memory, worker = build_memory_and_worker(settings, targets, metrics.memory, traces)
-    exact = Exact() if settings.tokens == "exact" else None
+    exact = TokenCounter() if settings.tokens == "exact" else None
     return Runtime(
         pipelines=pipelines_of(settings, targets, memory, exact),
         memory=memory,

@@ -16,22 +16,21 @@ from filters.recall import Recall
 from filters.restore_history import RestoreHistory
 from filters.system_prompt import SystemPrompt
 from filters.timestamp_prefix import TimestampPrefix
-from proxy.exact import Exact
-from proxy.health import Health
-from proxy.http1.route import Trust
-from proxy.http1.trust import system_trust
-from proxy.kinds import KINDS
 from proxy.memory.memory import Memory
 from proxy.memory.view import ChainNeeds
-from proxy.practice import Practice
 from proxy.settings.pipeline import Identity
 from proxy.settings.pipeline import Pipeline as PipelineSettings
 from proxy.settings.pipeline import Upstream as UpstreamSettings
 from proxy.settings.settings import Settings
-from proxy.target import Target
 from proxy.turn.identity import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Place, Places, Proof, identifier
 from proxy.turn.pipeline import Lately, Pipeline
-from proxy.upstream import HttpUpstream, Upstream
+from proxy.upstream.client import HttpUpstream, Upstream
+from proxy.upstream.dial import Trust, system_trust
+from proxy.upstream.practice import PracticeModel
+from proxy.upstream.providers import PROVIDERS
+from proxy.upstream.routing import TimeLimits
+from proxy.upstream.target import Health, Target
+from proxy.upstream.tokens import TokenCounter
 from proxy.version import VERSION
 
 _PRACTICE = "practice:"
@@ -49,7 +48,7 @@ def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str], t
         name=name,
         health=Health(name=name),
         upstream=_upstream(settings, environ, trust),
-        kind=KINDS[settings.accepts],
+        kind=PROVIDERS[settings.accepts],
         headers=tuple(_headers(settings)),
         secrets=tuple(_secrets(settings)),
         model=settings.model or None,
@@ -65,7 +64,7 @@ def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str], t
 
 def _upstream(settings: UpstreamSettings, environ: Mapping[str, str], trust: Trust) -> Upstream:
     if settings.base_url == _PRACTICE:
-        return Practice()
+        return PracticeModel()
     return HttpUpstream(
         settings.base_url,
         connect=settings.connect,
@@ -124,7 +123,7 @@ def pipelines_of(
     settings: Settings,
     targets: Mapping[str, Target],
     memory: Memory | None = None,
-    exact: Exact | None = None,
+    exact: TokenCounter | None = None,
 ) -> Mapping[str, Pipeline]:
     """The pipelines by name, to these models and with this memory."""
     made = {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
@@ -152,9 +151,11 @@ def _pipeline(
         recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         zone=zone_of(settings.request),
         model=settings.model or None,
-        first_token=settings.first_token or sum(target.patience for target in asked),
-        total=max(target.total for target in asked),
-        hedge=settings.hedge,
+        limits=TimeLimits(
+            first_token=settings.first_token or sum(target.patience for target in asked),
+            total=max(target.total for target in asked),
+            hedge=settings.hedge,
+        ),
         keep_alive=settings.keep_alive,
     )
 

@@ -24,13 +24,13 @@ from filters.base import AnswerFilter, Filter, RequestFilter
 from proxy.admission.gate import is_loopback_address
 from proxy.admission.keys import Keys
 from proxy.hostname import ADVICE, host_of, is_host_name
-from proxy.http1.origin import Origin
 from proxy.memory.archive.archive import open_archive
 from proxy.memory.stores import codec
 from proxy.memory.stores.codec import codec_from_keys
 from proxy.memory.stores.drivers import open_store
 from proxy.settings.diagnostics import alternatives, is_name, quoted, shown_errors
 from proxy.settings.filter_registry import FilterRegistry, build_step
+from proxy.upstream.dial import Origin
 
 PRACTICE = "practice:"
 _CHAT_COMPLETIONS = "/chat/completions"

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.answer.response import Headers, Response, is_stream, read_all
 from proxy.answer.sse import Framing, data_of, events
 from proxy.answer.transcript import words_of
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
@@ -22,7 +23,6 @@ from proxy.tools.chunk import (
     tidied,
 )
 from proxy.tools.dialogue import Call, Dialogue, HeardRound
-from proxy.upstream import Headers, Response, is_stream, read_all
 
 Again = Callable[[float], Awaitable[Response]]
 """Asks the model to go on from the dialogue as it stands, until when. Raises UpstreamError on refusal."""

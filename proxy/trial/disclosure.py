@@ -9,10 +9,9 @@ from msgspec import Raw
 
 from filters.base import Fields
 from filters.message import SYSTEM
-from proxy.kinds import Kind
-from proxy.kinds.kind import Names
-from proxy.shown import IN_MESSAGES, TOP_LEVEL
 from proxy.turn.identity import decoded
+from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL
+from proxy.upstream.providers import Names, Provider
 
 _SIZED: Final = {str: ("text", "characters"), list: ("list", "items"), dict: ("object", "keys")}
 _UNSIZED: Final = {bool: "truth value", int: "number", float: "number", type(None): "null"}
@@ -51,7 +50,7 @@ def shown_message(raw: Mapping[str, Any], also: Names = frozenset()) -> dict[str
     return _known(raw, _MESSAGE | also, also)
 
 
-def shown_body(sent: Fields, messages: Sequence[Mapping[str, Any]], kind: Kind) -> dict[str, Any]:
+def shown_body(sent: Fields, messages: Sequence[Mapping[str, Any]], kind: Provider) -> dict[str, Any]:
     """A body as ``kind`` gets it: whole, but for the fields that the configuration alone lets through."""
     named: Names = frozenset().union(*kind.messages.values()) | kind.calls
     shown = {name: shown_field(name, value, kind.fields) for name, value in sent.items()}
@@ -93,14 +92,14 @@ class Stripped(msgspec.Struct, frozen=True):
 
 
 def stripped_fields(
-    fields: Fields, messages: Sequence[Mapping[str, Any]], sent: Mapping[str, Any], kind: Kind
+    fields: Fields, messages: Sequence[Mapping[str, Any]], sent: Mapping[str, Any], kind: Provider
 ) -> tuple[Stripped, ...]:
     """What is missing in ``sent``, or stands there under another name, with the reason; top level first."""
     there = {name: decoded(raw) for name, raw in fields.items()}
     return (*_of_fields(there, sent, kind), *_of_messages(messages, sent["messages"], kind))
 
 
-def _of_fields(there: Mapping[str, object], sent: Mapping[str, Any], kind: Kind) -> Iterator[Stripped]:
+def _of_fields(there: Mapping[str, object], sent: Mapping[str, Any], kind: Provider) -> Iterator[Stripped]:
     for name, value in there.items():
         if name not in sent:
             yield Stripped(name, _reason(name, value, there, kind), value_shape(value))
@@ -109,7 +108,7 @@ def _of_fields(there: Mapping[str, object], sent: Mapping[str, Any], kind: Kind)
         yield Stripped("metadata", "only short texts, and no names of ours, may be stored", count=lost)
 
 
-def _reason(name: str, value: object, there: Mapping[str, object], kind: Kind) -> str:
+def _reason(name: str, value: object, there: Mapping[str, object], kind: Provider) -> str:
     target = kind.renames.get(name)
     if name in _LIMITS and isinstance(value, int | float) and value <= 0:
         return "a limit that is none"
@@ -129,7 +128,7 @@ def _keys_lost(before: object, after: object) -> int:
 
 
 def _of_messages(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], kind: Kind
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], kind: Provider
 ) -> Iterator[Stripped]:
     lost = Counter(_names(before)) - Counter(_names(after))
     for name, count in lost.items():

@@ -13,7 +13,6 @@ from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
 from proxy.errors import RequestError
 from proxy.failing import name_of
-from proxy.question import Question
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain, identity
@@ -22,6 +21,7 @@ from proxy.turn.identity import Identity, decoded
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import Call, read
 from proxy.turn.turn import Posted, context_of
+from proxy.upstream.request import ChatRequest
 
 MemoryUse = Literal["read", "left out", "none"]
 """Whether memory was read, though there is some, or there is none for a call."""
@@ -259,7 +259,7 @@ def run_filters(
         messages = shown
     offer = tools.offer if (tools := offer_memory_tools(fields, pipeline, who)) else None
     fields = offer.fields if offer else fields
-    question = Question(
+    question = ChatRequest(
         model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
     )
     return FilterRun(

@@ -7,11 +7,12 @@ from datetime import UTC, tzinfo
 import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
-from proxy.exact import Exact
 from proxy.memory.memory import Memory
 from proxy.memory.view import ChainNeeds
-from proxy.target import Target
 from proxy.turn.identity import Place, Places
+from proxy.upstream.routing import TimeLimits
+from proxy.upstream.target import Target
+from proxy.upstream.tokens import TokenCounter
 
 
 class Lately(msgspec.Struct, frozen=True):
@@ -26,8 +27,7 @@ class Lately(msgspec.Struct, frozen=True):
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """One named way from a client's messages to a model. Times are in seconds.
 
-    ``first_token`` is what all its targets together have until one has begun to answer, ``total`` until it
-    has ended. ``skips_failing`` is whether a turn goes on without a request filter that fails.
+    ``skips_failing`` is whether a turn goes on without a request filter that fails.
     """
 
     name: str
@@ -51,8 +51,6 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     tells: int = 0
     """How many facts about a person a prompt begins with; 0 where no step tells of them."""
     model: str | None = None
-    exact: Exact | None = None
-    first_token: float
-    total: float
-    hedge: float | None = None
+    exact: TokenCounter | None = None
+    limits: TimeLimits
     keep_alive: float | None = None

@@ -11,10 +11,10 @@ from proxy.answer.sse import Framing, is_over
 from proxy.answer.stream_filters import Rewriting, event_of
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.http.reply import Header, Reply
-from proxy.routing.attempt import Begun, passed_on
-from proxy.routing.opening import up_to_error
 from proxy.tools.dialogue import Dialogue
 from proxy.turn.pipeline import Pipeline
+from proxy.upstream.attempt import UpstreamAnswer, client_headers
+from proxy.upstream.opening import split_at_error
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
@@ -31,7 +31,9 @@ _COMMENT = b": keep-alive\n\n"
 _LOOKS = 8
 
 
-async def pass_on(begun: Begun, answer: Rewriting, reply: Reply, dialogue: Dialogue | None = None) -> None:
+async def pass_on(
+    begun: UpstreamAnswer, answer: Rewriting, reply: Reply, dialogue: Dialogue | None = None
+) -> None:
     """Passes an answer on to its end, before which what its ``dialogue`` has changed is changed.
 
     Raises UpstreamError where a stream breaks off; all that was there has been passed on by then.
@@ -44,16 +46,16 @@ async def pass_on(begun: Begun, answer: Rewriting, reply: Reply, dialogue: Dialo
         response, shown = begun.response, await _beside(answer.whole, begun.data)
         if dialogue:
             await dialogue.kept()
-        await reply.send_whole(response.status, passed_on(response.headers), shown)
+        await reply.send_whole(response.status, client_headers(response.headers), shown)
 
 
 async def _stream(
-    begun: Begun, framing: Framing, answer: Rewriting, reply: Reply, dialogue: Dialogue | None
+    begun: UpstreamAnswer, framing: Framing, answer: Rewriting, reply: Reply, dialogue: Dialogue | None
 ) -> None:
     response = begun.response
     if not reply.started:
-        await reply.start(response.status, [*passed_on(response.headers), *UNBUFFERED])
-    opened, refused = up_to_error(begun.data)
+        await reply.start(response.status, [*client_headers(response.headers), *UNBUFFERED])
+    opened, refused = split_at_error(begun.data)
     first = answer.first() + await _beside(answer.feed, opened)
     await reply.write(first)
     reply.observation.answered()
@@ -87,7 +89,7 @@ class RelayedStream:
 
     def __init__(  # noqa: PLR0913 - what a stream goes through
         self,
-        begun: Begun,
+        begun: UpstreamAnswer,
         opened: bytes,
         framing: Framing,
         answer: Rewriting,
@@ -182,7 +184,7 @@ class RelayedStream:
         events = self._cut(data)
         if not events:
             return b""
-        events, self._refused = up_to_error(events)
+        events, self._refused = split_at_error(events)
         self._note(events)
         return events
 

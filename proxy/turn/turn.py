@@ -16,8 +16,6 @@ from proxy.http.reply import Reply
 from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import Observation
-from proxy.question import Question
-from proxy.routing.fallback import Fallback
 from proxy.traces import TurnContent
 from proxy.turn import chain, identity, relay
 from proxy.turn.active import InFlight, Seat, turn_number
@@ -26,6 +24,8 @@ from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.relay import Silence
 from proxy.turn.request import Call, read
+from proxy.upstream.request import ChatRequest
+from proxy.upstream.routing import Fallback
 
 _log = logging.getLogger("turnkeeper")
 
@@ -88,7 +88,7 @@ async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -
         fields=question.fields,
         messages=question.messages,
     )
-    fallback = Fallback(question, pipeline, watch.tries)
+    fallback = Fallback(question, pipeline.targets, pipeline.limits, watch.tries)
     watch.wanted = fallback.model
     watch.clock.begin("upstream")
     reply.record()
@@ -112,12 +112,12 @@ def context_of(who: Identity, snapshot: Snapshot, pipeline: Pipeline, *, now: fl
 
 async def _question(
     remembered: Recollected, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
-) -> Question:
+) -> ChatRequest:
     heard = remembered.heard
     filtered = partial(chain.run, pipeline.filters, heard.messages, context, notes)
     fields = chain.set_fields(pipeline.filters, heard.fields, context, notes)
     tools = offer_memory_tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
-    return Question(
+    return ChatRequest(
         model=pipeline.model,
         headers=heard.headers,
         fields=tools.offer.fields if tools else fields,

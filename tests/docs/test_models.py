@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.kinds import KINDS
 from proxy.settings.load import config_errors, config_warnings
+from proxy.upstream.providers import PROVIDERS
 from tests.conftest import AGORA
 from tests.documentation import ROOT
 
@@ -25,7 +25,7 @@ def test_a_model_can_be_set_as_the_page_says(vendor: str, address: str, accepts:
 
 
 def test_the_page_names_every_kind_of_model() -> None:
-    assert {accepts or "openai" for _, _, accepts in ROWS} == KINDS.keys() - {"any"}
+    assert {accepts or "openai" for _, _, accepts in ROWS} == PROVIDERS.keys() - {"any"}
     assert len(ROWS) == 10
 
 

@@ -8,7 +8,7 @@ from filters.base import Context
 from filters.message import Message
 from filters.tokens import in_text
 from filters.trim_history import TrimHistory
-from proxy.exact import Exact
+from proxy.upstream.tokens import TokenCounter
 
 
 class Words:
@@ -29,8 +29,8 @@ def test_the_estimate_holds_until_the_vocabulary_is_there_and_each_text_is_count
         wait.wait(5)
         return words
 
-    async def run() -> Exact:
-        exact = Exact(load)
+    async def run() -> TokenCounter:
+        exact = TokenCounter(load)
         task = asyncio.create_task(exact.ready())
         await asyncio.sleep(0.01)
         assert exact.count is in_text
@@ -47,7 +47,7 @@ def test_where_it_cannot_be_had_the_estimate_stays() -> None:
     def load() -> Any:
         raise ModuleNotFoundError("tiktoken")
 
-    exact = Exact(load)
+    exact = TokenCounter(load)
     asyncio.run(exact.ready())
     assert exact.count is in_text
 

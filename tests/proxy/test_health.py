@@ -1,4 +1,4 @@
-from proxy.health import Health
+from proxy.upstream.target import Health
 
 
 def failing(health: Health, model: str) -> None:
@@ -63,11 +63,11 @@ def test_what_fails_is_told_of_when_it_begins_and_when_it_ends(caplog):
     for _ in range(10):
         now[0] += 20
         health.of("ill").failed()
-        health.of("ill").begun()
+        health.of("ill").answered()
         health.of("ill").failed()
     assert told() == [], "who breaks off whatever he begins does not work"
     now[0] += 20
-    health.of("ill").begun()
+    health.of("ill").answered()
     health.of("ill").succeeded()
     assert told() == ["The upstream 'main' works again for the model 'ill'"]
 
@@ -78,7 +78,7 @@ def test_a_way_that_is_closed_is_told_of_and_not_each_model_behind_it(caplog):
         health.unreachable()
         health.of("m").failed()
     health.reached()
-    health.of("m").begun()
+    health.of("m").answered()
     health.of("m").succeeded()
     assert [record.getMessage() for record in caplog.records] == [
         "The upstream 'main' cannot be reached; it is tried again every few seconds",

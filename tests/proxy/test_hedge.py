@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from proxy.observe.observation import Attempts
-from proxy.question import Question
-from proxy.routing.attempt import Begun
-from proxy.routing.fallback import Fallback
 from proxy.turn.pipeline import Pipeline
+from proxy.upstream.attempt import UpstreamAnswer
+from proxy.upstream.request import ChatRequest
+from proxy.upstream.routing import Fallback
 from tests.peers.fake_upstream import ROLE, delta
 from tests.ready import pipeline_of
 
@@ -50,17 +50,15 @@ class Answering:
         pass
 
 
-async def race(pipeline: Pipeline) -> tuple[list[Answering], Begun, int]:
+async def race(pipeline: Pipeline) -> tuple[list[Answering], UpstreamAnswer, int]:
     told = asyncio.Event()
     upstreams = [Answering(told), Answering(told)]
     targets = tuple(
         msgspec.structs.replace(target, upstream=each)
         for target, each in zip(pipeline.targets, upstreams, strict=True)
     )
-    question = Question(model=pipeline.model, headers={}, fields={}, messages=(), streaming=True)
-    running = asyncio.create_task(
-        Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Attempts()).begin()
-    )
+    question = ChatRequest(model=pipeline.model, headers={}, fields={}, messages=(), streaming=True)
+    running = asyncio.create_task(Fallback(question, targets, pipeline.limits, Attempts()).begin())
     for each in upstreams:
         await each.asked.wait()
     told.set()

@@ -9,10 +9,9 @@ import pytest
 
 from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
-from proxy.health import Health
-from proxy.kinds import KINDS
-from proxy.target import Target
-from proxy.upstream import HttpUpstream
+from proxy.upstream.client import HttpUpstream
+from proxy.upstream.providers import PROVIDERS
+from proxy.upstream.target import Health, Target
 from tests.meanings import knowing, vector
 from tests.peers.fake_upstream import HANG, FakeUpstream, answer
 
@@ -27,7 +26,7 @@ def run(upstream: FakeUpstream, work: Callable[[Target], Awaitable[T]]) -> T:
             name="m",
             health=Health(),
             upstream=http,
-            kind=KINDS["any"],
+            kind=PROVIDERS["any"],
             headers=headers,
             first_token=1,
             total=1,

@@ -11,15 +11,14 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
 from proxy.errors import UpstreamTimeout
-from proxy.practice import Practice
-from proxy.shown import IN_MESSAGES, TOP_LEVEL
+from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL, PracticeModel
 
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 
 
 @asynccontextmanager
 async def opened(body, method="POST", path="/chat/completions", pause=0.0, due_in=5.0):
-    practice = Practice(pause=pause)
+    practice = PracticeModel(pause=pause)
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     due = asyncio.get_running_loop().time() + due_in
     answer = await practice.open(method, path, [], sent, due=due)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.upstream import Upstream
+from proxy.upstream.client import Upstream
 from tests.contract_upstream import DRIVERS, Make
 from tests.in_time import in_time, time_of
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from proxy.upstream import HttpUpstream
+from proxy.upstream.client import HttpUpstream
 from tests.contract_upstream import BODY, Make, ask, now, rest, whole
 from tests.peers.http_peer import answering, serve, sized
 

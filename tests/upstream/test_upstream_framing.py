@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import UpstreamBroken
-from proxy.upstream import HttpUpstream
+from proxy.upstream.client import HttpUpstream
 from tests.contract_upstream import Make, ask, rest, whole
 from tests.peers.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 

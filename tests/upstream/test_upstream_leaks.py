@@ -7,8 +7,8 @@ import random
 import pytest
 import trustme
 
-from proxy.http1.answer import Answer
-from proxy.upstream import HttpUpstream
+from proxy.upstream.client import HttpUpstream
+from proxy.upstream.connection import HttpResponse
 from tests.contract_upstream import Make, ask, path_says, server_context, trusting, whole
 from tests.peers.http_peer import serve
 
@@ -84,4 +84,4 @@ async def test_finished_answers_leave_nothing_for_the_garbage_collector(client: 
 
 
 def _answers() -> list[object]:
-    return [one for one in gc.get_objects() if type(one) is Answer]
+    return [one for one in gc.get_objects() if type(one) is HttpResponse]

@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.errors import NoFilesLeft, UpstreamUnreachable
-from proxy.http1.dialer import Dialer
-from proxy.http1.origin import Origin
-from proxy.http1.pool import Pool
-from proxy.http1.route import Route
-from proxy.http1.warmth import Warmth
+from proxy.upstream.client import Pool, Warmer
+from proxy.upstream.dial import Dialer, Origin, Route
 from tests.contract_upstream import now
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +41,7 @@ async def test_a_server_without_files_left_is_told_so() -> None:
 
 async def test_who_keeps_connections_warm_lives_on(caplog: Any) -> None:
     pool = pool_to(Route(Origin("http", "a..b", 80, ""), None, None))
-    warmth = Warmth(pool, every=0.01)
+    warmth = Warmer(pool, every=0.01)
     with caplog.at_level(logging.DEBUG, logger="turnkeeper"):
         keeping = asyncio.get_running_loop().create_task(warmth.keep())
         await asyncio.sleep(0.1)

@@ -7,8 +7,7 @@ import pytest
 import trustme
 
 from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
-from proxy.http1.origin import Origin
-from proxy.http1.proxies import Proxy
+from proxy.upstream.dial import Origin, Proxy
 from tests.contract_upstream import Make, ask, server_context, trusting, whole
 from tests.peers.http_peer import answering, forwarding_proxy, serve, sized
 

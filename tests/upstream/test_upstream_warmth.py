@@ -10,12 +10,8 @@ from typing import Any
 import pytest
 import trustme
 
-from proxy.http1.dialer import Dialer
-from proxy.http1.pool import Pool
-from proxy.http1.route import Route
-from proxy.http1.trust import system_trust
-from proxy.http1.warmth import Warmth
-from proxy.upstream import HttpUpstream
+from proxy.upstream.client import HttpUpstream, Pool, Warmer
+from proxy.upstream.dial import Dialer, Route, system_trust
 from tests.contract_upstream import Make, now, server_context, trusting, whole
 from tests.peers.http_peer import Peer, Talk, answering, serve, sized
 
@@ -33,10 +29,10 @@ async def running(work: Any) -> AsyncIterator[asyncio.Task[None]]:
 
 
 @asynccontextmanager
-async def warmed(url: str, lately: float = 60.0) -> AsyncIterator[tuple[Pool, Warmth]]:
+async def warmed(url: str, lately: float = 60.0) -> AsyncIterator[tuple[Pool, Warmer]]:
     """A pool whose warmth looks often."""
     pool = Pool(Dialer(Route.of(url, {}, system_trust)), url, size=1, connect=1, idle=60)
-    warmth = Warmth(pool, every=0.01, pause=PAUSE, lately=lately)
+    warmth = Warmer(pool, every=0.01, pause=PAUSE, lately=lately)
     async with running(warmth.keep()):
         yield pool, warmth
     await pool.aclose()

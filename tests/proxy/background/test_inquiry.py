@@ -17,10 +17,9 @@ from proxy.background.models import (
     answer_text,
 )
 from proxy.errors import UpstreamBroken, UpstreamRefused
-from proxy.health import Health
-from proxy.kinds import KINDS
-from proxy.target import Target
-from proxy.upstream import HttpUpstream
+from proxy.upstream.client import HttpUpstream
+from proxy.upstream.providers import PROVIDERS
+from proxy.upstream.target import Health, Target
 from tests.peers.fake_upstream import DONE, FakeUpstream, answer, completion, delta, sse, stream_of
 
 FORM = {"type": "json_schema", "json_schema": {"name": "facts", "schema": {}}}
@@ -31,7 +30,13 @@ def ask(upstream: FakeUpstream, times: int = 1, kind: str = "openai") -> list[st
     async def run() -> list[str]:
         http = HttpUpstream(upstream.url, connect=1, max_connections=1, environ={})
         target = Target(
-            name="main", health=Health(), upstream=http, kind=KINDS[kind], headers=(), first_token=1, total=1
+            name="main",
+            health=Health(),
+            upstream=http,
+            kind=PROVIDERS[kind],
+            headers=(),
+            first_token=1,
+            total=1,
         )
         inquiry = ChatModel(target, timeout=2)
         try:

@@ -6,19 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from proxy.kinds import KINDS, compose
+from proxy.upstream.body import compose
+from proxy.upstream.providers import PROVIDERS
 from tests.bodies import SECRET, TAKEN, bodies, conversations, encoded, fields_of, json_values, messages_of
 from tests.composed import every_kind, sent
 from tests.peers.strict_openai import SDK_MESSAGES
 from tests.peers.strict_upstream import judge
 
-JUDGED = [(name, "openai" if name == "any" else name) for name in KINDS] + [("groq", "cerebras")]
+JUDGED = [(name, "openai" if name == "any" else name) for name in PROVIDERS] + [("groq", "cerebras")]
 
 
 @pytest.mark.parametrize(("name", "vendor"), JUDGED)
 @given(body=bodies(), messages=conversations())
 def test_no_upstream_sees_or_refuses_what_an_engine_merged_in(name, vendor, body, messages):
-    composed = compose(KINDS[name], fields_of(body), messages_of(messages))
+    composed = compose(PROVIDERS[name], fields_of(body), messages_of(messages))
     assert SECRET.encode() not in composed
     assert judge(vendor, json.loads(composed)) is None
 
@@ -63,7 +64,7 @@ def _values_of(role: str) -> st.SearchStrategy[dict[str, Any]]:
 def test_openai_gets_the_client_s_body_less_the_extension_fields(fields, limit, messages, extra):
     body = {"x_extra": extra, **fields, **limit, "turn_id": extra}
     extended = [{**message, "timestamp": 1, "x_extra": extra} for message in messages]
-    composed = compose(KINDS["openai"], fields_of(body), messages_of(extended))
+    composed = compose(PROVIDERS["openai"], fields_of(body), messages_of(extended))
     assert repr(json.loads(composed)) == repr({**fields, **limit, "messages": _as_sent(messages)})
 
 
@@ -87,7 +88,7 @@ def test_numbers_keep_the_form_in_which_the_client_wrote_them():
         "top_p": Raw(b"1e-1"),
     }
     expected = b'{"seed":123456789012345678901234567890,"temperature":1.0,"top_p":1e-1,"messages":[]}'
-    assert compose(KINDS["openai"], fields, []) == expected
+    assert compose(PROVIDERS["openai"], fields, []) == expected
 
 
 @every_kind
@@ -151,11 +152,11 @@ def test_a_limit_in_camel_case_counts_where_none_is_written_properly(kind):
     [("openai", "max_completion_tokens"), ("mistral", "max_tokens"), ("gemini", "max_tokens")],
 )
 def test_the_newer_limit_is_said_in_the_upstream_s_word(name, limit):
-    assert sent(KINDS[name], {"max_completion_tokens": 9}) == {
+    assert sent(PROVIDERS[name], {"max_completion_tokens": 9}) == {
         limit: 9,
         "messages": [{"role": "user", "content": "Hello"}],
     }
 
 
 def test_a_seed_is_said_in_mistral_s_word():
-    assert sent(KINDS["mistral"], {"seed": 3})["random_seed"] == 3
+    assert sent(PROVIDERS["mistral"], {"seed": 3})["random_seed"] == 3

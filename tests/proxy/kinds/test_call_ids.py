@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.kinds import KINDS, compose
+from proxy.upstream.body import compose
+from proxy.upstream.providers import PROVIDERS
 from tests.bodies import conversations, messages_of
 from tests.peers.strict_upstream import judge
 
 
 def composed(kind, messages):
-    return json.loads(compose(KINDS[kind], {}, messages_of(messages)))["messages"]
+    return json.loads(compose(PROVIDERS[kind], {}, messages_of(messages)))["messages"]
 
 
 def talk(*ids):
@@ -55,7 +56,7 @@ def test_the_same_id_is_the_same_in_every_turn():
     assert composed("mistral", [*talk("call_1"), *talk("call_2")])[: len(before)] == before
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"mistral"}))
+@pytest.mark.parametrize("kind", sorted(set(PROVIDERS) - {"mistral"}))
 def test_all_others_get_them_as_they_came(kind):
     sent = composed(kind, talk(*OF_VENDORS))
     assert [call["id"] for call in sent[1]["tool_calls"]] == OF_VENDORS

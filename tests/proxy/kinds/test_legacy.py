@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from proxy.kinds import KINDS, compose
+from proxy.upstream.body import compose
+from proxy.upstream.providers import PROVIDERS
 from tests.bodies import fields_of, messages_of
 from tests.peers.strict_upstream import judge
 
@@ -22,7 +23,7 @@ lacks = pytest.mark.parametrize("name", ["mistral", "gemini", "anthropic", "vllm
 
 
 def sent(name: str, body: dict[str, Any], messages: list[dict[str, Any]] = MESSAGES) -> dict[str, Any]:
-    return json.loads(compose(KINDS[name], fields_of(body), messages_of(messages)))
+    return json.loads(compose(PROVIDERS[name], fields_of(body), messages_of(messages)))
 
 
 @keeps

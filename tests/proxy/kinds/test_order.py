@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 
 from filters.message import Message
-from proxy.kinds import KINDS, Kind
-from proxy.kinds.order import SILENCE, arranged
+from proxy.upstream.body import SILENCE, arranged
+from proxy.upstream.providers import PROVIDERS, Provider
 from tests.bodies import conversations, messages_of
 
 CALL = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
@@ -22,8 +22,8 @@ def _said(role: str, content: str = "") -> Message:
     return Message(role=role, content=content)
 
 
-def kind(name: str) -> Kind:
-    return KINDS[name]
+def kind(name: str) -> Provider:
+    return PROVIDERS[name]
 
 
 LATE = said("system: Be kind.", "system: Be brief.", "user: Hi", "system: (cut short)", "user: Well?")
@@ -129,14 +129,14 @@ def test_mistral_hears_an_answer_between_a_tool_and_the_user():
     assert arranged(kind("mistral"), messages) == expected
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PROVIDERS)
 @given(messages=conversations(least=0))
 def test_a_second_arrangement_changes_nothing(name, messages):
     once = arranged(kind(name), messages_of(messages))
     assert list(arranged(kind(name), once)) == list(once)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PROVIDERS)
 @given(messages=conversations(), more=conversations())
 def test_what_came_before_stays_what_it_was_when_the_conversation_goes_on(name, messages, more):
     """The upstream's prompt cache holds as far as the turn before the newest."""

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from proxy.kinds import KINDS, compose
+from proxy.upstream.body import compose
+from proxy.upstream.providers import PROVIDERS
 from tests.bodies import fields_of, messages_of
 from tests.peers.strict_openai import SDK_CALL, SDK_FIELDS, SDK_MESSAGES
 from tests.peers.strict_upstream import JUDGES, judge
@@ -80,9 +81,9 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PROVIDERS)
 def test_an_engine_s_request_arrives_as_each_upstream_takes_it(name):
-    composed = json.loads(compose(KINDS[name], fields_of(ENGINE), messages_of(ENGINE["messages"])))
+    composed = json.loads(compose(PROVIDERS[name], fields_of(ENGINE), messages_of(ENGINE["messages"])))
     assert {key: value for key, value in composed.items() if key != "messages"} == TOPS[name]
     assert [f"{m['role']}: {m['content']}" for m in composed["messages"]] == HISTORIES[name]
     assert judge("openai" if name == "any" else name, composed) is None
@@ -95,25 +96,25 @@ def test_the_same_request_would_be_refused_as_it_came(vendor):
 
 @pytest.mark.parametrize("name", ["openai", "azure", "any"])
 def test_every_field_that_openai_s_sdk_knows_may_pass(name):
-    assert KINDS[name].fields >= SDK_FIELDS - {"messages"}
+    assert PROVIDERS[name].fields >= SDK_FIELDS - {"messages"}
 
 
 def test_no_field_goes_to_openai_that_its_sdk_does_not_know():
-    assert KINDS["openai"].fields <= SDK_FIELDS
+    assert PROVIDERS["openai"].fields <= SDK_FIELDS
 
 
 @pytest.mark.parametrize("name", ["openai", "azure", "any"])
 def test_every_field_of_a_message_that_openai_s_sdk_knows_may_pass(name):
-    assert {role: names | {"role"} for role, names in KINDS[name].messages.items()} == SDK_MESSAGES
-    assert KINDS[name].calls == SDK_CALL
+    assert {role: names | {"role"} for role, names in PROVIDERS[name].messages.items()} == SDK_MESSAGES
+    assert PROVIDERS[name].calls == SDK_CALL
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PROVIDERS)
 def test_no_kind_takes_what_tells_a_session_or_a_secret(name):
-    assert not KINDS[name].fields & {"session_id", "user_id", "channel", "call", "context", "request_id"}
+    assert not PROVIDERS[name].fields & {"session_id", "user_id", "channel", "call", "context", "request_id"}
 
 
-@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+@pytest.mark.parametrize(("name", "kind"), PROVIDERS.items())
 def test_a_kind_renames_only_to_what_it_takes(name, kind):
     assert kind.name == name
     assert kind.fields >= set(kind.renames.values())

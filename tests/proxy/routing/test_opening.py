@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from proxy.answer.sse import Framing
 from proxy.errors import UpstreamBroken
-from proxy.routing.opening import Opening
+from proxy.upstream.opening import HoldBack
 from tests.peers.fake_upstream import ROLE, USAGE, delta
 
 NAMES = ["reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks"]
@@ -14,8 +14,8 @@ COMMENT = b": still thinking\n\n"
 @pytest.mark.parametrize("name", NAMES)
 def test_reasoning_begins_an_answer_unless_content_is_wanted(name):
     thought = delta(**{name: "hm"})
-    assert Opening(Framing()).feed(ROLE + thought) == ROLE + thought
-    wanting = Opening(Framing(), content=True)
+    assert HoldBack(Framing()).feed(ROLE + thought) == ROLE + thought
+    wanting = HoldBack(Framing(), content=True)
     assert wanting.feed(ROLE) is None
     assert not wanting.thinking
     assert wanting.feed(thought) is None
@@ -26,8 +26,8 @@ def test_reasoning_begins_an_answer_unless_content_is_wanted(name):
 def test_thoughts_in_parts_are_reasoning():
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
     thought, words = delta(content=parts), delta(content=[*parts, {"type": "text", "text": "Two."}])
-    assert Opening(Framing()).feed(thought) == thought
-    wanting = Opening(Framing(), content=True)
+    assert HoldBack(Framing()).feed(thought) == thought
+    wanting = HoldBack(Framing(), content=True)
     assert wanting.feed(thought) is None
     assert wanting.thinking
     assert wanting.feed(words) == thought + words
@@ -39,18 +39,18 @@ def test_thoughts_in_parts_are_reasoning():
 )
 def test_what_a_caller_hears_or_a_client_does_is_content(said):
     begun = delta(reasoning="hm", **said)
-    assert Opening(Framing(), content=True).feed(begun) == begun
+    assert HoldBack(Framing(), content=True).feed(begun) == begun
 
 
 def test_a_finish_is_content():
-    assert Opening(Framing(), content=True).feed(delta(finish="stop")) is not None
+    assert HoldBack(Framing(), content=True).feed(delta(finish="stop")) is not None
 
 
 @given(
     st.lists(st.sampled_from([ROLE, USAGE, COMMENT, delta(content=""), delta(content=None)])), st.booleans()
 )
 def test_what_carries_nothing_begins_nothing(events, content):
-    opening = Opening(Framing(), content=content)
+    opening = HoldBack(Framing(), content=content)
     assert [opening.feed(event) for event in events] == [None] * len(events)
     assert not opening.thinking
     with pytest.raises(UpstreamBroken):
@@ -58,7 +58,7 @@ def test_what_carries_nothing_begins_nothing(events, content):
 
 
 def test_no_more_than_16_megabytes_are_held_back():
-    opening = Opening(Framing())
+    opening = HoldBack(Framing())
     comment = b": " + b"x" * 1_000_000 + b"\n\n"
     with pytest.raises(UpstreamBroken, match="16 MB"):
         for _ in range(17):

@@ -2,6 +2,7 @@ from email.utils import formatdate
 
 import pytest
 
+from proxy.circuit import retry_after
 from proxy.errors import (
     UpstreamBroken,
     UpstreamRedirected,
@@ -9,7 +10,7 @@ from proxy.errors import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from proxy.routing.remedy import remedy, retry_after
+from proxy.upstream.attempt import retry_policy
 
 
 def refused(status, **headers):
@@ -18,20 +19,20 @@ def refused(status, **headers):
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422, 451, 499])
 def test_a_bad_request_is_the_clients_to_mend(status):
-    wanted = remedy(refused(status))
+    wanted = retry_policy(refused(status))
     assert not (wanted.again or wanted.elsewhere or wanted.ailing)
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 410])
 def test_what_is_an_upstreams_own_matter_another_may_see_otherwise(status):
-    wanted = remedy(refused(status))
+    wanted = retry_policy(refused(status))
     assert wanted.elsewhere
     assert not (wanted.again or wanted.ailing)
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_what_passes_is_asked_again(status):
-    wanted = remedy(refused(status))
+    wanted = retry_policy(refused(status))
     assert wanted.again
     assert wanted.elsewhere
     assert wanted.ailing == (status >= 500), "to be busy is not to be ill"
@@ -39,7 +40,7 @@ def test_what_passes_is_asked_again(status):
 
 @pytest.mark.parametrize("error", [UpstreamBroken("x"), UpstreamUnreachable("x"), UpstreamTimeout("x")])
 def test_a_failed_connection_is_tried_again_and_counts(error):
-    wanted = remedy(error)
+    wanted = retry_policy(error)
     assert wanted.again
     assert wanted.ailing
     assert wanted.later == isinstance(error, UpstreamTimeout), (
@@ -48,12 +49,12 @@ def test_a_failed_connection_is_tried_again_and_counts(error):
 
 
 def test_a_redirection_stays_one():
-    assert not remedy(UpstreamRedirected("x")).again
-    assert remedy(UpstreamRedirected("x")).elsewhere
+    assert not retry_policy(UpstreamRedirected("x")).again
+    assert retry_policy(UpstreamRedirected("x")).elsewhere
 
 
 def test_an_upstream_that_wants_no_second_try_gets_none():
-    assert not remedy(refused(503, x_should_retry="false")).again
+    assert not retry_policy(refused(503, x_should_retry="false")).again
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.http1.origin import Origin
 from proxy.settings.values import check_base_url
+from proxy.upstream.dial import Origin
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import pytest
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.observe.observation import Attempts
-from proxy.question import Question
-from proxy.routing.fallback import Fallback
 from proxy.tools import Offer
 from proxy.tools.dialogue import Tools
 from proxy.turn.pipeline import Pipeline
+from proxy.upstream.request import ChatRequest
+from proxy.upstream.routing import Fallback
 from tests.peers.fake_upstream import ROLE, delta, stream_of
 from tests.ready import pipeline_of
 from tests.rounds import OWN, SSE, Kit, calling
@@ -106,8 +106,10 @@ async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, F
     targets = tuple(msgspec.structs.replace(each, upstream=Moody(chance, given)) for each in pipeline.targets)
     kit = Noting(chance)
     tools = Tools(Offer({}, OWN, {}), kit, MOST)
-    question = Question(model=pipeline.model, headers={}, fields={}, messages=(), streaming=True, tools=tools)
-    fallback = Fallback(question, msgspec.structs.replace(pipeline, targets=targets), Attempts())
+    question = ChatRequest(
+        model=pipeline.model, headers={}, fields={}, messages=(), streaming=True, tools=tools
+    )
+    fallback = Fallback(question, targets, pipeline.limits, Attempts())
     seen = b""
     try:
         with await fallback.begin() as begun:

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.kinds import KINDS
 from proxy.trial import disclosure
+from proxy.upstream.providers import PROVIDERS
 from tests.bodies import SECRET, conversations, fields_of
 
 
@@ -28,7 +28,7 @@ def test_what_is_hidden_keeps_its_name_type_and_length():
     assert shown["metadata"] == {"x": "(not shown: list of 2 items)", "source": "asr"}
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("kind", PROVIDERS.values(), ids=PROVIDERS.keys())
 def test_a_body_hides_what_the_configuration_alone_lets_through(kind):
     sent = fields_of({"model": "m", "my_token": SECRET, "temperature": 0.5})
     shown = disclosure.shown_body(sent, [{"role": "user", "content": "Hi", "my_mark": SECRET}], kind)

@@ -2,9 +2,10 @@ import json
 
 import pytest
 
-from proxy.kinds import KINDS, compose
 from proxy.trial.disclosure import stripped_fields
 from proxy.trial.explain import message_dict
+from proxy.upstream.body import compose
+from proxy.upstream.providers import PROVIDERS
 from tests.bodies import fields_of, messages_of
 
 HI = {"role": "user", "content": "Hi"}
@@ -12,10 +13,10 @@ HI = {"role": "user", "content": "Hi"}
 
 def lost(kind, body, messages=(HI,)):
     fields, told = fields_of({"model": "m", **body}), messages_of(list(messages))
-    sent = json.loads(compose(KINDS[kind], fields, told))
+    sent = json.loads(compose(PROVIDERS[kind], fields, told))
     return [
         (each.name, each.why, each.form, each.count)
-        for each in stripped_fields(fields, list(map(message_dict, told)), sent, KINDS[kind])
+        for each in stripped_fields(fields, list(map(message_dict, told)), sent, PROVIDERS[kind])
     ]
 
 

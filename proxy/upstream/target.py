@@ -5,10 +5,18 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from proxy.breaker import Breaker, State
+import msgspec
+
+from proxy.answer.response import Headers
+from proxy.circuit import Backoff, CircuitBreaker, CircuitState
+from proxy.upstream.client import Upstream
+from proxy.upstream.providers import Provider
 
 # Clients may name any model: beyond this many, the one that was named first is forgotten.
 _MOST_MODELS = 100
+# A model that is well again is found out within 30 seconds.
+_FAILURES = 5
+_BACKOFF = Backoff(shortest=4.0, longest=16.0)
 _log = logging.getLogger("turnkeeper")
 
 
@@ -21,18 +29,20 @@ class Health:
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, name: str = "") -> None:
         self._clock = clock
         self._name = name
-        self._way = Breaker(clock, self._tell_of_way)
-        self._breakers: dict[str, Breaker] = {}
+        self._way = CircuitBreaker(_BACKOFF, threshold=_FAILURES, clock=clock, on_change=self._tell_of_way)
+        self._breakers: dict[str, CircuitBreaker] = {}
         self._told: set[str] = set()
 
-    def of(self, model: str) -> Breaker:
+    def of(self, model: str) -> CircuitBreaker:
         """The breaker of one model."""
         breaker = self._breakers.get(model)
         if breaker is None:
             if len(self._breakers) >= _MOST_MODELS:
                 del self._breakers[first := next(iter(self._breakers))]
                 self._told.discard(first)
-            breaker = self._breakers[model] = Breaker(self._clock, partial(self._tell_of, model))
+            breaker = self._breakers[model] = CircuitBreaker(
+                _BACKOFF, threshold=_FAILURES, clock=self._clock, on_change=partial(self._tell_of, model)
+            )
         return breaker
 
     def unreachable(self) -> None:
@@ -41,10 +51,10 @@ class Health:
 
     def reached(self) -> None:
         """It answered, be it with an error."""
-        self._way.begun()
+        self._way.answered()
         self._way.succeeded()
 
-    def states(self) -> Mapping[str, State]:
+    def states(self) -> Mapping[str, CircuitState]:
         """How each model stands that was asked for lately: for metrics, and whoever looks on."""
         return {model: breaker.state for model, breaker in self._breakers.items()}
 
@@ -78,3 +88,31 @@ class Health:
         else:
             return
         _log.warning(f"The upstream '%s' {what}", self._name, model)
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's address, and how it wants to be talked to. Times are in seconds.
+
+    ``secrets`` are what of the headers no client may be told.
+    """
+
+    name: str
+    health: Health
+    upstream: Upstream
+    kind: Provider
+    headers: Headers
+    secrets: tuple[bytes, ...] = ()
+    model: str | None = None
+    models: tuple[str, ...] = ()
+    allow: frozenset[str] = frozenset()
+    forward_headers: tuple[str, ...] = ()
+    forward_key: bool = False
+    first_token: float
+    first_content: float | None = None
+    total: float
+    retries: int = 0
+
+    @property
+    def patience(self) -> float:
+        """How long it may take to answer, where it is asked once."""
+        return max(self.first_token, self.first_content or 0.0)

@@ -1,19 +1,23 @@
 """The moment at which a stream has begun to answer, and a failure can no longer be a status."""
 
+import re
 from typing import Any
 
 import msgspec
 
+from proxy.answer.response import Headers
 from proxy.answer.sse import Framing, Garbled, data_of, events, payload
-from proxy.errors import UpstreamBroken, UpstreamRefused
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 
 _MOST_HELD = 16_000_000
 _ERROR = b'"error"'
 # What vendors call it: reasoning_content, reasoning_details, thinking_blocks …
 _REASONING = ("reasoning", "thinking")
+_OK = 200
+_TYPE = re.compile(rb"\s*([a-z0-9][a-z0-9.+-]{0,40}/[a-z0-9][a-z0-9.+-]{0,60})\s*(;|\Z)", re.IGNORECASE)
 
 
-class Opening:
+class HoldBack:
     """Holds a stream back until its first delta that carries anything.
 
     A role alone, metadata, usage, comments and what cannot be read carry nothing. An error frame, and an end
@@ -59,7 +63,7 @@ class Opening:
         return carried or not self._content
 
 
-def up_to_error(whole: bytes) -> tuple[bytes, UpstreamRefused | None]:
+def split_at_error(whole: bytes) -> tuple[bytes, UpstreamRefused | None]:
     """The events before the first error frame, and what that says; all of them, where there is none."""
     # Nothing that a model says holds it: within a text, quotes are escaped. Backwards is twice as fast.
     if whole.rfind(_ERROR) < 0:
@@ -154,3 +158,37 @@ def refusal(body: bytes, error: Any) -> UpstreamRefused:
 
 def _nothing() -> UpstreamBroken:
     return UpstreamBroken("The upstream's stream ended before it had answered anything.")
+
+
+def completion_error(status: int, headers: Headers, body: bytes) -> UpstreamError | None:
+    """Why a body that came with success is no completion; ``None`` for one that has choices.
+
+    What is said of it quotes nothing but its type: pages to log in at hold more than a caller should know.
+    """
+    try:
+        answer = payload(body)
+    except Garbled:
+        return _none(status, _size(body, headers))
+    if not isinstance(answer, dict):
+        return _none(status, _size(body, headers))
+    if _has_choices(answer.get("choices")):
+        return None
+    error = answer.get("error")
+    return refusal(body, error) if error else _none(status, "JSON without choices")
+
+
+def _has_choices(choices: Any) -> bool:
+    return isinstance(choices, list) and any(choice and isinstance(choice, dict) for choice in choices)
+
+
+def _none(status: int, came: str) -> UpstreamBroken:
+    under = "" if status == _OK else f" under the status {status}"
+    return UpstreamBroken(f"The upstream sent {came}{under}, which is no completion; check its base_url.")
+
+
+def _size(body: bytes, headers: Headers) -> str:
+    if not body.strip():
+        return "an empty body"
+    types = (_TYPE.match(value) for name, value in headers if name == b"content-type")
+    named = next((found[1].decode().lower() for found in types if found), "no known type")
+    return f"{len(body)} bytes of {named}"

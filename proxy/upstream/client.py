@@ -1,14 +1,104 @@
-"""The connections of one upstream."""
+"""The way to the model and back: what the proxy needs of a client, and the client."""
 
 import asyncio
+import logging
+import math
 from collections import deque
+from collections.abc import Mapping
+from typing import Final, Protocol
 
-from proxy.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
-from proxy.http1.connection import Connection
-from proxy.http1.dialer import Dialer
+from proxy.answer.response import Headers, Response
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.upstream.connection import Connection, HttpResponse, Stale
+from proxy.upstream.dial import Dialer, Route, Trust, system_trust
 
+_PROXY_REFUSED = 407
 # An aborted transport reports its loss within a few turns of the loop.
 _TURNS = 100
+_EVERY: Final = 1.0
+_PAUSE: Final = 30.0
+_LATELY: Final = 600.0
+_WAIT: Final = 10.0
+_log = logging.getLogger("turnkeeper")
+
+
+class Upstream(Protocol):
+    """Whatever can put a request to a model."""
+
+    async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
+        """The answer to this request, its head there by `due`, which holds on until replaced."""
+
+    async def keep_warm(self) -> None:
+        """What a request needs stands before it comes, until this is cancelled; the upstream is not asked."""
+
+    async def aclose(self) -> None:
+        """Everything is closed, and whoever waits is told."""
+
+
+class HttpUpstream:
+    """A model behind HTTP/1.1, over connections that are kept."""
+
+    def __init__(  # noqa: PLR0913  (each is a setting of its own)
+        self,
+        base_url: str,
+        *,
+        connect: float,
+        environ: Mapping[str, str],
+        max_connections: int = 1000,
+        idle: float = 55.0,
+        trust: Trust = system_trust,
+    ) -> None:
+        route = Route.of(base_url, environ, trust)
+        self._peer = str(route)
+        self._forwarded = route.proxy is not None and not route.tunnelled
+        self._envelope = route.envelope
+        self._pool = Pool(Dialer(route), self._peer, size=max_connections, connect=connect, idle=idle)
+        self._warmth = Warmer(self._pool)
+
+    async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
+        """The answer to this request, its head there by `due`."""
+        head, body = self._envelope.request(method, path, headers, body)
+        self._warmth.wanted = True
+        await self._pool.enter(due)
+        answer = HttpResponse(asyncio.get_running_loop(), self._pool.leave, self._peer)
+        try:
+            await self._ask(answer, head, body, due)
+            self._admit(answer)
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    async def keep_warm(self) -> None:
+        """A connection is open early, and stays so while requests come; until cancelled or closed."""
+        await self._warmth.keep()
+
+    async def aclose(self) -> None:
+        """Everything is closed, and whoever waits is told."""
+        await self._pool.aclose()
+
+    async def _ask(self, answer: HttpResponse, head: bytes, body: bytes, due: float) -> None:
+        connection = self._pool.idle() or await self._pool.dial(due)
+        try:
+            await self._put(answer, connection, head, body, due)
+        except Stale:
+            # The model let an idle connection go while the request was on its way: nothing was answered.
+            answer.reset()
+            await self._put(answer, await self._pool.dial(due), head, body, due)
+
+    @staticmethod
+    async def _put(
+        answer: HttpResponse, connection: Connection, head: bytes, body: bytes, due: float
+    ) -> None:
+        connection.send(answer, head, body)
+        answer.due(due)
+        await answer.head()
+
+    def _admit(self, answer: HttpResponse) -> None:
+        if self._forwarded and answer.status == _PROXY_REFUSED:
+            raise UpstreamUnreachable(
+                f"407 on the way to {self._peer}: check the proxy's user name and password"
+            )
 
 
 class Pool:
@@ -167,3 +257,41 @@ class Pool:
 
     def _gone(self) -> UpstreamUnreachable:
         return UpstreamUnreachable(self._closing)
+
+
+class Warmer:
+    """Sees to it that a connection of a pool is open, and asks nothing over it.
+
+    One is opened at once, and anew when none is left, at most every ``pause`` seconds, for as long as
+    somebody asked within the last ``lately`` seconds: who asks sets ``wanted``. After a failure nothing is
+    opened until somebody asks.
+    """
+
+    def __init__(
+        self, pool: Pool, *, every: float = _EVERY, pause: float = _PAUSE, lately: float = _LATELY
+    ) -> None:
+        self.wanted = True
+        self._pool = pool
+        self._every = every
+        self._pause = pause
+        self._lately = lately
+
+    async def keep(self) -> None:
+        """Until it is cancelled, or the pool is closed."""
+        now = asyncio.get_running_loop().time
+        until = rested = -math.inf
+        while not self._pool.closed:
+            if self.wanted:
+                self.wanted, until = False, now() + self._lately
+            if not len(self._pool) and rested <= now() < until:
+                rested = now() + self._pause
+                until = until if await self._opened() else -math.inf
+            await asyncio.sleep(self._every)
+
+    async def _opened(self) -> bool:
+        try:
+            await self._pool.warm(asyncio.get_running_loop().time() + _WAIT)
+        except UpstreamError as error:
+            _log.debug("No connection was opened early: %s", error.message)
+            return False
+        return True

@@ -34,10 +34,42 @@ template's, as with vLLM.
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
+import msgspec
 from msgspec.structs import replace
 
-from proxy.kinds.kind import Kind, Names
+Names = frozenset[str]
+_TEXT = "content"
+_MAX_TOKENS = MappingProxyType({"maxTokens": "max_tokens"})
+_NO_DEVELOPER = MappingProxyType({"developer": "system"})
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind of upstream takes: lists of what may pass, and how the rest is said to it.
+
+    ``fields`` names the top level, ``messages`` the fields of a message by its role, ``calls`` those of an
+    entry of ``tool_calls``. ``renames`` leads from a client's name to the upstream's, for the top level;
+    ``roles`` does so for roles. An upstream without ``functions`` gets tools instead.
+
+    ``system`` says where system messages may stand: anywhere (``many``), only at the start (``first``), or
+    as a single message at the start (``one``). ``alternate``: user and assistant take turns, and the user
+    begins. ``user_ends``: an answer may not be the last message. ``answer_follows_tool``: what a tool gave
+    back may not be followed by the user. ``nine``: the id of a tool call has nine letters and digits.
+    """
+
+    name: str
+    fields: Names
+    messages: Mapping[str, Names]
+    calls: Names
+    renames: Mapping[str, str]
+    roles: Mapping[str, str] = msgspec.field(default_factory=dict)
+    functions: bool = True
+    system: Literal["many", "first", "one"] = "many"
+    alternate: bool = False
+    user_ends: bool = False
+    answer_follows_tool: bool = False
+    nine: bool = False
 
 
 def _names(names: str) -> Names:
@@ -48,12 +80,10 @@ def _by_role(**names: str) -> Mapping[str, Names]:
     return MappingProxyType({role: _names(fields) for role, fields in names.items()})
 
 
-_TEXT = "content"
-_MAX_TOKENS = MappingProxyType({"maxTokens": "max_tokens"})
 _NO_MAX_COMPLETION_TOKENS = MappingProxyType({**_MAX_TOKENS, "max_completion_tokens": "max_tokens"})
-_NO_DEVELOPER = MappingProxyType({"developer": "system"})
 
-OPENAI = Kind(
+
+OPENAI = Provider(
     name="openai",
     fields=_names(
         "audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens "
@@ -74,11 +104,14 @@ OPENAI = Kind(
     renames=_MAX_TOKENS,
 )
 
+
 AZURE = replace(OPENAI, name="azure", fields=OPENAI.fields | _names("data_sources user_security_context"))
+
 
 ANY = replace(OPENAI, name="any")
 
-GROQ = Kind(
+
+GROQ = Provider(
     name="groq",
     fields=_names(
         "citation_options compound_custom disable_tool_validation documents exclude_domains "
@@ -99,7 +132,8 @@ GROQ = Kind(
     roles=_NO_DEVELOPER,
 )
 
-MISTRAL = Kind(
+
+MISTRAL = Provider(
     name="mistral",
     fields=_names(
         "frequency_penalty guardrails max_tokens model n parallel_tool_calls prediction presence_penalty "
@@ -122,7 +156,8 @@ MISTRAL = Kind(
     nine=True,
 )
 
-GEMINI = Kind(
+
+GEMINI = Provider(
     name="gemini",
     fields=_names(
         "extra_body max_tokens model n presence_penalty reasoning_effort response_format stop stream "
@@ -142,7 +177,8 @@ GEMINI = Kind(
     user_ends=True,
 )
 
-ANTHROPIC = Kind(
+
+ANTHROPIC = Provider(
     name="anthropic",
     fields=_names(
         "frequency_penalty max_completion_tokens max_tokens model parallel_tool_calls presence_penalty "
@@ -164,7 +200,8 @@ ANTHROPIC = Kind(
     user_ends=True,
 )
 
-VLLM = Kind(
+
+VLLM = Provider(
     name="vllm",
     fields=_names(
         "add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt "
@@ -192,6 +229,7 @@ VLLM = Kind(
     alternate=True,
 )
 
+
 OLLAMA = replace(
     VLLM,
     name="ollama",
@@ -208,6 +246,7 @@ OLLAMA = replace(
     renames=_NO_MAX_COMPLETION_TOKENS,
 )
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+
+PROVIDERS: Mapping[str, Provider] = MappingProxyType(
     {kind.name: kind for kind in (OPENAI, AZURE, GROQ, MISTRAL, GEMINI, ANTHROPIC, VLLM, OLLAMA, ANY)}
 )

@@ -1,31 +1,35 @@
 """One upstream is asked once."""
 
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
 import msgspec
 
+from proxy.answer.response import Headers, Response, detect_stream, is_stream, read_all
 from proxy.answer.sse import Framing
-from proxy.breaker import Breaker
-from proxy.errors import UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
-from proxy.question import Request
-from proxy.routing.opening import Opening
-from proxy.routing.remedy import remedy
-from proxy.routing.unlabelled import labelled
-from proxy.routing.whole import fault_of
-from proxy.target import Target
-from proxy.upstream import Headers, Response, is_stream, read_all
+from proxy.circuit import CircuitBreaker, retry_after
+from proxy.errors import NoFilesLeft, UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
+from proxy.upstream.opening import HoldBack, completion_error
+from proxy.upstream.request import UpstreamRequest
+from proxy.upstream.target import Target
 
 _PATH: Final = "/chat/completions"
 _REDIRECTION, _ERROR = 300, 400
 _LARGEST_ANSWER = 64_000_000
 _LARGEST_ERROR = 1_000_000
 _PASSED_ON = re.compile(rb"content-type|retry-after(-ms)?|x-should-retry|x-ratelimit-.*|openai-.*")
+Stitching = Callable[[Response, float], Response]
+"""Puts something in the place of a response; the time is when it must have begun to answer."""
+_PASSING = frozenset({408, 409, 425, 429})
+# Of this upstream's keys, quota and models; another one may see it otherwise.
+_ITS_OWN = frozenset({401, 402, 403, 404, 405, 410})
+_SERVER_ERRORS = 500
 
 
-class Due(msgspec.Struct, frozen=True):
+class Deadlines(msgspec.Struct, frozen=True):
     """When an answer's first delta, its first content and its end must be there, in the loop's time."""
 
     first: float
@@ -33,7 +37,7 @@ class Due(msgspec.Struct, frozen=True):
     total: float
 
 
-class Begun(msgspec.Struct, eq=False):
+class UpstreamAnswer(msgspec.Struct, eq=False):
     """An answer that has begun: ``data`` is all of it so far, whole events where it is a stream.
 
     Leaving it ends it: the upstream's connection is closed if anything is left, and how it went is noted.
@@ -41,7 +45,7 @@ class Begun(msgspec.Struct, eq=False):
 
     upstream: str
     model: str
-    breaker: Breaker
+    breaker: CircuitBreaker
     response: Response
     data: bytes
     framing: Framing | None
@@ -59,18 +63,18 @@ class Begun(msgspec.Struct, eq=False):
             self.breaker.failed()
 
 
-Stitching = Callable[[Response, float], Response]
-"""Puts something in the place of a response; the time is when it must have begun to answer."""
-
-
 async def attempt(
-    target: Target, request: Request, breaker: Breaker, due: Due, stitched: Stitching | None = None
-) -> Begun:
+    target: Target,
+    request: UpstreamRequest,
+    breaker: CircuitBreaker,
+    due: Deadlines,
+    stitched: Stitching | None = None,
+) -> UpstreamAnswer:
     """The answer once it has begun; where no stream is wanted, once it is whole.
 
     Raises UpstreamError where there is none: for an error under the status 200, too, or a page to log in at.
     """
-    response = await opened(target, request, due.first)
+    response = await open_response(target, request, due.first)
     try:
         if stitched is not None:
             response = stitched(response, due.first)
@@ -80,11 +84,11 @@ async def attempt(
         response.close()
         raise
     response.due(due.total)
-    breaker.begun()
-    return Begun(target.name, request.model, breaker, response, data, framing)
+    breaker.answered()
+    return UpstreamAnswer(target.name, request.model, breaker, response, data, framing)
 
 
-async def opened(target: Target, request: Request, due: float) -> Response:
+async def open_response(target: Target, request: UpstreamRequest, due: float) -> Response:
     """The response whose head is there by ``due``; raises UpstreamError where it is no answer.
 
     A stream is called one, whatever its upstream calls it.
@@ -93,7 +97,7 @@ async def opened(target: Target, request: Request, due: float) -> Response:
     try:
         if response.status >= _REDIRECTION:
             await _refuse(response)
-        return await labelled(response)
+        return await detect_stream(response)
     except BaseException:
         response.close()
         raise
@@ -104,13 +108,15 @@ async def _refuse(response: Response) -> NoReturn:
         raise UpstreamRedirected(
             f"The upstream answered {response.status}, a redirection; correct its base_url."
         )
-    told = {name.decode("latin-1"): value.decode("latin-1") for name, value in passed_on(response.headers)}
+    told = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in client_headers(response.headers)
+    }
     told.pop("content-type", None)
     raise UpstreamRefused(response.status, await read_all(response, _LARGEST_ERROR), told)
 
 
-async def _opening(response: Response, framing: Framing, due: Due) -> bytes:
-    opening = Opening(framing, content=due.content is not None)
+async def _opening(response: Response, framing: Framing, due: Deadlines) -> bytes:
+    opening = HoldBack(framing, content=due.content is not None)
     while data := await response.read():
         first = opening.feed(data)
         if first is not None:
@@ -122,16 +128,51 @@ async def _opening(response: Response, framing: Framing, due: Due) -> bytes:
 
 async def _whole(response: Response) -> bytes:
     body = await read_all(response, _LARGEST_ANSWER)
-    if fault := fault_of(response.status, response.headers, body):
+    if fault := completion_error(response.status, response.headers, body):
         raise fault
     return body
 
 
-def passed_on(headers: Headers) -> list[tuple[bytes, bytes]]:
+def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The upstream's headers that concern the client."""
     return [(name, value) for name, value in headers if _PASSED_ON.fullmatch(name)]
 
 
 def _is_ailing(error: UpstreamError) -> bool:
     # What takes too long in the middle may have been held up by a client that reads slowly.
-    return not isinstance(error, UpstreamTimeout) and remedy(error).ailing
+    return not isinstance(error, UpstreamTimeout) and retry_policy(error).ailing
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom to ask next: the same upstream ``again``, or another one ``elsewhere``; neither: tell the client.
+
+    ``after`` is how long the same upstream wants to be left alone, in seconds. With ``later``, others go
+    before it. ``ailing``: the failure says that the upstream is not well.
+    """
+
+    again: bool = False
+    elsewhere: bool = True
+    after: float = 0.0
+    later: bool = False
+    ailing: bool = False
+
+
+def retry_policy(error: UpstreamError) -> RetryPolicy:
+    """What follows from one failure before the first delta."""
+    if isinstance(error, UpstreamRefused):
+        return _of_refusal(error.status, error.headers())
+    if isinstance(error, UpstreamRedirected):
+        return RetryPolicy()
+    if isinstance(error, NoFilesLeft):
+        return RetryPolicy(again=True)
+    return RetryPolicy(again=True, later=isinstance(error, UpstreamTimeout), ailing=True)
+
+
+def _of_refusal(status: int, headers: Mapping[str, str]) -> RetryPolicy:
+    if status in _ITS_OWN:
+        return RetryPolicy()
+    broken = status >= _SERVER_ERRORS
+    if not (broken or status in _PASSING):
+        return RetryPolicy(elsewhere=False)
+    again = headers.get("x-should-retry") != "false"
+    return RetryPolicy(again=again, after=retry_after(headers, time.time()), ailing=broken)

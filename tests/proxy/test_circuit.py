@@ -1,16 +1,17 @@
-"""A breaker, by its laws: whatever has happened, it opens late, probes seldom and recovers soon."""
+"""A circuit breaker by its laws: whatever has happened, it opens late, probes seldom and recovers soon."""
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.breaker import Breaker
+from proxy.circuit import Backoff, CircuitBreaker, Outage
 
 RECOVERY = 30
 PROBES_APART = 4
 EVENTS = st.lists(
-    st.one_of(st.sampled_from(["admit", "begun", "succeeded", "failed"]), st.floats(0.01, 20)), max_size=60
+    st.one_of(st.sampled_from(["admit", "answered", "succeeded", "failed"]), st.floats(0.01, 20)), max_size=60
 )
 
 
@@ -22,9 +23,9 @@ class Time:
         return self.now
 
 
-def after(events: list[object]) -> tuple[Breaker, Time]:
+def after(events: list[object]) -> tuple[CircuitBreaker, Time]:
     time = Time()
-    breaker = Breaker(time)
+    breaker = CircuitBreaker(Backoff(shortest=4, longest=16), threshold=5, clock=time)
     for event in events:
         if isinstance(event, float):
             time.now += event
@@ -41,7 +42,7 @@ def test_it_stays_closed_while_no_five_failures_come_in_a_row(runs: list[int]) -
             breaker.failed()
             assert breaker.state == "closed"
             assert breaker.admit()
-        breaker.begun()
+        breaker.answered()
         breaker.succeeded()
 
 
@@ -63,7 +64,7 @@ def test_a_model_that_is_well_again_is_found_out_in_time(events: list[object], p
         time.now += 0.5
         assert time.now < end
         if breaker.admit():
-            breaker.begun()
+            breaker.answered()
             breaker.succeeded()
     assert breaker.admit()
 
@@ -90,7 +91,7 @@ def test_a_probe_that_never_ends_holds_up_no_other(events: list[object]) -> None
 
 
 def test_after_a_probe_one_failure_opens_it_again() -> None:
-    breaker, time = after(["failed"] * 5 + [4.0, "admit", "begun"])
+    breaker, time = after(["failed"] * 5 + [4.0, "admit", "answered"])
     assert breaker.state == "closed"
     breaker.failed()
     assert breaker.state == "open"
@@ -106,3 +107,56 @@ def test_what_began_before_it_opened_decides_nothing() -> None:
     breaker.failed()
     time.now += 1
     assert breaker.state == "half_open"
+
+
+def test_a_service_that_asks_for_time_has_it_up_to_the_longest_pause() -> None:
+    breaker, time = after(["failed"] * 4)
+    breaker.failed(retry_after=10)
+    time.now += 9
+    assert breaker.state == "open"
+    time.now += 1
+    assert breaker.state == "half_open"
+    breaker.failed(retry_after=3600)
+    time.now += 16
+    assert breaker.state == "half_open"
+
+
+def test_a_change_is_reported_once() -> None:
+    changes: list[bool] = []
+    time = Time()
+    backoff = Backoff(shortest=1, longest=4)
+    breaker = CircuitBreaker(backoff, threshold=1, clock=time, on_change=changes.append)
+    for _ in range(3):
+        breaker.failed()
+        time.now += 10
+        assert breaker.admit()
+    breaker.answered()
+    assert changes == [True], "it is on probation"
+    breaker.succeeded()
+    breaker.succeeded()
+    assert changes == [True, False]
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    backoff = Backoff(shortest=0.1, longest=1.0)
+    assert [backoff.pause(failures) for failures in range(1, 7)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert backoff.pause(100_000) == 1.0
+
+
+@given(st.integers(1, 100), st.floats(0, 1), st.floats(0, 1000))
+def test_a_pause_stays_within_its_bounds(failures: int, jitter: float, retry_after: float) -> None:
+    whole = Backoff(shortest=0.5, longest=30).pause(failures)
+    pause = Backoff(shortest=0.5, longest=30, jitter=jitter).pause(failures, retry_after=retry_after)
+    assert max(whole * (1 - jitter), min(retry_after, 30)) - 1e-9 <= pause <= max(whole, min(retry_after, 30))
+
+
+def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage("It fails: %s", "It works again (%d)")
+    outage.end(0)
+    outage.begin("first")
+    outage.begin("second")
+    assert outage.active
+    outage.end(7)
+    outage.end(8)
+    assert not outage.active
+    assert [record.getMessage() for record in caplog.records] == ["It fails: first", "It works again (7)"]

@@ -10,12 +10,11 @@ from typing import Any, Final
 from filters.tokens import Count, in_text
 
 _log = logging.getLogger("turnkeeper")
-
 _VOCABULARY: Final = "o200k_base"
 _REMEMBERED: Final = 20_000
 
 
-class Exact:
+class TokenCounter:
     """A count that is an estimate until the vocabulary is loaded, which may take a download and 80 MB.
 
     ``load`` gives something with an ``encode_ordinary``; whatever it raises, the estimate stays.

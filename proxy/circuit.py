@@ -1,0 +1,170 @@
+"""Circuit breaker, back-off and outage log: what the product does about a service that fails."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from math import inf, isfinite
+from typing import Final, Literal
+
+import msgspec
+
+CircuitState = Literal["closed", "open", "half_open"]
+
+_DOUBLINGS: Final = 60
+_log: Final = logging.getLogger("turnkeeper")
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Pauses between tries, in seconds: ``shortest`` at first, twice as long each time, ``longest`` at most.
+
+    With ``jitter``, a pause is drawn at random from its upper part: 0.5 draws from its upper half.
+    """
+
+    shortest: float
+    longest: float
+    jitter: float = 0.0
+
+    def pause(self, failures: int, *, retry_after: float = 0.0) -> float:
+        """The pause after so many failures in a row, counted from 1.
+
+        A service that asks for ``retry_after`` seconds gets them, up to ``longest``.
+        """
+        pause = min(self.longest, self.shortest * 2.0 ** min(failures - 1, _DOUBLINGS))
+        if self.jitter:
+            pause = random.uniform(pause * (1 - self.jitter), pause)  # noqa: S311 - no secret
+        return max(pause, min(retry_after, self.longest))
+
+
+class CircuitBreaker:
+    """Whether a service that keeps failing is called, judged by how its calls ended.
+
+    ``closed``: calls pass; ``threshold`` failures in a row open it. ``open``: no call passes for the pause
+    that ``backoff`` gives; pauses grow while probes fail. ``half_open``: the pause is over, and one call per
+    shortest pause passes as a probe.
+
+    A probe that succeeds in ``answered`` closes the circuit on probation: the next failure opens it again.
+    ``succeeded`` ends the probation. ``on_change`` is called with true when the circuit opens, and with false
+    at the first success after that. ``clock`` returns monotonic seconds.
+    """
+
+    __slots__ = (
+        "_backoff", "_clock", "_failing", "_failures", "_on_change", "_openings", "_probe_at", "_threshold",
+        "_until",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        backoff: Backoff,
+        *,
+        threshold: int,
+        clock: Callable[[], float] = time.monotonic,
+        on_change: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        self._backoff = backoff
+        self._threshold = threshold
+        self._clock = clock
+        self._on_change = on_change
+        self._failing = False
+        self._failures = self._openings = 0
+        self._until: float | None = None
+        self._probe_at = -inf
+
+    @property
+    def state(self) -> CircuitState:
+        """Its state now."""
+        if self._until is None:
+            return "closed"
+        return "open" if self._clock() < self._until else "half_open"
+
+    def admit(self) -> bool:
+        """Whether a call may be made; a call admitted while half open is the probe."""
+        if self._until is None:
+            return True
+        now = self._clock()
+        if now < max(self._until, self._probe_at):
+            return False
+        self._probe_at = now + self._backoff.shortest
+        return True
+
+    def answered(self) -> None:
+        """Record that a call began to be answered: an open circuit is closed on probation."""
+        if self._until is not None:
+            self._until = None
+            self._failures = self._threshold - 1
+
+    def succeeded(self) -> None:
+        """Record a success; one of a call that was made before the circuit opened counts for nothing."""
+        if self._until is None:
+            self._failures = self._openings = 0
+            self._change(failing=False)
+
+    def failed(self, *, retry_after: float = 0.0) -> None:
+        """Record a failure; one of a call that was made before the circuit opened counts for nothing.
+
+        The service asks to be left alone for ``retry_after`` seconds.
+        """
+        if self.state == "open":
+            return
+        self._failures += 1
+        if self._failures >= self._threshold:
+            self._openings += 1
+            self._until = self._clock() + self._backoff.pause(self._openings, retry_after=retry_after)
+            self._change(failing=True)
+
+    def _change(self, *, failing: bool) -> None:
+        if failing != self._failing:
+            self._failing = failing
+            self._on_change(failing)
+
+
+class Outage:
+    """Warns once when something begins to fail, and once when it works again."""
+
+    __slots__ = ("_begins", "_ends", "active")
+
+    def __init__(self, begins: str, ends: str) -> None:
+        """``begins`` and ``ends`` are format strings of the log."""
+        self._begins = begins
+        self._ends = ends
+        self.active = False
+
+    def begin(self, *values: object) -> None:
+        """Record a failure; the first one is logged, with ``values`` put into ``begins``."""
+        if not self.active:
+            _log.warning(self._begins, *values)
+        self.active = True
+
+    def end(self, *values: object) -> None:
+        """Record a success; the first one after a failure is logged, with ``values`` put into ``ends``."""
+        if self.active:
+            _log.warning(self._ends, *values)
+        self.active = False
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float:
+    """How many seconds a service asks to be left alone (RFC 9110, 10.2.3); 0 where it does not say.
+
+    ``now`` is in seconds since 1970. OpenAI's ``retry-after-ms`` goes before ``retry-after``. The names of
+    the headers are in lower case.
+    """
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after", "")
+    seconds = _number(value)
+    if seconds is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _number(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return max(0.0, number) if isfinite(number) else None
