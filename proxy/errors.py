@@ -28,7 +28,9 @@ TurnkeeperError
 """
 
 import math
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Final
 
 import msgspec
@@ -366,3 +368,20 @@ class UpstreamRefused(UpstreamError):
     def headers(self) -> Mapping[str, str]:
         """What a client needs to know of it, such as ``retry-after``."""
         return self._headers
+
+
+def filter_name(step: object) -> str:
+    """A filter's name, as configurations use it: that of its module."""
+    return type(step).__module__.rpartition(".")[2]
+
+
+def filter_failed(step: object, error: Exception) -> FilterFailed:
+    """What is said of a filter, or of its stage, that raised an error."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{PurePath(where.filename).name}:{where.lineno}"
+    return FilterFailed(f"The filter '{filter_name(step)}' failed with {type(error).__name__} at {place}.")
+
+
+def filter_misled(step: object) -> FilterFailed:
+    """What is said of a filter that returned no messages."""
+    return FilterFailed(f"The filter '{filter_name(step)}' returned something else than a list of messages.")

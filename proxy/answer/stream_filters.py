@@ -6,8 +6,7 @@ from typing import Any
 from filters.base import AnswerFilter, Context, Delta, Stage
 from filters.message import is_text
 from proxy.answer.sse import Garbled, data_of, events, lines_beside_data, payload, written
-from proxy.errors import UpstreamBroken
-from proxy.failing import failed
+from proxy.errors import UpstreamBroken, filter_failed
 
 # Said once for each choice; everything else in a delta adds to what came before it.
 _NO_ADDITION = frozenset({"role"})
@@ -37,7 +36,7 @@ class Stages:
             try:
                 delta = stage.feed(delta)
             except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-                raise failed(stage, error) from None
+                raise filter_failed(stage, error) from None
         return delta
 
     def close(self) -> Delta:
@@ -72,7 +71,7 @@ def _closed(stages: Sequence[Stage], held: Delta) -> Delta:
         held = _ended(stages[0], held)
     except Exception as error:  # noqa: BLE001 - as in feeding
         _closed(stages[1:], {})
-        raise failed(stages[0], error) from None
+        raise filter_failed(stages[0], error) from None
     return _closed(stages[1:], held)
 
 

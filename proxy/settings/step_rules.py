@@ -9,7 +9,7 @@ import msgspec
 from filters.base import Filter
 from filters.repair_history import RepairHistory
 from filters.restore_history import RestoreHistory
-from proxy.failing import name_of
+from proxy.errors import filter_name
 
 _CONTROL = "a prefix hides control words and doubled answers from it"
 _SPOKEN = "it does not find words behind a prefix in 'original', and tells all of it as unheard"
@@ -189,7 +189,7 @@ def _needy(steps: Sequence[Filter], is_there: Callable[[str], bool]) -> Iterator
 
 
 def _first_places(steps: Sequence[Filter]) -> Mapping[str, int]:
-    return {name_of(step): i for i, step in reversed(list(enumerate(steps)))}
+    return {filter_name(step): i for i, step in reversed(list(enumerate(steps)))}
 
 
 # --- steps that can do nothing
@@ -197,13 +197,15 @@ def _no_ops(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
     gone: dict[str, set[str]] = {"sources": set(), "roles": set()}
     repeated = duplicates(steps)
     for i, step in enumerate(steps):
-        yield from ((i, rule.message) for rule in NO_OPS if rule.name == name_of(step) and rule.holds(step))
+        yield from (
+            (i, rule.message) for rule in NO_OPS if rule.name == filter_name(step) and rule.holds(step)
+        )
         if i not in repeated and any(_wants_only(step, option, names) for option, names in gone.items()):
             yield (
                 i,
                 "an earlier step has dropped all that this works on; take this out, or put it before that",
             )
-        if name_of(step) == "drop_messages":
+        if filter_name(step) == "drop_messages":
             _note_dropped(step, gone)
 
 
@@ -218,7 +220,7 @@ def _note_dropped(step: Filter, gone: Mapping[str, set[str]]) -> None:
 def _wants_only(step: Filter, option: str, gone: Collection[str]) -> bool:
     wanted = set(getattr(step, option, ()))
     # The user's newest message is never dropped, so steps other than dropping still find it.
-    finds_newest = name_of(step) != "drop_messages" and "user" in getattr(step, "roles", ("user",))
+    finds_newest = filter_name(step) != "drop_messages" and "user" in getattr(step, "roles", ("user",))
     return bool(wanted) and wanted <= set(gone) and not finds_newest
 
 

@@ -11,8 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
-from proxy.errors import RequestError
-from proxy.failing import name_of
+from proxy.errors import RequestError, filter_name
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain, identity
@@ -289,7 +288,7 @@ def _step(
     differs = shown is not messages and list(shown) != list(messages)
     changes = tuple(_changes(fields, kept))
     step = FilterStep(
-        filter=name_of(each),
+        filter=filter_name(each),
         options=each.model_dump(mode="json", exclude_unset=True),
         changed=differs or bool(changes),
         failed=bool(notes.skipped),

@@ -9,8 +9,7 @@ import msgspec
 from filters.base import Context, Fields, Messages, RequestFilter
 from filters.injection import users
 from filters.message import Message
-from proxy.errors import FilterFailed
-from proxy.failing import failed, misled, name_of
+from proxy.errors import FilterFailed, filter_failed, filter_misled, filter_name
 
 SHIPPED: Final = "filters."
 
@@ -47,7 +46,7 @@ def run(
         except FilterFailed:
             if notes.skipped is None:
                 raise
-            notes.skipped.append(name_of(step))
+            notes.skipped.append(filter_name(step))
         now = time.perf_counter()
         notes.taken.append((type(step).__module__, now - since))
         since = now
@@ -59,9 +58,9 @@ def applied(step: RequestFilter, messages: Messages, context: Context) -> Messag
     try:
         shown = step.apply(messages, context)
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        raise failed(step, error) from None
+        raise filter_failed(step, error) from None
     if not type(step).__module__.startswith(SHIPPED) and not _are_messages(shown):
-        raise misled(step)
+        raise filter_misled(step)
     return shown
 
 
@@ -75,7 +74,7 @@ def set_fields(
         except FilterFailed:
             if notes is None or notes.skipped is None:
                 raise
-            notes.skipped.append(name_of(step))
+            notes.skipped.append(filter_name(step))
     return fields
 
 
@@ -84,7 +83,7 @@ def set_by(step: RequestFilter, fields: Fields, context: Context) -> Fields:
     try:
         return step.set(fields, context)
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        raise failed(step, error) from None
+        raise filter_failed(step, error) from None
 
 
 def _are_messages(shown: object) -> bool:

@@ -1,12 +1,38 @@
+"""Ids of tool calls, where an upstream does not take what another one made up."""
+
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.upstream.body import SILENCE, arranged
+from proxy.upstream.body import SILENCE, arranged, compose
 from proxy.upstream.providers import PROVIDERS, Provider
-from tests.bodies import conversations, messages_of
+from tests.bodies import conversations, fields_of, messages_of
+from tests.peers.strict_upstream import judge
 
 CALL = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+OF_VENDORS = [
+    "call_abcdefghijklmnopqrstuvwx",  # OpenAI
+    "toolu_01A09q90qw90lq917835lq9",  # Anthropic
+    "functions.weather:0",  # Kimi
+    "chatcmpl-tool-0123456789abcdef",  # vLLM
+    "call_1",
+    "",
+    "ünïcödé!!",
+]
+FUNCTION = {"name": "end_call", "description": "Ends it.", "parameters": {"minimum": 1.0}}
+MESSAGES = [
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": "{}", "x": 1}},
+    {"role": "function", "name": "weather", "content": "Rain."},
+    {"role": "assistant", "content": "It rains."},
+    {"role": "user", "content": "And now?"},
+]
+keeps = pytest.mark.parametrize("name", ["openai", "azure", "any", "groq"])
+lacks = pytest.mark.parametrize("name", ["mistral", "gemini", "anthropic", "vllm"])
 
 
 def said(*lines: str) -> list[Message]:
@@ -144,3 +170,117 @@ def test_what_came_before_stays_what_it_was_when_the_conversation_goes_on(name, 
     after = list(arranged(kind(name), messages_of(messages + more)))
     settled = max(len(before) - 2, 0)
     assert after[:settled] == before[:settled]
+
+
+def composed(kind, messages):
+    return json.loads(compose(PROVIDERS[kind], {}, messages_of(messages)))["messages"]
+
+
+def talk(*ids):
+    """A call under each of these ids, and its result."""
+    calls = [{"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}} for name in ids]
+    results = [{"role": "tool", "content": "Yes.", "tool_call_id": name} for name in ids]
+    return [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        *results,
+    ]
+
+
+def test_mistral_gets_ids_that_it_takes_each_its_own():
+    sent = composed("mistral", talk(*OF_VENDORS))
+    assert judge("mistral", {"model": "m", "messages": sent}) is None
+    ids = [call["id"] for call in sent[1]["tool_calls"]]
+    assert ids == [result["tool_call_id"] for result in sent[2:]]
+    assert len(set(ids)) == len(OF_VENDORS)
+
+
+def test_its_own_stay_as_they_are():
+    assert composed("mistral", talk("D681PevKs", "abcdefgh1")) == talk("D681PevKs", "abcdefgh1")
+
+
+def test_the_same_id_is_the_same_in_every_turn():
+    """The prompt's beginning does not change as a conversation grows."""
+    before = composed("mistral", talk("call_1"))
+    assert composed("mistral", [*talk("call_1"), *talk("call_2")])[: len(before)] == before
+
+
+@pytest.mark.parametrize("kind", sorted(set(PROVIDERS) - {"mistral"}))
+def test_all_others_get_them_as_they_came(kind):
+    sent = composed(kind, talk(*OF_VENDORS))
+    assert [call["id"] for call in sent[1]["tool_calls"]] == OF_VENDORS
+
+
+@given(conversations(), st.none() | st.integers(-9, 9) | st.just([]))
+def test_an_id_that_is_none_is_no_fault_of_ours(messages, odd):
+    call = {"id": odd, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    given = [[call], [{}], [], None]
+    said = [{"role": "assistant", "content": "Hi", "tool_calls": calls} for calls in given]
+    sent = composed("mistral", [*messages, *said])
+    assert [message["tool_calls"] for message in sent if message.get("content") == "Hi"][-4:] == given
+
+
+BODY = {"functions": [FUNCTION], "function_call": "auto"}
+
+
+def sent(name: str, body: dict[str, Any], messages: list[dict[str, Any]] = MESSAGES) -> dict[str, Any]:
+    return json.loads(compose(PROVIDERS[name], fields_of(body), messages_of(messages)))
+
+
+@keeps
+def test_functions_go_on_where_they_are_taken(name):
+    composed = sent(name, BODY)
+    assert composed | {"messages": []} == {**BODY, "messages": []}
+    assert composed["messages"][1]["function_call"] == {"name": "weather", "arguments": "{}"}
+    assert composed["messages"][2] == MESSAGES[2]
+
+
+@lacks
+def test_functions_become_tools_where_they_are_not(name):
+    composed = sent(name, BODY)
+    assert composed["tools"] == [{"type": "function", "function": FUNCTION}]
+    assert composed["tool_choice"] == "auto"
+    assert composed.keys() == {"tools", "tool_choice", "messages"}
+
+
+@lacks
+def test_a_named_function_becomes_a_chosen_tool(name):
+    choice = sent(name, {**BODY, "function_call": {"name": "end_call"}})["tool_choice"]
+    assert choice == {"type": "function", "function": {"name": "end_call"}}
+
+
+@lacks
+@pytest.mark.parametrize(
+    "body", [{"functions": []}, {"functions": None}, {"functions": "x"}, {"function_call": "auto"}]
+)
+def test_without_a_function_there_is_no_tool(name, body):
+    assert sent(name, body).keys() == {"messages"}
+
+
+@lacks
+@pytest.mark.parametrize("choice", ["sometimes", 1, None, {}])
+def test_a_choice_that_says_nothing_known_is_not_sent(name, choice):
+    assert sent(name, {**BODY, "function_call": choice}).keys() == {"tools", "messages"}
+
+
+@lacks
+def test_tools_count_before_functions(name):
+    assert sent(name, {**BODY, "tools": []})["tools"] == []
+
+
+@lacks
+def test_a_call_and_its_result_find_each_other(name):
+    composed = sent(name, {})
+    call, result = composed["messages"][1:3]
+    assert call["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
+    assert result["role"] == "tool"
+    assert result["tool_call_id"] == call["tool_calls"][0]["id"]
+    assert "function_call" not in call
+    assert judge(name, composed) is None
+
+
+@lacks
+def test_a_call_that_is_null_is_no_call(name):
+    message = {"role": "assistant", "content": "Hi", "function_call": None}
+    composed = sent(name, {}, [MESSAGES[0], message, MESSAGES[-1]])
+    assert composed["messages"][1] == {"role": "assistant", "content": "Hi"}

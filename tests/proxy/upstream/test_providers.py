@@ -45,10 +45,14 @@ ENGINE = {
     "channel": "c",
     "rtm_token": "t",
 }
-
 SHARED = {"model": "m", "temperature": 1.0, "stream": True}
 USAGE = {"stream_options": {"include_usage": True}}
 NEW_LIMIT = {"max_completion_tokens": 200}
+OPENAI = ["system: You are Ada.", "developer: Speak plainly.", "assistant: Hello!", "user: A joke"]
+ADA, BOTH = ["system: You are Ada.", "system: Speak plainly."], ["system: You are Ada.\n\nSpeak plainly."]
+CUT = ["user: A joke", "user: please", "user: [system] The caller cut in.", "assistant: Still there?"]
+JOINED = ["user: …", "assistant: Hello!", "user: A joke\nplease\n[system] The caller cut in."]
+
 
 TOPS = {
     "openai": {**SHARED, **USAGE, **NEW_LIMIT, "seed": 7, "store": False},
@@ -62,11 +66,9 @@ TOPS = {
     "ollama": {**SHARED, **USAGE, "max_tokens": 200, "seed": 7},
 }
 
-OPENAI = ["system: You are Ada.", "developer: Speak plainly.", "assistant: Hello!", "user: A joke"]
+
 OPENAI += ["user: please", "system: The caller cut in.", "assistant: Still there?"]
-ADA, BOTH = ["system: You are Ada.", "system: Speak plainly."], ["system: You are Ada.\n\nSpeak plainly."]
-CUT = ["user: A joke", "user: please", "user: [system] The caller cut in.", "assistant: Still there?"]
-JOINED = ["user: …", "assistant: Hello!", "user: A joke\nplease\n[system] The caller cut in."]
+
 
 HISTORIES = {
     "openai": OPENAI,

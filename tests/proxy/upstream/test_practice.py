@@ -14,6 +14,15 @@ from proxy.errors import UpstreamTimeout
 from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL, PracticeModel
 
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=300),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "text", "function", "name", "include_usage"]), inner)
+    ),
+    max_leaves=8,
+)
+fields = ["model", "n", "tools", "stream_options", "stream", "max_tokens", "x"]
 
 
 @asynccontextmanager
@@ -215,19 +224,10 @@ def test_any_text_arrives_as_it_is(text):
     assert " ".join(text.split()) in said_in(streamed(messages=[{"role": "user", "content": text}]))
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=300),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["type", "text", "function", "name", "include_usage"]), inner)
-    ),
-    max_leaves=8,
-)
 message = st.fixed_dictionaries(
     {"role": st.text()},
     optional={"content": values, "name": values, "tool_calls": values, "others": values},
 )
-fields = ["model", "n", "tools", "stream_options", "stream", "max_tokens", "x"]
 
 
 @settings(max_examples=50, deadline=None)
