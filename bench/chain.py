@@ -91,7 +91,7 @@ def main() -> None:
         identity.of(read, pipeline.places, "default")
         seen = chain.run(pipeline.filters, read.messages, context)
         fields = chain.set_fields(pipeline.filters, read.fields, context)
-        return compose(target.kind, fields, seen)
+        return compose(target.provider, fields, seen)
 
     print(f"{len(call.messages)} messages, {len(raw)} bytes; microseconds")
     print(f"  read     {measured(lambda: request.read(raw, {}, {})):7.1f}")
@@ -100,7 +100,7 @@ def main() -> None:
         cost = measured(lambda step=step: step.apply(messages, context))
         print(f"    {type(step).__name__:20} {cost:7.1f}")
     print(f"  filters  {measured(lambda: chain.run(pipeline.filters, call.messages, context)):7.1f}")
-    print(f"  compose  {measured(lambda: compose(target.kind, call.fields, messages)):7.1f}")
+    print(f"  compose  {measured(lambda: compose(target.provider, call.fields, messages)):7.1f}")
     print(f"  whole    {measured(whole):7.1f}")
     if asked.profile:
         with cProfile.Profile() as profile:

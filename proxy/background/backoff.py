@@ -155,4 +155,4 @@ class Setbacks:
 def _wanted(error: BaseException) -> float:
     """For how long the model that was asked last wants to be left alone, in seconds."""
     told = error if isinstance(error, UpstreamError) else error.__cause__
-    return retry_policy(told).after if isinstance(told, UpstreamError) else 0.0
+    return retry_policy(told).delay if isinstance(told, UpstreamError) else 0.0

@@ -222,7 +222,7 @@ class ChatModel:
 
     def _body(self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None) -> bytes:
         fields = {"response_format": msgspec.Raw(msgspec.json.encode(form))} if form else {}
-        return compose(self._target.kind, fields, messages, model=model, allow=self._target.allow)
+        return compose(self._target.provider, fields, messages, model=model, allow=self._target.allow)
 
     async def _answered(self, body: bytes) -> _Answer:
         target, due = self._target, asyncio.get_running_loop().time() + self._timeout

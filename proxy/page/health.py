@@ -116,7 +116,7 @@ def _ways(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[Way]:
     return [
         Way(
             name=name,
-            kind=target.kind.name,
+            kind=target.provider.name,
             model=target.model or "as asked",
             pipelines=[p.name for p in request.runtime.pipelines.values() if target in p.targets],
             turns=sum(each.upstream == name for each in recent),

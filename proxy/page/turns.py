@@ -274,7 +274,7 @@ def _inside(trace: Trace, before: Trace | None) -> Inside:
         ignored=(*content.call.ignored, *content.who.ignored),
         fields={name: disclosure.shown_field(name, raw) for name, raw in content.call.fields.items()},
         found=found,
-        sent=_disclosed_body(body, _target(trace, content).kind),
+        sent=_disclosed_body(body, _target(trace, content).provider),
         answer=answer,
         spent=spent,
     )

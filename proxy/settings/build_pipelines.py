@@ -48,7 +48,7 @@ def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str], t
         name=name,
         health=Health(name=name),
         upstream=_upstream(settings, environ, trust),
-        kind=PROVIDERS[settings.accepts],
+        provider=PROVIDERS[settings.accepts],
         headers=tuple(_headers(settings)),
         secrets=tuple(_secrets(settings)),
         model=settings.model or None,

@@ -225,11 +225,13 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
         messages=_disclosed(call.messages),
         tools=outcome.tools,
         steps=outcome.steps,
-        destination=Destination(upstream=target.name, kind=target.kind.name, model=_name(sent.get("model"))),
-        stripped=stripped_fields(
-            outcome.fields, list(map(message_dict, outcome.messages)), sent, target.kind
+        destination=Destination(
+            upstream=target.name, kind=target.provider.name, model=_name(sent.get("model"))
         ),
-        sent=disclosure.shown_body(body, sent["messages"], target.kind),
+        stripped=stripped_fields(
+            outcome.fields, list(map(message_dict, outcome.messages)), sent, target.provider
+        ),
+        sent=disclosure.shown_body(body, sent["messages"], target.provider),
     )
 
 

@@ -21,7 +21,7 @@ _REDIRECTION, _ERROR = 300, 400
 _LARGEST_ANSWER = 64_000_000
 _LARGEST_ERROR = 1_000_000
 _PASSED_ON = re.compile(rb"content-type|retry-after(-ms)?|x-should-retry|x-ratelimit-.*|openai-.*")
-Stitching = Callable[[Response, float], Response]
+WrapResponse = Callable[[Response, float], Response]
 """Puts something in the place of a response; the time is when it must have begun to answer."""
 _PASSING = frozenset({408, 409, 425, 429})
 # Of this upstream's keys, quota and models; another one may see it otherwise.
@@ -68,7 +68,7 @@ async def attempt(
     request: UpstreamRequest,
     breaker: CircuitBreaker,
     due: Deadlines,
-    stitched: Stitching | None = None,
+    wrap: WrapResponse | None = None,
 ) -> UpstreamAnswer:
     """The answer once it has begun; where no stream is wanted, once it is whole.
 
@@ -76,8 +76,8 @@ async def attempt(
     """
     response = await open_response(target, request, due.first)
     try:
-        if stitched is not None:
-            response = stitched(response, due.first)
+        if wrap is not None:
+            response = wrap(response, due.first)
         framing = Framing() if is_stream(response.headers) else None
         data = await (_whole(response) if framing is None else _opening(response, framing, due))
     except BaseException:
@@ -140,7 +140,7 @@ def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 def _is_ailing(error: UpstreamError) -> bool:
     # What takes too long in the middle may have been held up by a client that reads slowly.
-    return not isinstance(error, UpstreamTimeout) and retry_policy(error).ailing
+    return not isinstance(error, UpstreamTimeout) and retry_policy(error).unhealthy
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,11 +150,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     before it. ``ailing``: the failure says that the upstream is not well.
     """
 
-    again: bool = False
-    elsewhere: bool = True
-    after: float = 0.0
-    later: bool = False
-    ailing: bool = False
+    retry: bool = False
+    fall_back: bool = True
+    delay: float = 0.0
+    last: bool = False
+    unhealthy: bool = False
 
 
 def retry_policy(error: UpstreamError) -> RetryPolicy:
@@ -164,8 +164,8 @@ def retry_policy(error: UpstreamError) -> RetryPolicy:
     if isinstance(error, UpstreamRedirected):
         return RetryPolicy()
     if isinstance(error, NoFilesLeft):
-        return RetryPolicy(again=True)
-    return RetryPolicy(again=True, later=isinstance(error, UpstreamTimeout), ailing=True)
+        return RetryPolicy(retry=True)
+    return RetryPolicy(retry=True, last=isinstance(error, UpstreamTimeout), unhealthy=True)
 
 
 def _of_refusal(status: int, headers: Mapping[str, str]) -> RetryPolicy:
@@ -173,6 +173,6 @@ def _of_refusal(status: int, headers: Mapping[str, str]) -> RetryPolicy:
         return RetryPolicy()
     broken = status >= _SERVER_ERRORS
     if not (broken or status in _PASSING):
-        return RetryPolicy(elsewhere=False)
+        return RetryPolicy(fall_back=False)
     again = headers.get("x-should-retry") != "false"
-    return RetryPolicy(again=again, after=retry_after(headers, time.time()), ailing=broken)
+    return RetryPolicy(retry=again, delay=retry_after(headers, time.time()), unhealthy=broken)

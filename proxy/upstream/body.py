@@ -39,7 +39,7 @@ _SPEAKERS = ("user", "assistant")
 
 
 def compose(
-    kind: Provider,
+    provider: Provider,
     fields: Mapping[str, Raw],
     messages: Sequence[Message],
     *,
@@ -51,12 +51,12 @@ def compose(
     ``fields`` is the client's top level without ``messages``; what passes keeps its bytes and its order.
     ``model`` stands in the place of the client's. Neither argument is changed.
     """
-    body = _top_level(kind, _bounded(fields), allow)
+    body = _top_level(provider, _bounded(fields), allow)
     if model is not None:
         body["model"] = model
-    kept = messages if kind.functions else with_tool_calls(messages)
-    kept = with_nine(kept) if kind.nine else kept
-    body["messages"] = _history(kind, arranged(kind, kept), allow)
+    kept = messages if provider.functions else modernise_messages(messages)
+    kept = with_nine_char_ids(kept) if provider.nine_char_ids else kept
+    body["messages"] = _history(provider, arrange(provider, kept), allow)
     return _encode(body)
 
 
@@ -170,7 +170,7 @@ def tool_choice(function_call: Raw) -> Any:
     return choice if choice in ("auto", "none") else None
 
 
-def with_tool_calls(messages: Sequence[Message]) -> Sequence[Message]:
+def modernise_messages(messages: Sequence[Message]) -> Sequence[Message]:
     """The same conversation with each ``function_call`` a tool call, and its result a tool's."""
     if not any(message.role == "function" or "function_call" in message.others for message in messages):
         return messages
@@ -194,7 +194,7 @@ def _modern(message: Message, call: str) -> Message:
     return msgspec.structs.replace(message, tool_calls=[entry], others=others)
 
 
-def with_nine(messages: Sequence[Message]) -> Sequence[Message]:
+def with_nine_char_ids(messages: Sequence[Message]) -> Sequence[Message]:
     """The same conversation with nine letters and digits for each call's id; one id stays one id."""
     return [_with_nine(message) for message in messages]
 
@@ -216,7 +216,7 @@ def _nine(name: str) -> str:
     return name if _NINE.fullmatch(name) else hashlib.blake2b(name.encode()).hexdigest()[:9]
 
 
-def arranged(kind: Provider, messages: Sequence[Message]) -> Sequence[Message]:
+def arrange(kind: Provider, messages: Sequence[Message]) -> Sequence[Message]:
     """The messages in the order of roles that ``kind`` wants; a tool call stays with its results."""
     if kind.roles:
         messages = _with_roles(kind, messages)

@@ -69,7 +69,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     alternate: bool = False
     user_ends: bool = False
     answer_follows_tool: bool = False
-    nine: bool = False
+    nine_char_ids: bool = False
 
 
 def _names(names: str) -> Names:
@@ -153,7 +153,7 @@ MISTRAL = Provider(
     system="first",
     user_ends=True,
     answer_follows_tool=True,
-    nine=True,
+    nine_char_ids=True,
 )
 
 

@@ -39,10 +39,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         asked = chosen or self._client_model
         if not asked:
             raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
-        body = compose(target.kind, self.fields, self.messages, model=chosen, allow=target.allow)
+        body = compose(target.provider, self.fields, self.messages, model=chosen, allow=target.allow)
         return UpstreamRequest(_headers(target, self.headers), body, asked if isinstance(asked, str) else "")
 
-    def followed_by(self, said: Messages, *, last: bool) -> "ChatRequest":
+    def extended(self, said: Messages, *, last: bool) -> "ChatRequest":
         """The question with more messages behind; in the ``last`` one no tool of ours can be called."""
         fields = self.tools.offer.last if self.tools and last else self.fields
         return msgspec.structs.replace(self, fields=fields, messages=[*self.messages, *said])
@@ -93,7 +93,7 @@ class Course:
         """The request as an upstream takes it; RequestError where nobody named a model."""
         question = self._question
         if self.dialogue and self.dialogue.rounds:
-            question = question.followed_by(self.dialogue.said, last=self.dialogue.last)
+            question = question.extended(self.dialogue.said, last=self.dialogue.last)
         return question.to(target)
 
     def leave_to(self, response: Response) -> None:

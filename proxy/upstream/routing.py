@@ -52,19 +52,19 @@ class Fallback:
     """
 
     def __init__(
-        self, question: ChatRequest, targets: Sequence[Target], limits: TimeLimits, tries: Attempts
+        self, request: ChatRequest, targets: Sequence[Target], limits: TimeLimits, attempts: Attempts
     ) -> None:
-        self._course = Course(question, targets)
+        self._course = Course(request, targets)
         self._candidates = Candidates(self._course)
         self.model = self._candidates.model
         self.upstream = targets[0].name
-        self._hedge = limits.hedge if question.streaming else None
-        self._tries = tries
-        self.streaming = question.streaming
+        self._hedge = limits.hedge if request.streaming else None
+        self._tries = attempts
+        self.streaming = request.streaming
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
         self._patience = self._since + min(limits.first_token, limits.total)
-        self._due = self._patience if question.streaming else self._since + limits.total
+        self._due = self._patience if request.streaming else self._since + limits.total
         self._begun: UpstreamAnswer | None = None
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
 
@@ -136,9 +136,9 @@ class Fallback:
             candidate.target.health.reached()
         self._tries.failed.append((candidate.target.name, error.code or ""))
         wanted = self._candidates.put_back(candidate, error, self._time())
-        if wanted.ailing and not (candidate.talks and isinstance(error, UpstreamTimeout)):
+        if wanted.unhealthy and not (candidate.talks and isinstance(error, UpstreamTimeout)):
             candidate.breaker.failed()
-        if not wanted.elsewhere:
+        if not wanted.fall_back:
             raise error
 
     def _cut_short(self, target: Target, began: float) -> bool:
@@ -239,12 +239,12 @@ class Candidate:
     @property
     def breaker(self) -> CircuitBreaker:
         """What watches over the model that it is asked for."""
-        return self.target.health.of(self.request.model)
+        return self.target.health.breaker(self.request.model)
 
     def put_off(self, wanted: RetryPolicy, now: float) -> None:
         """It is left alone for a while: as long as it wants, and a bit longer with each try."""
-        self.ready = now + wanted.after + _BACKOFF.pause(self.tried)
-        self.rank += _BEHIND_ALL if wanted.later else 0
+        self.ready = now + wanted.delay + _BACKOFF.pause(self.tried)
+        self.rank += _BEHIND_ALL if wanted.last else 0
 
 
 class Candidates:
@@ -282,7 +282,7 @@ class Candidates:
     def put_back(self, candidate: "Candidate", error: UpstreamError, now: float) -> RetryPolicy:
         """What follows from a failure; a candidate that may be asked again stands among the others again."""
         wanted = retry_policy(error)
-        if wanted.again and candidate.tried <= candidate.target.retries:
+        if wanted.retry and candidate.tried <= candidate.target.retries:
             candidate.put_off(wanted, now)
             self._left.append(candidate)
             self._left.sort(key=lambda each: each.rank)

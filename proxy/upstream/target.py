@@ -33,7 +33,7 @@ class Health:
         self._breakers: dict[str, CircuitBreaker] = {}
         self._told: set[str] = set()
 
-    def of(self, model: str) -> CircuitBreaker:
+    def breaker(self, model: str) -> CircuitBreaker:
         """The breaker of one model."""
         breaker = self._breakers.get(model)
         if breaker is None:
@@ -99,7 +99,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     health: Health
     upstream: Upstream
-    kind: Provider
+    provider: Provider
     headers: Headers
     secrets: tuple[bytes, ...] = ()
     model: str | None = None

@@ -46,7 +46,7 @@ def turn(messages: int) -> Callable[[], object]:
         call = request.read(raw, {}, {})
         identity.of(call, pipeline.places, "default")
         shown = chain.run(pipeline.filters, call.messages, context)
-        return compose(target.kind, call.fields, shown)
+        return compose(target.provider, call.fields, shown)
 
     return work
 

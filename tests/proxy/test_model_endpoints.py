@@ -26,7 +26,7 @@ def run(upstream: FakeUpstream, work: Callable[[Target], Awaitable[T]]) -> T:
             name="m",
             health=Health(),
             upstream=http,
-            kind=PROVIDERS["any"],
+            provider=PROVIDERS["any"],
             headers=headers,
             first_token=1,
             total=1,

@@ -33,7 +33,7 @@ def ask(upstream: FakeUpstream, times: int = 1, kind: str = "openai") -> list[st
             name="main",
             health=Health(),
             upstream=http,
-            kind=PROVIDERS[kind],
+            provider=PROVIDERS[kind],
             headers=(),
             first_token=1,
             total=1,

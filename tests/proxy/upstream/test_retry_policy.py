@@ -20,41 +20,39 @@ def refused(status, **headers):
 @pytest.mark.parametrize("status", [400, 413, 415, 422, 451, 499])
 def test_a_bad_request_is_the_clients_to_mend(status):
     wanted = retry_policy(refused(status))
-    assert not (wanted.again or wanted.elsewhere or wanted.ailing)
+    assert not (wanted.retry or wanted.fall_back or wanted.unhealthy)
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 410])
 def test_what_is_an_upstreams_own_matter_another_may_see_otherwise(status):
     wanted = retry_policy(refused(status))
-    assert wanted.elsewhere
-    assert not (wanted.again or wanted.ailing)
+    assert wanted.fall_back
+    assert not (wanted.retry or wanted.unhealthy)
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_what_passes_is_asked_again(status):
     wanted = retry_policy(refused(status))
-    assert wanted.again
-    assert wanted.elsewhere
-    assert wanted.ailing == (status >= 500), "to be busy is not to be ill"
+    assert wanted.retry
+    assert wanted.fall_back
+    assert wanted.unhealthy == (status >= 500), "to be busy is not to be ill"
 
 
 @pytest.mark.parametrize("error", [UpstreamBroken("x"), UpstreamUnreachable("x"), UpstreamTimeout("x")])
 def test_a_failed_connection_is_tried_again_and_counts(error):
     wanted = retry_policy(error)
-    assert wanted.again
-    assert wanted.ailing
-    assert wanted.later == isinstance(error, UpstreamTimeout), (
-        "after one silence, another upstream goes first"
-    )
+    assert wanted.retry
+    assert wanted.unhealthy
+    assert wanted.last == isinstance(error, UpstreamTimeout), "after one silence, another upstream goes first"
 
 
 def test_a_redirection_stays_one():
-    assert not retry_policy(UpstreamRedirected("x")).again
-    assert retry_policy(UpstreamRedirected("x")).elsewhere
+    assert not retry_policy(UpstreamRedirected("x")).retry
+    assert retry_policy(UpstreamRedirected("x")).fall_back
 
 
 def test_an_upstream_that_wants_no_second_try_gets_none():
-    assert not retry_policy(refused(503, x_should_retry="false")).again
+    assert not retry_policy(refused(503, x_should_retry="false")).retry
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@ from proxy.upstream.target import Health
 
 def failing(health: Health, model: str) -> None:
     for _ in range(5):
-        health.of(model).failed()
+        health.breaker(model).failed()
 
 
 def test_models_are_judged_one_by_one():
     health = Health(lambda: 0.0)
-    health.of("well").succeeded()
+    health.breaker("well").succeeded()
     failing(health, "ill")
     assert health.states() == {"well": "closed", "ill": "open"}
     assert health.degraded
@@ -31,11 +31,11 @@ def test_who_cannot_be_reached_is_down_whatever_model_is_named():
     now = [0.0]
     health = Health(lambda: now[0])
     for model in ("one", "two", "one", "three", "one"):
-        health.of(model).failed()
+        health.breaker(model).failed()
         health.unreachable()
     assert health.down and health.degraded
     assert set(health.states().values()) == {"closed"}, "no model was asked five times"
-    health.of("four").failed()
+    health.breaker("four").failed()
     health.unreachable()
     assert health.down
     now[0] = 5.0
@@ -62,13 +62,13 @@ def test_what_fails_is_told_of_when_it_begins_and_when_it_ends(caplog):
     assert told() == ["The upstream 'main' fails for the model 'ill'; it is tried again every few seconds"]
     for _ in range(10):
         now[0] += 20
-        health.of("ill").failed()
-        health.of("ill").answered()
-        health.of("ill").failed()
+        health.breaker("ill").failed()
+        health.breaker("ill").answered()
+        health.breaker("ill").failed()
     assert told() == [], "who breaks off whatever he begins does not work"
     now[0] += 20
-    health.of("ill").answered()
-    health.of("ill").succeeded()
+    health.breaker("ill").answered()
+    health.breaker("ill").succeeded()
     assert told() == ["The upstream 'main' works again for the model 'ill'"]
 
 
@@ -76,10 +76,10 @@ def test_a_way_that_is_closed_is_told_of_and_not_each_model_behind_it(caplog):
     health = Health(lambda: 0.0, name="main")
     for _ in range(5):
         health.unreachable()
-        health.of("m").failed()
+        health.breaker("m").failed()
     health.reached()
-    health.of("m").answered()
-    health.of("m").succeeded()
+    health.breaker("m").answered()
+    health.breaker("m").succeeded()
     assert [record.getMessage() for record in caplog.records] == [
         "The upstream 'main' cannot be reached; it is tried again every few seconds",
         "The upstream 'main' can be reached again",
