@@ -82,20 +82,20 @@ def main() -> None:
     pipeline = parts.pipelines["default"]
     target = pipeline.targets[0]
     raw = body()
-    call = request.read(raw, {}, {})
+    call = request.read_request(raw, {}, {})
     context = Context(now=time.time())
     messages = chain.run(pipeline.filters, call.messages, context)
 
     def whole() -> bytes:
-        read = request.read(raw, {}, {})
-        identity.of(read, pipeline.places, "default")
+        read = request.read_request(raw, {}, {})
+        identity.identify(read, pipeline.places, "default")
         seen = chain.run(pipeline.filters, read.messages, context)
         fields = chain.set_fields(pipeline.filters, read.fields, context)
         return compose(target.provider, fields, seen)
 
     print(f"{len(call.messages)} messages, {len(raw)} bytes; microseconds")
-    print(f"  read     {measured(lambda: request.read(raw, {}, {})):7.1f}")
-    print(f"  identity {measured(lambda: identity.of(call, pipeline.places, 'default')):7.1f}")
+    print(f"  read     {measured(lambda: request.read_request(raw, {}, {})):7.1f}")
+    print(f"  identity {measured(lambda: identity.identify(call, pipeline.places, 'default')):7.1f}")
     for step in pipeline.filters:
         cost = measured(lambda step=step: step.apply(messages, context))
         print(f"    {type(step).__name__:20} {cost:7.1f}")

@@ -40,7 +40,7 @@ def window(turns: range, *, numbered: bool) -> TurnRecord:
     """A request in the middle of a conversation, and its answer."""
     messages = [line for turn in turns for line in said(turn, numbered=numbered)][:-1]
     body = json.dumps({"model": "m", "messages": [{"role": "system", "content": "Be kind."}, *messages]})
-    call = request.read(body.encode(), {}, {})
+    call = request.read_request(body.encode(), {}, {})
     choice = {"index": 0, "delta": {"content": f"{turns[-1]}. {ANSWER}"}, "finish_reason": "stop"}
     chunk = {"choices": [choice]}
     answer = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()

@@ -29,7 +29,7 @@ from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
 from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import Call
+from proxy.turn.request import ClientRequest
 
 _PRIVATE = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 _MOST_STAMPS = 200
@@ -49,8 +49,8 @@ class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``fields`` and ``messages`` are what the filters made of it.
     """
 
-    call: Call
-    heard: Call
+    call: ClientRequest
+    heard: ClientRequest
     who: Identity
     context: Context
     pipeline: Pipeline

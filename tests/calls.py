@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from proxy.turn.request import Call
+from proxy.turn.request import ClientRequest
 from tests.bodies import messages_of
 
 
@@ -16,12 +16,12 @@ def call_of(
     headers: Mapping[str, str] | None = None,
     path: str = "/chat/completions",
     raw: Mapping[str, bytes] | None = None,
-) -> Call:
+) -> ClientRequest:
     """A call with this body; ``raw`` adds top-level fields as the very bytes on the wire."""
     body = dict(body or {})
     messages = messages_of([_sent(message) for message in body.pop("messages", [])])
     fields = {name: json.dumps(value).encode() for name, value in body.items()} | dict(raw or {})
-    return Call(
+    return ClientRequest(
         headers={name.lower(): value for name, value in (headers or {}).items()},
         query=dict(parse_qsl(urlsplit(path).query)),
         fields={name: msgspec.Raw(value) for name, value in fields.items()},

@@ -54,7 +54,7 @@ class Kit:
     def __init__(self):
         self.done = []
 
-    async def carry_out(self, name, arguments, until):
+    async def run(self, name, arguments, until):
         self.done.append((name, arguments))
         return '{"found": []}'
 
@@ -65,7 +65,7 @@ async def shown(*bodies, most=4, headers=SSE, size=10_000, watch=lambda seen, ki
     asked = []
 
     async def again(due):
-        asked.append((list(dialogue.said), dialogue.last))
+        asked.append((list(dialogue.messages), dialogue.is_last_round))
         return answers[len(asked)]
 
     kit = Kit()

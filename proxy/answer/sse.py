@@ -66,7 +66,7 @@ def data_of(event: bytes) -> bytes:
     return b"\n".join(value.removeprefix(b" ") for value in values)
 
 
-def is_over(whole: bytes) -> bool:
+def is_done(whole: bytes) -> bool:
     """Whether one of the events in a run of bytes says that the stream is over."""
     # Backwards is twice as fast, and nearly always vain.
     if whole.rfind(DONE) < 0:
@@ -75,7 +75,7 @@ def is_over(whole: bytes) -> bool:
     return any(data_of(event).strip() == DONE for event in events(whole[max(begins, 0) :]))
 
 
-def lines_beside_data(event: bytes) -> bytes:
+def lines_without_data(event: bytes) -> bytes:
     """An event's other lines (its name, its id, comments), each with a line break."""
     lines = (line for line in _lines(event.rstrip(b"\r\n")) if line and not line.startswith(b"data:"))
     return b"".join(line + b"\n" for line in lines)
@@ -93,11 +93,11 @@ def _last_end(stream: bytearray, start: int) -> int:
     return ends[-1] if ends else 0
 
 
-class Garbled(ValueError):
+class MalformedJson(ValueError):
     """No reader makes anything of it."""
 
 
-def payload(data: bytes) -> Any:
+def decode_json(data: bytes) -> Any:
     """The value that JSON stands for: with half a character, ``NaN`` or broken UTF-8 in it, too.
 
     Raises Garbled.
@@ -105,12 +105,12 @@ def payload(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except RecursionError:
-        raise Garbled from None
+        raise MalformedJson from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _patiently(data)
 
 
-def written(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """A value as JSON; what no strict writer takes stands as it was read."""
     try:
         return msgspec.json.encode(value)
@@ -122,4 +122,4 @@ def _patiently(data: bytes) -> Any:
     try:
         return json.loads(data.decode("utf-8-sig", "replace"), strict=False)
     except (ValueError, RecursionError):
-        raise Garbled from None
+        raise MalformedJson from None

@@ -5,7 +5,7 @@ from typing import Any
 
 from filters.base import AnswerFilter, Context, Delta, Stage
 from filters.message import is_text
-from proxy.answer.sse import Garbled, data_of, events, lines_beside_data, payload, written
+from proxy.answer.sse import MalformedJson, data_of, decode_json, encode_json, events, lines_without_data
 from proxy.errors import UpstreamBroken, filter_failed
 
 # Said once for each choice; everything else in a delta adds to what came before it.
@@ -48,14 +48,14 @@ class Stages:
         return _closed(stages, {})
 
 
-def said(filters: Iterable[AnswerFilter], context: Context, pieces: Iterable[str]) -> str:
+def filter_text(filters: Iterable[AnswerFilter], context: Context, pieces: Iterable[str]) -> str:
     """The words that a client gets of an answer that comes in these pieces."""
     stages = Stages(filters, context)
     deltas = [stages.feed({"content": piece}) for piece in pieces]
     return "".join(delta.get("content") or "" for delta in [*deltas, stages.close()])
 
 
-def joined(first: Delta, second: Delta) -> Delta:
+def merge_deltas(first: Delta, second: Delta) -> Delta:
     """What two deltas in a row add, as one delta; one of them itself where the other is empty."""
     if not (first and second):
         return first or second
@@ -81,7 +81,7 @@ def _ended(stage: Stage, held: Delta) -> Delta:
     except BaseException:
         stage.close()
         raise
-    return joined(fed, stage.close())
+    return merge_deltas(fed, stage.close())
 
 
 def _sum(first: object, second: object) -> object:
@@ -106,7 +106,7 @@ def _as_parts(content: object) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) and content else []
 
 
-class Rewriting:
+class FilteredAnswer:
     """One answer's filters: stages for each of its choices, opened with its first delta.
 
     What they cannot read does not pass them: ``unread`` says so, and nothing follows it.
@@ -120,53 +120,53 @@ class Rewriting:
         self._name: Mapping[str, Any] = {}
         self._last: Chunk = {}
         self._over = False
-        self.begun = False
-        self.unread: UpstreamBroken | None = None
+        self.started = False
+        self.error: UpstreamBroken | None = None
 
     @property
-    def filtered(self) -> bool:
+    def active(self) -> bool:
         """Whether anything looks at what passes."""
         return self._filtering or bool(self._name)
 
-    def under(self, name: Mapping[str, Any]) -> None:
+    def adopt_name(self, name: Mapping[str, Any]) -> None:
         """From now on all bear this id and time: something has been said under them, and by whom."""
         self._name = name
 
-    def first(self) -> bytes:
+    def opening(self) -> bytes:
         """Events to stand before the stream's own; none when it is called again."""
-        stated = [] if self.begun else [each.first(self._context) for each in self._filters]
-        self.begun = True
-        return b"".join(event_of(chunk) for chunk in stated if chunk is not None)
+        stated = [] if self.started else [each.first(self._context) for each in self._filters]
+        self.started = True
+        return b"".join(chunk_event(chunk) for chunk in stated if chunk is not None)
 
     def feed(self, whole: bytes) -> bytes:
         """Whole events as they go on, up to one that cannot be read."""
-        if not self.filtered:
+        if not self.active:
             return whole
         passed: list[bytes] = []
         try:
-            for event in () if self.unread else events(whole):
+            for event in () if self.error else events(whole):
                 passed.append(self._event(event))  # noqa: PERF401 - what came before a fault is kept
-        except Garbled:
+        except MalformedJson:
             if not self._over:  # what comes behind the end says nothing
-                self.unread = _unread("an event")
+                self.error = _unread("an event")
         return b"".join(passed)
 
     def close(self) -> bytes:
         """Ends every choice that has not ended; what they held back, as events."""
         choices, self._choices = self._choices, {}  # whatever is said behind an end has stages of its own
         held = {index: stages.close() for index, stages in choices.items()}
-        return b"".join(event_of(self._alone(index, delta)) for index, delta in held.items() if delta)
+        return b"".join(chunk_event(self._alone(index, delta)) for index, delta in held.items() if delta)
 
-    def whole(self, body: bytes) -> bytes:
+    def filter_body(self, body: bytes) -> bytes:
         """A whole answer, each message as one large delta; raises UpstreamBroken for what is none."""
         if not self._filtering:
             return body
         try:
             answer = _chunk(body)
             changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
-        except Garbled:
+        except MalformedJson:
             raise _unread("an answer") from None
-        return written(answer) if any(changed) else body
+        return encode_json(answer) if any(changed) else body
 
     def _event(self, event: bytes) -> bytes:
         data = data_of(event)
@@ -186,7 +186,7 @@ class Rewriting:
         passed = [self._choice(choice) for choice in _choices(chunk)]
         before = b"".join(held for held, _ in passed)
         changed = renamed or any(change for _, change in passed)
-        return before + (event_of(chunk, lines_beside_data(event)) if changed else event)
+        return before + (chunk_event(chunk, lines_without_data(event)) if changed else event)
 
     def _choice(self, choice: dict[str, Any]) -> tuple[bytes, bool]:
         """Passes a choice's delta on; what must be said before it finishes, and whether it has changed."""
@@ -197,7 +197,7 @@ class Rewriting:
         held = self._ended(choice) if choice.get("finish_reason") else {}
         if held:
             choice["delta"] = {}
-            return event_of(self._alone(_index(choice), joined(fed, held))), True
+            return chunk_event(self._alone(_index(choice), merge_deltas(fed, held))), True
         if fed is not delta:
             choice["delta"] = fed
         return b"", fed is not delta
@@ -208,9 +208,9 @@ class Rewriting:
     def _renamed(self, event: bytes, data: bytes) -> bytes:
         try:
             chunk = _chunk(data)
-        except Garbled:
+        except MalformedJson:
             return event
-        return event_of(chunk, lines_beside_data(event)) if self._rename(chunk) else event
+        return chunk_event(chunk, lines_without_data(event)) if self._rename(chunk) else event
 
     def _rename(self, chunk: Chunk) -> bool:
         """Puts a chunk under the name that was used already; that the assistant speaks was said with it."""
@@ -229,7 +229,7 @@ class Rewriting:
         if not isinstance(message, dict):
             return False
         try:
-            choice["message"] = passed = joined(stages.feed(message), stages.close())
+            choice["message"] = passed = merge_deltas(stages.feed(message), stages.close())
         finally:
             stages.close()
         return passed != message
@@ -241,7 +241,7 @@ class Rewriting:
         index = _index(choice)
         if index not in self._choices:
             if len(self._choices) >= _MOST_CHOICES:
-                raise Garbled
+                raise MalformedJson
             self._choices[index] = self._anew()
         return self._choices[index]
 
@@ -252,16 +252,16 @@ class Rewriting:
         return {**base, "choices": [choice]}
 
 
-def event_of(chunk: Mapping[str, Any], beside: bytes = b"") -> bytes:
+def chunk_event(chunk: Mapping[str, Any], beside: bytes = b"") -> bytes:
     """A chunk as an event, with the lines that stood beside its data."""
-    return beside + b"data: " + written(chunk) + b"\n\n"
+    return beside + b"data: " + encode_json(chunk) + b"\n\n"
 
 
 def _chunk(data: bytes) -> Chunk:
     """A JSON object; raises Garbled for all else."""
-    chunk = payload(data)
+    chunk = decode_json(data)
     if not isinstance(chunk, dict):
-        raise Garbled
+        raise MalformedJson
     return chunk
 
 

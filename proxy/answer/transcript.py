@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.answer.sse import DONE, Garbled, data_of, events, payload
+from proxy.answer.sse import DONE, MalformedJson, data_of, decode_json, events
 from proxy.memory.speech import tool_call_of
 
 _AT_ONCE: Final = 2_000
@@ -32,15 +32,15 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
     finished: bool = False
 
     @property
-    def reached(self) -> bool:
+    def has_content(self) -> bool:
         """Whether anything that could be heard, or carried out, went to the client."""
         return bool(self.text.strip() or self.tool_calls)
 
     @property
-    def whole_calls(self) -> list[dict[str, Any]] | None:
+    def complete_calls(self) -> list[dict[str, Any]] | None:
         """The tool calls less those that broke off with the answer: nobody can carry them out."""
         calls = self.tool_calls or []
-        return (calls if self.finished else [call for call in calls if stands(call)]) or None
+        return (calls if self.finished else [call for call in calls if is_complete(call)]) or None
 
 
 def transcript(sent: bytes) -> Transcript:
@@ -48,7 +48,7 @@ def transcript(sent: bytes) -> Transcript:
     return _of_whole(sent) if sent.lstrip()[:1] == b"{" else _of_stream(sent)
 
 
-async def read_back(sent: bytes) -> Transcript:
+async def transcript_off_loop(sent: bytes) -> Transcript:
     """The same, off the call: what takes longer than callers may wait for the loop goes to a thread."""
     return transcript(sent) if len(sent) < _LONG else await asyncio.to_thread(transcript, sent)
 
@@ -82,7 +82,7 @@ def _of_events(sent: bytes) -> Transcript:
             deltas.append(choice.get("delta"))
             finished = finished or bool(choice.get("finish_reason"))
     said = [delta for delta in deltas if isinstance(delta, dict)]
-    return Transcript(_text(said), put_together(said), _reasoning(said), finished)
+    return Transcript(_text(said), assemble_calls(said), _reasoning(said), finished)
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -154,13 +154,13 @@ def _payloads(sent: bytes) -> Iterator[bytes]:
 def _of_whole(sent: bytes) -> Transcript:
     messages = [choice.get("message") for choice in _first(_decoded(sent) or {})]
     said = [message for message in messages if isinstance(message, dict)]
-    return Transcript(_text(said), put_together(said), _reasoning(said), finished=bool(said))
+    return Transcript(_text(said), assemble_calls(said), _reasoning(said), finished=bool(said))
 
 
 def _decoded(data: bytes) -> dict[str, Any] | None:
     try:
-        chunk = payload(data)
-    except Garbled:
+        chunk = decode_json(data)
+    except MalformedJson:
         return None
     return chunk if isinstance(chunk, dict) else None
 
@@ -172,7 +172,7 @@ def _first(chunk: dict[str, Any]) -> list[dict[str, Any]]:
     return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
 
 
-def words_of(said: Mapping[str, Any]) -> str:
+def text_of(said: Mapping[str, Any]) -> str:
     """The words of a delta or a message, in one text or in parts; a thought is none."""
     content = said.get("content")
     if isinstance(content, str):
@@ -191,7 +191,7 @@ def _text(said: Iterable[dict[str, Any]]) -> str:
     spoken = []
     for delta in said:
         audio = delta.get("audio")
-        words = words_of(delta) or delta.get("refusal")
+        words = text_of(delta) or delta.get("refusal")
         if not words and isinstance(audio, dict):
             words = audio.get("transcript")
         if isinstance(words, str):
@@ -210,10 +210,10 @@ def _thought(delta: Mapping[str, Any]) -> str:
         return thought
     content = delta.get("content")
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else ()
-    return "".join(words_of({"content": part.get("thinking")}) for part in parts)
+    return "".join(text_of({"content": part.get("thinking")}) for part in parts)
 
 
-def put_together(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
+def assemble_calls(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
     """The calls of an answer, from the pieces in its deltas; ``None`` where there are none."""
     said = list(said)
     calls: list[tuple[int, dict[str, Any]]] = []
@@ -222,8 +222,8 @@ def put_together(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
         pieces = delta.get("tool_calls")
         for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if isinstance(piece, dict):
-                index = index_of(piece, place)
-                if index not in newest or is_another(newest[index], piece):
+                index = call_index(piece, place)
+                if index not in newest or starts_new_call(newest[index], piece):
                     newest[index] = {}
                     calls.append((index, newest[index]))
                 _add(newest[index], piece)
@@ -239,13 +239,13 @@ def _function(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
     return [tool_call_of(function)] if function else None
 
 
-def index_of(piece: Mapping[str, Any], place: int) -> int:
+def call_index(piece: Mapping[str, Any], place: int) -> int:
     """Which call of a delta a piece says it is of; its place there, where it says nothing of use."""
     index = piece.get("index")
     return index if isinstance(index, int) else place
 
 
-def is_another(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
+def starts_new_call(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     """Whether a piece begins another call than the one that its index last stood for."""
     # Some servers give all parallel calls one index; others give each piece of one call an id and the name.
     function = piece.get("function") or piece.get("custom")
@@ -262,7 +262,7 @@ def _is_whole(call: Mapping[str, Any]) -> bool:
         return False
 
 
-def stands(call: Mapping[str, Any]) -> bool:
+def is_complete(call: Mapping[str, Any]) -> bool:
     """Whether a call of an answer that broke off is whole; of what a custom tool is given nobody can tell."""
     function = call.get("function")
     if not isinstance(function, dict) or not function.get("name"):

@@ -12,7 +12,7 @@ from filters.base import Context
 from filters.message import Message
 from filters.redact import Redact
 from proxy.answer.response import read_all
-from proxy.answer.sse import Garbled, data_of, events, payload
+from proxy.answer.sse import MalformedJson, data_of, decode_json, events
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory.errors import UnusableAnswer
@@ -182,8 +182,8 @@ def _chunks(content: bytes) -> Iterator[dict[str, Any]]:
     whole = content.lstrip()[:1] == b"{"
     for data in [content] if whole else map(data_of, events(content)):
         try:
-            chunk = payload(data)
-        except Garbled:
+            chunk = decode_json(data)
+        except MalformedJson:
             continue
         if isinstance(chunk, dict):
             yield chunk

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.answer.transcript import read_back
+from proxy.answer.transcript import transcript_off_loop
 from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.request import repair_clock
@@ -173,8 +173,8 @@ class Writer:
 
         Raises StoreError, Deleted and TurnTooLong included.
         """
-        told = await read_back(said.answer)
-        if not told.reached:
+        told = await transcript_off_loop(said.answer)
+        if not told.has_content:
             return True  # a failed turn leaves memory as it was, be it without this session
 
         def change(held: Session) -> Session:

@@ -20,7 +20,7 @@ from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
 from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
 from proxy.turn import request
-from proxy.turn.identity import decoded
+from proxy.turn.identity import decode_raw
 from proxy.upstream.providers import Provider
 from proxy.upstream.request import ChatRequest
 from proxy.upstream.target import Target
@@ -326,8 +326,8 @@ def _target(trace: Trace, content: TurnContent) -> Target:
 def _disclosed_body(body: bytes, kind: Provider) -> str:
     if not body:
         return ""
-    fields = request.top_level(body)
-    messages = decoded(fields["messages"])
+    fields = request.raw_fields(body)
+    messages = decode_raw(fields["messages"])
     shown = disclosure.shown_body(fields, messages if isinstance(messages, list) else [], kind)
     return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
 

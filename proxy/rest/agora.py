@@ -101,7 +101,7 @@ def _read(content: bytes) -> Notice:
 
 def _mended(content: bytes) -> Notice:
     """A notice whose only fault is half a character, as a transcript cut inside an emoji has."""
-    fields = request.top_level(content, _EXAMPLE)
+    fields = request.raw_fields(content, _EXAMPLE)
     try:
         return _decoder.decode(msgspec.json.encode(fields))
     except (msgspec.DecodeError, RecursionError):

@@ -14,7 +14,7 @@ from proxy.memory.remainder import restored
 from proxy.memory.session import Session, decode, encode
 from proxy.rest.endpoint import ID
 from proxy.turn import request
-from proxy.turn.identity import decoded, identifier
+from proxy.turn.identity import decode_raw, identifier
 
 OWN: Final = "turnkeeper"
 """What an export holds beside Agora's own shape, so that an import leaves the very same session."""
@@ -60,7 +60,7 @@ def session_from(fields: Fields, veil: WindowRedaction) -> Session:
 def id_field(fields: Fields, name: str) -> str | None:
     """The id under a key; ``None`` where none is given."""
     raw = fields.get(name)
-    return None if raw is None or bytes(raw) == b"null" else checked_id(decoded(raw), name)
+    return None if raw is None or bytes(raw) == b"null" else checked_id(decode_raw(raw), name)
 
 
 def checked_id(value: Any, name: str) -> str:

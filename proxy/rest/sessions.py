@@ -44,7 +44,7 @@ from proxy.rest.session_body import (
     state_from,
 )
 from proxy.traces import Traces
-from proxy.turn.request import read_messages, top_level
+from proxy.turn.request import raw_fields, read_messages
 
 ROOT: Final = "/v1/memory/"
 _EXAMPLE = '{"contents": [{"role": "user", "content": "..."}]}'
@@ -89,7 +89,7 @@ async def _archived_sessions(request: Request, after: str, limit: int) -> list[t
 
 async def _create_session(request: Request) -> Response:
     memory = memory_of(request)
-    fields = top_level(await body_of(request) or b"{}", '{"id": "...", "user": "..."}')
+    fields = raw_fields(await body_of(request) or b"{}", '{"id": "...", "user": "..."}')
     name = id_field(fields, "id") or f"session_{secrets.token_hex(12)}"
     whole = {"contents": msgspec.Raw(b"[]"), **non_null(check_keys(fields))}
     session = await asyncio.to_thread(session_from, whole, memory.veil)
@@ -115,7 +115,7 @@ async def _import_session(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
     content = await body_of(request)
     session = await asyncio.to_thread(
-        lambda: session_from(non_null(top_level(content, _EXAMPLE)), memory.veil)
+        lambda: session_from(non_null(raw_fields(content, _EXAMPLE)), memory.veil)
     )
     await _replace(memory, key, session)
     return await asyncio.to_thread(lambda: json_response(_session_fields(session)))

@@ -35,7 +35,7 @@ from proxy.settings.settings import Settings
 from proxy.traces import Traces
 from proxy.trial import explain
 from proxy.turn import turn
-from proxy.turn.active import InFlight
+from proxy.turn.active import ActiveTurns
 from proxy.turn.pipeline import Pipeline
 
 _CHAT = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
@@ -55,7 +55,7 @@ class App:
         self._era = Generation(runtime)
         self._site = Routes(self)
         self._page = LazyPage(self)
-        self.active_turns = InFlight()
+        self.active_turns = ActiveTurns()
         self._ending: dict[asyncio.Task[None], Generation] = {}
         self._lost = 0
         self._turns = 0
@@ -189,7 +189,7 @@ class App:
             if runtime.tracing:
                 _continue(headers, reply.observation)
         content = await body.read_body(receive, headers, runtime.max_body)
-        request = turn.Posted(headers=headers, query=query, body=content, tenant=tenant)
+        request = turn.RawRequest(headers=headers, query=query, body=content, tenant=tenant)
         if chat:
             await run_until_disconnect(
                 receive, self._turn(request, pipeline, reply, runtime.quota), reply.outlet
@@ -198,13 +198,13 @@ class App:
             await run_until_disconnect(receive, _explain(request, pipeline, reply), reply.outlet)
 
     async def _turn(
-        self, request: turn.Posted, pipeline: Pipeline, reply: Reply, quota: Quota | None
+        self, request: turn.RawRequest, pipeline: Pipeline, reply: Reply, quota: Quota | None
     ) -> None:
         admitted = quota.admit(request.tenant, len(request.body), reply) if quota else nullcontext()
         self._turns += 1
         try:
             async with admitted:
-                await turn.take(request, pipeline, reply, self.active_turns)
+                await turn.answer_turn(request, pipeline, reply, self.active_turns)
         finally:
             self._turns -= 1
 
@@ -231,7 +231,7 @@ def _continue(headers: dict[str, str], watch: Observation) -> None:
     headers[TRACEPARENT] = watch.lineage.onward
 
 
-async def _explain(request: turn.Posted, pipeline: Pipeline, reply: Reply) -> None:
+async def _explain(request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:
     told = await explain.explain_with_memory(request, pipeline, time.time())
     for name in told.degraded:
         reply.add_degraded(name)

@@ -15,7 +15,7 @@ import msgspec
 from proxy.memory.stores.store import Key
 from proxy.observe.observation import TurnReport
 from proxy.server.app import App
-from proxy.turn.active import Asked, Seat
+from proxy.turn.active import Slot, TurnClaim
 
 LARGEST: Final = 200_000
 """So many bytes has a note at most."""
@@ -138,14 +138,14 @@ class BusMember:
         self._neighbours = neighbours
         self._lifeline = lifeline
         self._encoder = msgspec.msgpack.Encoder()
-        self._asked = msgspec.msgpack.Decoder(Asked)
+        self._asked = msgspec.msgpack.Decoder(TurnClaim)
 
     async def run(self) -> None:
         """Until it is cancelled."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._lifeline, self._orphaned)
         self._neighbours.receive(self._hear)
-        self._app.active_turns.tell = self._entered
+        self._app.active_turns.publish = self._entered
         self._app.reporter.broadcast = lambda account: self._neighbours.send(TurnMessage(account))
         self._app.traces.others = lambda *whose: self._neighbours.send_reliably(ErasureMessage(*whose))
         self._app.process_name = self._neighbours.name
@@ -159,17 +159,17 @@ class BusMember:
         asyncio.get_running_loop().remove_reader(self._lifeline)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _entered(self, seat: Seat, at: float, asked: Asked) -> None:
+    def _entered(self, seat: Slot, at: float, asked: TurnClaim) -> None:
         key, pipeline = seat
         self._neighbours.send(StartMessage(key, pipeline, at, self._shown(asked)))
 
-    def _shown(self, asked: Asked) -> msgspec.Raw:
+    def _shown(self, asked: TurnClaim) -> msgspec.Raw:
         """All of it; less of what is long, or holds a number that is too large for any note."""
         with contextlib.suppress(OverflowError):
             whole = self._encoder.encode(asked)
             if len(whole) <= _MOST_SHOWN:
                 return msgspec.Raw(whole)
-        return msgspec.Raw(self._encoder.encode(asked.shortened()))
+        return msgspec.Raw(self._encoder.encode(asked.condensed()))
 
     def _hear(self, note: Message) -> None:
         if isinstance(note, TurnMessage):
@@ -180,4 +180,4 @@ class BusMember:
             self._app.reporter.watched_until = time.monotonic() + _LOOKING_FOR
         else:
             seat = note.key, note.pipeline
-            self._app.active_turns.overtaken(seat, note.at, lambda: self._asked.decode(note.asked))
+            self._app.active_turns.cancel_superseded(seat, note.at, lambda: self._asked.decode(note.asked))

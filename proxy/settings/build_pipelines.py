@@ -22,8 +22,16 @@ from proxy.settings.pipeline import Identity
 from proxy.settings.pipeline import Pipeline as PipelineSettings
 from proxy.settings.pipeline import Upstream as UpstreamSettings
 from proxy.settings.settings import Settings
-from proxy.turn.identity import PROVEN_PLACES, SESSION_PLACES, USER_PLACES, Place, Places, Proof, identifier
-from proxy.turn.pipeline import Lately, Pipeline
+from proxy.turn.identity import (
+    PROVEN_PLACES,
+    SESSION_PLACES,
+    USER_PLACES,
+    Place,
+    Places,
+    UserProof,
+    identifier,
+)
+from proxy.turn.pipeline import EpisodeLookup, Pipeline
 from proxy.upstream.client import HttpUpstream, Upstream
 from proxy.upstream.dial import Trust, system_trust
 from proxy.upstream.practice import PracticeModel
@@ -127,7 +135,7 @@ def pipelines_of(
 ) -> Mapping[str, Pipeline]:
     """The pipelines by name, to these models and with this memory."""
     made = {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
-    common = partial(msgspec.structs.replace, exact=exact, most_messages=settings.listen.max_messages)
+    common = partial(msgspec.structs.replace, token_counter=exact, max_messages=settings.listen.max_messages)
     return {name: common(one) for name, one in made.items()}
 
 
@@ -143,12 +151,12 @@ def _pipeline(
         answer=settings.answer,
         places=_places(settings.identity),
         memory=memory,
-        lately=_lately(settings.request),
+        episode_lookup=_lately(settings.request),
         tools=settings.tools,
         tool_rounds=settings.tool_rounds,
-        wanted=_wanted(settings.request),
-        tells=max((step.limit for step in settings.request if isinstance(step, InjectFacts)), default=0),
-        recalls=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
+        view_options=_wanted(settings.request),
+        max_facts=max((step.limit for step in settings.request if isinstance(step, InjectFacts)), default=0),
+        max_recalled=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
         zone=zone_of(settings.request),
         model=settings.model or None,
         limits=TimeLimits(
@@ -165,12 +173,12 @@ def _wanted(steps: Iterable[RequestFilter]) -> ChainNeeds:
     return ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds)
 
 
-def _lately(steps: Iterable[RequestFilter]) -> Lately | None:
+def _lately(steps: Iterable[RequestFilter]) -> EpisodeLookup | None:
     """What the first step that tells of episodes needs to know."""
     step = next((step for step in steps if isinstance(step, InjectEpisodes)), None)
     if step is None:
         return None
-    return Lately(identifier(step.agent), Place.parse(step.place), step.hours, step.limit)
+    return EpisodeLookup(identifier(step.agent), Place.parse(step.place), step.hours, step.limit)
 
 
 def _places(settings: Identity) -> Places:
@@ -179,7 +187,7 @@ def _places(settings: Identity) -> Places:
         session=_parsed(settings.session, SESSION_PLACES),
         user=_parsed(settings.user, PROVEN_PLACES if secret else USER_PLACES),
         default_session=settings.default_session or None,
-        proof=Proof(secret) if secret else None,
+        proof=UserProof(secret) if secret else None,
     )
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 
-from proxy.answer.transcript import index_of, is_another
+from proxy.answer.transcript import call_index, starts_new_call
 
 Chunk = dict[str, Any]
 _CUT_SHORT = ("length", "content_filter")
 _GIVEN = {"function": "arguments", "custom": "input"}
 
 
-def decoded(data: bytes) -> Chunk | None:
+def decode_object(data: bytes) -> Chunk | None:
     """A JSON object, or ``None``."""
     try:
         chunk = msgspec.json.decode(data)
@@ -34,32 +34,32 @@ def object_in(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def name_of(call: Mapping[str, Any]) -> str:
+def function_name(call: Mapping[str, Any]) -> str:
     """The function that a call names, empty where it names none."""
     name = object_in(call, "function").get("name")
     return name if isinstance(name, str) else ""
 
 
-def carries(said: Mapping[str, Any]) -> bool:
+def has_content(said: Mapping[str, Any]) -> bool:
     """Whether a delta or a message holds more than a role and calls."""
     return any(value for name, value in said.items() if name not in {"role", "tool_calls"})
 
 
-def tidied(call: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call as it would have come in pieces: its id, its name and its arguments are text."""
-    calls = Calls()
+    calls = CallAssembly()
     calls.add([call])
-    return calls.whole()[0]
+    return calls.calls()[0]
 
 
-def finish_of(reason: Any, theirs: Sequence[Mapping[str, Any]]) -> Any:
+def finish_reason(reason: Any, theirs: Sequence[Mapping[str, Any]]) -> Any:
     """How a round finishes for the client, with these calls of his own; what was cut short stays so."""
     if reason in _CUT_SHORT:
         return reason
     return "tool_calls" if theirs else "stop" if reason == "tool_calls" else reason
 
 
-class Calls:
+class CallAssembly:
     """Tool calls as they are put together from the pieces of a stream."""
 
     def __init__(self) -> None:
@@ -70,16 +70,16 @@ class Calls:
         """Takes what one delta carries."""
         for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if isinstance(piece, dict):
-                _add(self._call(index_of(piece, place), piece), piece)
+                _add(self._call(call_index(piece, place), piece), piece)
 
-    def whole(self) -> list[dict[str, Any]]:
+    def calls(self) -> list[dict[str, Any]]:
         """The calls so far, in the order in which they began."""
         return self._calls
 
     def _call(self, index: int, piece: Mapping[str, Any]) -> dict[str, Any]:
         """The call that a piece is of: the newest of its index, or a new one."""
         call = self._newest.get(index)
-        if call is None or is_another(call, piece):
+        if call is None or starts_new_call(call, piece):
             kind = "custom" if object_in(piece, "custom") else "function"
             call = self._newest[index] = {"id": "", "type": kind, kind: {"name": "", _GIVEN[kind]: ""}}
             self._calls.append(call)
@@ -105,13 +105,13 @@ def _text(arguments: Any) -> str:
     return msgspec.json.encode(arguments).decode() if arguments else ""
 
 
-def summed(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def sum_usage(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Token counts, added up at every level."""
     total: dict[str, Any] = {}
     for usage in usages:
         for name, value in usage.items():
             if isinstance(value, dict):
-                total[name] = summed([object_in(total, name), value])
+                total[name] = sum_usage([object_in(total, name), value])
             elif isinstance(value, int | float) and isinstance(total.get(name, 0), int | float):
                 total[name] = total.get(name, 0) + value
             else:

@@ -53,7 +53,7 @@ class _Owed(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
-class Notebook:
+class MemoryTools:
     """Carries out tool calls for one person; what goes wrong is told to the model, in time.
 
     What is to be changed is owed until the turn is worth it: the model is told as if it were done, and finds
@@ -90,7 +90,7 @@ class Notebook:
             FORGET: self._forget,
         }
 
-    async def carry_out(self, name: str, arguments: str, until: float) -> str:
+    async def run(self, name: str, arguments: str, until: float) -> str:
         """What the model is told, as JSON; memory may answer until then, in the loop's time."""
         self._calls += 1
         return msgspec.json.encode(await self._told(name, arguments or "{}", until)).decode()
@@ -107,11 +107,11 @@ class Notebook:
             return {"error": "Memory does not answer now. Go on without it."}
 
     @property
-    def owing(self) -> bool:
+    def has_pending(self) -> bool:
         """As the protocol has it."""
         return bool(self._owed)
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         """As the protocol has it: whatever becomes of the turn."""
         if self._owed:
             works = [one.work for one in self._owed if one.work]
@@ -119,9 +119,9 @@ class Notebook:
             self._begun += self._owed
             self._owed = []
 
-    async def kept(self) -> None:
+    async def settle(self) -> None:
         """As the protocol has it."""
-        self.keep()
+        self.commit()
         if self._keeping:
             await asyncio.wait({self._keeping}, timeout=_PATIENCE)
 

@@ -62,11 +62,11 @@ class Offer(msgspec.Struct, frozen=True):
     """
 
     fields: Fields
-    own: frozenset[str]
-    last: Fields
+    names: frozenset[str]
+    final_fields: Fields
 
 
-def offered(fields: Fields, names: Sequence[str]) -> Offer | None:
+def offer_tools(fields: Fields, names: Sequence[str]) -> Offer | None:
     """The request with the named tools; ``None`` where it cannot bear them.
 
     A tool of the client's that has the name of ours stays the client's. A request for several choices gets

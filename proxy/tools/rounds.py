@@ -8,21 +8,21 @@ import msgspec
 
 from proxy.answer.response import Headers, Response, is_stream, read_all
 from proxy.answer.sse import Framing, data_of, events
-from proxy.answer.transcript import words_of
+from proxy.answer.transcript import text_of
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.tools.chunk import (
-    Calls,
+    CallAssembly,
     Chunk,
-    carries,
-    decoded,
-    finish_of,
+    decode_object,
+    finish_reason,
     first_choice,
-    name_of,
+    function_name,
+    has_content,
+    normalize_call,
     object_in,
-    summed,
-    tidied,
+    sum_usage,
 )
-from proxy.tools.dialogue import Call, Dialogue, HeardRound
+from proxy.tools.dialogue import Call, Dialogue, Round
 
 Again = Callable[[float], Awaitable[Response]]
 """Asks the model to go on from the dialogue as it stands, until when. Raises UpstreamError on refusal."""
@@ -51,8 +51,8 @@ class Rounds:
         self._due = due
         self._framing = Framing()
         self._streaming = is_stream(first.headers)
-        self._streamed = Streamed(dialogue)
-        self._completed = Completed(dialogue)
+        self._streamed = StreamedRound(dialogue)
+        self._completed = WholeRound(dialogue)
         self._ended = False
 
     async def read(self) -> bytes:
@@ -90,20 +90,20 @@ class Rounds:
 
     async def _behind(self) -> bool:
         """Whether tools were called elsewhere since this was asked for; what has lost waits to be let go."""
-        overtaken = await self._dialogue.overtaken(self, self._since)
-        if self._dialogue.left_to_another(self):
+        overtaken = await self._dialogue.is_outdated(self, self._since)
+        if self._dialogue.is_assigned_elsewhere(self):
             await asyncio.sleep(self._due - asyncio.get_running_loop().time())
             raise UpstreamTimeout("Another upstream was to answer in its place.")
         return overtaken
 
     async def _heard(self) -> bytes:
         """What comes next; what breaks or stays open behind its own end is whole."""
-        if self._streamed.done and self._streamed.calls:
+        if self._streamed.ended and self._streamed.calls:
             self._response.due(min(self._due, asyncio.get_running_loop().time() + _LINGER))
         try:
             return await self._response.read()
         except UpstreamError:
-            if not self._streamed.done:
+            if not self._streamed.ended:
                 raise
             return b""
 
@@ -115,18 +115,18 @@ class Rounds:
                 return shown
         return b""
 
-    async def _carry_on(self, heard: HeardRound, *, ended: bool) -> None:
+    async def _carry_on(self, heard: Round, *, ended: bool) -> None:
         """Asks again where our tools were called alone; else the answer ends here.
 
         What is called beside the client's own calls is carried out before they go out: whoever has them may
         leave.
         """
-        if heard.mute:
+        if heard.silent:
             raise UpstreamBroken("The model went on calling memory tools, and said nothing.")
-        if heard.aside:
-            await self._dialogue.carry_aside(heard, self)
+        if heard.side_calls:
+            await self._dialogue.run_side_calls(heard, self)
         if ended and heard.calls:
-            await self._dialogue.carry_on(heard)
+            await self._dialogue.run_calls(heard)
             await self._ask_again()
         elif ended:
             self._ended = True
@@ -142,7 +142,7 @@ class Rounds:
         self._completed.begin()
 
 
-class Streamed:
+class StreamedRound:
     """Rounds of one stream: what is said goes on at once, what is called is held until all of it is known.
 
     After a round, ``calls`` are ours to carry out before the model goes on, ``aside`` ours that were called
@@ -161,18 +161,18 @@ class Streamed:
     def begin(self) -> None:
         """The next round begins."""
         self.text = ""
-        self.done = False
+        self.ended = False
         self.calls: Sequence[Call] = ()
-        self.aside: Sequence[Call] = ()
+        self.side_calls: Sequence[Call] = ()
         self.usage: dict[str, Any] = {}
-        self.mute = False
+        self.silent = False
         self._finish: Any = "stop"
-        self._calling = Calls()
+        self._calling = CallAssembly()
         self._held: list[bytes] = []
 
     def feed(self, whole: bytes) -> bytes:
         """What the client sees of whole events."""
-        self.aside = ()
+        self.side_calls = ()
         return b"".join(map(self._event, events(whole)))
 
     def close(self) -> bytes:
@@ -186,10 +186,10 @@ class Streamed:
     def _event(self, event: bytes) -> bytes:
         data = data_of(event)
         if data == _DONE:
-            self.done = True
+            self.ended = True
             shown = self.close()
             return shown if self.calls else shown + event
-        chunk = decoded(data) if data else None
+        chunk = decode_object(data) if data else None
         return event if chunk is None else self._chunk(chunk, event)
 
     def _chunk(self, chunk: Chunk, event: bytes) -> bytes:
@@ -201,8 +201,8 @@ class Streamed:
         # Some say in every chunk how much it has been so far: the last one counts.
         self.usage = object_in(chunk, "usage") or self.usage
         self._finish = choice.get("finish_reason") or self._finish
-        self.text += words_of(delta)
-        self._carried = self._carried or carries(delta)
+        self.text += text_of(delta)
+        self._carried = self._carried or has_content(delta)
         if calling := delta.get("tool_calls"):
             self._calling.add(calling)
         if calling or self._held:
@@ -226,32 +226,32 @@ class Streamed:
 
     def _broken(self, event: bytes) -> bytes:
         """An error, behind what the client has called; a call of ours that it leaves is not carried out."""
-        ours = any(name_of(call) in self._dialogue.own for call in self._calling.whole())
+        ours = any(function_name(call) in self._dialogue.names for call in self._calling.calls())
         held = [] if ours else self._held
-        self._held, self._calling = [], Calls()
+        self._held, self._calling = [], CallAssembly()
         return b"".join([*held, event])
 
     def _judge(self) -> bytes:
         """What is shown of the calls: all as they came, the client's alone, or nothing."""
-        calls = self._calling.whole()
-        ours = [call for call in calls if name_of(call) in self._dialogue.own]
-        theirs = [call for call in calls if name_of(call) not in self._dialogue.own]
+        calls = self._calling.calls()
+        ours = [call for call in calls if function_name(call) in self._dialogue.names]
+        theirs = [call for call in calls if function_name(call) not in self._dialogue.names]
         held, self._held = self._held, []
         if not ours and self._first:
             return b"".join(held)
-        if ours and not theirs and not self._dialogue.last:
+        if ours and not theirs and not self._dialogue.is_last_round:
             self.calls = ours
             return b""
-        self.aside = () if self._dialogue.last else ours
-        self.mute = bool(ours) and not (theirs or self._carried)
-        return b"" if self.mute else self._rest(theirs)
+        self.side_calls = () if self._dialogue.is_last_round else ours
+        self.silent = bool(ours) and not (theirs or self._carried)
+        return b"" if self.silent else self._rest(theirs)
 
     def _rest(self, theirs: Sequence[Call]) -> bytes:
         """The client's calls as one delta, the finish, and what all rounds used."""
         indexed = [{"index": index, **call} for index, call in enumerate(theirs)]
         base = {"index": 0, "logprobs": None}
         called = {**base, "delta": {"tool_calls": indexed}, "finish_reason": None}
-        finish: Chunk = {**base, "delta": {}, "finish_reason": finish_of(self._finish, theirs)}
+        finish: Chunk = {**base, "delta": {}, "finish_reason": finish_reason(self._finish, theirs)}
         chunks: list[Chunk] = [{"choices": [called]}] if theirs else []
         chunks.append({"choices": [finish]})
         if used := self._used():
@@ -270,7 +270,7 @@ class Streamed:
         return self._shown(chunk)
 
     def _used(self) -> dict[str, Any]:
-        return summed([*self._dialogue.usages, self.usage])
+        return sum_usage([*self._dialogue.usages, self.usage])
 
     def _shown(self, chunk: Chunk) -> bytes:
         if (choice := first_choice(chunk)) and not self._introduced:
@@ -288,7 +288,7 @@ def _event_of(chunk: Chunk) -> bytes:
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
-class Completed:
+class WholeRound:
     """Rounds of one whole answer: shown is the last, with the words of all and the tokens of all."""
 
     def __init__(self, dialogue: Dialogue) -> None:
@@ -300,34 +300,34 @@ class Completed:
         """The next round begins."""
         self.text = ""
         self.calls: Sequence[Call] = ()
-        self.aside: Sequence[Call] = ()
+        self.side_calls: Sequence[Call] = ()
         self.usage: dict[str, Any] = {}
-        self.mute = False
+        self.silent = False
 
     def feed(self, body: bytes) -> bytes:
         """What the client sees of a round's body: nothing where the model has to be asked again."""
-        answer = decoded(body)
+        answer = decode_object(body)
         choice = first_choice(answer or {})
         if answer is None or not choice:
             return body  # an error under the status 200 is no round
         self._note(answer, object_in(choice, "message"))
         given = object_in(choice, "message").get("tool_calls")
         calls = [call for call in given if isinstance(call, dict)] if isinstance(given, list) else []
-        ours = [tidied(call) for call in calls if name_of(call) in self._dialogue.own]
-        theirs = [call for call in calls if name_of(call) not in self._dialogue.own]
+        ours = [normalize_call(call) for call in calls if function_name(call) in self._dialogue.names]
+        theirs = [call for call in calls if function_name(call) not in self._dialogue.names]
         if not ours and not self._dialogue.rounds:
             return body
-        if ours and not theirs and not self._dialogue.last:
+        if ours and not theirs and not self._dialogue.is_last_round:
             self.calls = ours
             return b""
-        self.aside = () if self._dialogue.last else ours
-        said = self._dialogue.text or carries(object_in(choice, "message"))
-        self.mute = bool(ours) and not (theirs or said)
+        self.side_calls = () if self._dialogue.is_last_round else ours
+        said = self._dialogue.text or has_content(object_in(choice, "message"))
+        self.silent = bool(ours) and not (theirs or said)
         return self._joined(answer, choice, theirs)
 
     def _note(self, answer: Chunk, message: dict[str, Any]) -> None:
         self._first = self._first or answer
-        self.text = words_of(message)
+        self.text = text_of(message)
         self.usage = object_in(answer, "usage")
 
     def _joined(self, answer: Chunk, choice: dict[str, Any], theirs: Sequence[Call]) -> bytes:
@@ -336,11 +336,11 @@ class Completed:
         said["content"] = _behind(self._dialogue.text, message.get("content"))
         if theirs:
             said["tool_calls"] = [*theirs]
-        finish = finish_of(choice.get("finish_reason"), theirs)
+        finish = finish_reason(choice.get("finish_reason"), theirs)
         named: Chunk = {name: self._first[name] for name in ("id", "created", "model") if name in self._first}
         whole: Chunk = {**answer, **named, "choices": [{**choice, "message": said, "finish_reason": finish}]}
         if used := [each for each in (*self._dialogue.usages, self.usage) if each]:
-            whole["usage"] = summed(used)
+            whole["usage"] = sum_usage(used)
         return msgspec.json.encode(whole)
 
 

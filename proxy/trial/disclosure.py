@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from filters.base import Fields
 from filters.message import SYSTEM
-from proxy.turn.identity import decoded
+from proxy.turn.identity import decode_raw
 from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL
 from proxy.upstream.providers import Names, Provider
 
@@ -42,7 +42,7 @@ def value_shape(value: object) -> str:
 
 def shown_field(name: str, value: Raw, also: Names = frozenset()) -> Raw | str:
     """A field of the top level: whole where it is OpenAI's or named in ``also``, else its form."""
-    return value if name in TOP_LEVEL or name in also else _hidden(decoded(value))
+    return value if name in TOP_LEVEL or name in also else _hidden(decode_raw(value))
 
 
 def shown_message(raw: Mapping[str, Any], also: Names = frozenset()) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def stripped_fields(
     fields: Fields, messages: Sequence[Mapping[str, Any]], sent: Mapping[str, Any], kind: Provider
 ) -> tuple[Stripped, ...]:
     """What is missing in ``sent``, or stands there under another name, with the reason; top level first."""
-    there = {name: decoded(raw) for name, raw in fields.items()}
+    there = {name: decode_raw(raw) for name, raw in fields.items()}
     return (*_of_fields(there, sent, kind), *_of_messages(messages, sent["messages"], kind))
 
 

@@ -16,10 +16,10 @@ from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain, identity
 from proxy.turn.context import offer_memory_tools, recollect
-from proxy.turn.identity import Identity, decoded
+from proxy.turn.identity import Identity, decode_raw
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import Call, read
-from proxy.turn.turn import Posted, context_of
+from proxy.turn.request import ClientRequest, read_request
+from proxy.turn.turn import RawRequest, context_of
 from proxy.upstream.request import ChatRequest
 
 MemoryUse = Literal["read", "left out", "none"]
@@ -97,7 +97,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     sent: Mapping[str, Any]
 
 
-def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "default") -> Posted:
+def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "default") -> RawRequest:
     """The request that a file holds; ``headers``, in lower case, go before those of the file.
 
     Raises RequestError.
@@ -106,7 +106,7 @@ def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "de
     named = {**_headers(wrapped.get("headers", {})), **headers}
     query = dict(parse_qsl(_query_of(wrapped.get("path", "/"))))
     body = bytes(wrapped["body"]) if "body" in wrapped else data
-    return Posted(headers=named, query=query, body=body, tenant=tenant)
+    return RawRequest(headers=named, query=query, body=body, tenant=tenant)
 
 
 def parse_header(given: str) -> tuple[str, str]:
@@ -163,7 +163,7 @@ class FilterRun(msgspec.Struct, frozen=True, kw_only=True):
     sent: bytes
 
 
-async def explain_with_memory(request: Posted, pipeline: Pipeline, now: float) -> Explanation:
+async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: float) -> Explanation:
     """What would become of a request that comes at ``now``, with all that memory tells of it, as in a turn.
 
     Raises what ``of`` does.
@@ -182,7 +182,7 @@ async def explain_with_memory(request: Posted, pipeline: Pipeline, now: float) -
 
 
 def explain_request(
-    request: Posted, pipeline: Pipeline, now: float, *, remembers: bool = False
+    request: RawRequest, pipeline: Pipeline, now: float, *, remembers: bool = False
 ) -> Explanation:
     """What would become of a request that comes at ``now``, in seconds since 1970, were nothing remembered.
 
@@ -192,15 +192,15 @@ def explain_request(
     return explain_call(*_read(request, pipeline), pipeline, now, remembers=remembers)
 
 
-def _read(request: Posted, pipeline: Pipeline) -> tuple[Call, Identity]:
-    call = read(request.body, request.headers, request.query, pipeline.most_messages)
-    who = identity.of(call, pipeline.places, request.tenant)
+def _read(request: RawRequest, pipeline: Pipeline) -> tuple[ClientRequest, Identity]:
+    call = read_request(request.body, request.headers, request.query, pipeline.max_messages)
+    who = identity.identify(call, pipeline.places, request.tenant)
     identity.prove(who, pipeline.places, request.headers)
     return call, who
 
 
 def explain_call(  # noqa: PLR0913 - all that a turn has
-    call: Call,
+    call: ClientRequest,
     who: Identity,
     pipeline: Pipeline,
     now: float,
@@ -215,7 +215,7 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
     """
     outcome = run_filters(call, who, pipeline, now, memory or _NOTHING)
     target, body = pipeline.targets[0], _top_level(outcome.sent)
-    sent: dict[str, Any] = {name: decoded(raw) for name, raw in body.items()}
+    sent: dict[str, Any] = {name: decode_raw(raw) for name, raw in body.items()}
     return Explanation(
         pipeline=pipeline.name,
         whose=_whose(call, who, pipeline),
@@ -242,7 +242,7 @@ def _memory(who: Identity, memory: Snapshot | None, *, remembers: bool) -> Memor
 
 
 def run_filters(
-    call: Call, who: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
+    call: ClientRequest, who: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
 ) -> FilterRun:
     """The call through all filters of a pipeline, and as its first upstream would get it.
 
@@ -267,7 +267,7 @@ def run_filters(
         messages=messages,
         fields=fields,
         steps=tuple(steps),
-        tools=tuple(name for name in pipeline.tools if offer and name in offer.own),
+        tools=tuple(name for name in pipeline.tools if offer and name in offer.names),
         degraded=(*degraded, *dict.fromkeys(step.filter for step in steps if step.failed)),
         sent=question.to(pipeline.targets[0]).body,
     )
@@ -315,9 +315,12 @@ def _disclosed(messages: Messages) -> list[dict[str, Any]]:
     return [disclosure.shown_message(message_dict(message)) for message in messages]
 
 
-def _whose(call: Call, who: Identity, pipeline: Pipeline) -> ExplainedIdentity:
+def _whose(call: ClientRequest, who: Identity, pipeline: Pipeline) -> ExplainedIdentity:
     places = pipeline.places
-    session_from, user_from = identity.whence(call, places.session), identity.whence(call, places.user)
+    session_from, user_from = (
+        identity.place_of_id(call, places.session),
+        identity.place_of_id(call, places.user),
+    )
     default = "default_session" if who.session is not None else None
     return ExplainedIdentity(
         tenant=who.tenant,

@@ -47,8 +47,8 @@ def run_test(case: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilt
 
 def _failures(case: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Iterator[Failure]:
     headers = {name.lower(): value for name, value in case.headers.items()}
-    call = request.read(_body(case), headers, case.query)
-    who = identity.of(call, pipeline.places, _TENANT)
+    call = request.read_request(_body(case), headers, case.query)
+    who = identity.identify(call, pipeline.places, _TENANT)
     now = case.time.timestamp()
     sent = json.loads(explain.run_filters(call, who, pipeline, now).sent)
     yield from _of_messages(case.expect, sent["messages"])
@@ -56,7 +56,7 @@ def _failures(case: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFil
     yield from _of_identity(case, who)
     context = Context(now=now, tenant=_TENANT, session=who.session, user=who.user)
     if case.expect_answer is not None:
-        yield from _of_answer(case.expect_answer, stream_filters.said(answer, context, case.answer))
+        yield from _of_answer(case.expect_answer, stream_filters.filter_text(answer, context, case.answer))
 
 
 def _body(case: PipelineTest) -> bytes:

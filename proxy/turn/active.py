@@ -14,15 +14,15 @@ from proxy.errors import Superseded
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
 from proxy.memory.wording import continues, same_words
-from proxy.turn.request import Call
+from proxy.turn.request import ClientRequest
 
 # Nobody speaks as long as this in one breath: what is longer is no transcript, and takes long to compare.
 _LONGEST_SPOKEN = 20_000
-Seat = tuple[Key, str]
+Slot = tuple[Key, str]
 """A session, and the pipeline that it talks through."""
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class TurnClaim(msgspec.Struct, frozen=True, gc=False):
     """What a call shows of the turn that it asks for; where it is ``short``, digests stand for most of it."""
 
     number: int | None
@@ -30,11 +30,11 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     short: bool = False
 
     @classmethod
-    def of(cls, call: Call) -> Self:
+    def of(cls, call: ClientRequest) -> Self:
         """What a call shows."""
         return cls(turn_number(call), call.messages)
 
-    def shortened(self) -> Self:
+    def condensed(self) -> Self:
         """The newest words, and a digest of the rest: few bytes.
 
         It compares as the whole does, but that an earlier line which the engine spells otherwise is no longer
@@ -48,19 +48,19 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         return type(self)(self.number, [before, *words], short=True)
 
 
-def supersedes(newer: Asked, older: Asked) -> bool:
+def supersedes(newer: TurnClaim, older: TurnClaim) -> bool:
     """Whether ``newer`` asks for an answer to the turn of ``older``, and shows it otherwise than that did.
 
     Engines' turn numbers decide where both have one; else the newest words of the user do, which go on from
     the older's after an equal history.
     """
-    older = older.shortened() if newer.short else older
+    older = older.condensed() if newer.short else older
     if newer.number is not None and older.number is not None:
         return newer.number == older.number and newer.messages != older.messages
     return _goes_on(newer.messages, older.messages)
 
 
-def turn_number(call: Call) -> int | None:
+def turn_number(call: ClientRequest) -> int | None:
     """The engine's number of the turn that a call asks for, if it has one."""
     given = call.field("turn_id")
     if type(given) is not int or abs(given) > LARGEST:
@@ -113,42 +113,42 @@ def _digest(shown: object) -> str:
     return hashlib.blake2b(written, digest_size=16).hexdigest()
 
 
-class InFlight:
+class ActiveTurns:
     """One process's turns by session and pipeline; what has no session is never among them.
 
     ``tell``, once there are other processes, is told of each turn that enters, a moment later.
     """
 
     def __init__(self) -> None:
-        self.tell: Callable[[Seat, float, Asked], None] | None = None
-        self._flights: dict[Seat, list[Flight]] = {}
+        self.publish: Callable[[Slot, float, TurnClaim], None] | None = None
+        self._flights: dict[Slot, list[ActiveTurn]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._flights.values()))
 
-    def turn(self, seat: Seat | None, call: Call, reply: Reply) -> "Flight":
+    def begin(self, seat: Slot | None, call: ClientRequest, reply: Reply) -> "ActiveTurn":
         """A turn of the current task, in flight while it is entered."""
-        return Flight(self, seat, call, reply)
+        return ActiveTurn(self, seat, call, reply)
 
-    def enter(self, seat: Seat, flight: "Flight") -> None:
+    def enter(self, seat: Slot, flight: "ActiveTurn") -> None:
         """Takes a turn in; those that it supersedes are cancelled."""
         others = self._flights.setdefault(seat, [])
         for other in others:
-            if other.open and supersedes(flight.asked, other.asked):
+            if other.open and supersedes(flight.claim, other.claim):
                 other.cancel()
         others.append(flight)
-        if self.tell is not None:
-            asyncio.get_running_loop().call_soon(self.tell, seat, flight.at, flight.asked)
+        if self.publish is not None:
+            asyncio.get_running_loop().call_soon(self.publish, seat, flight.entered_at, flight.claim)
 
-    def overtaken(self, seat: Seat, at: float, asked: Callable[[], Asked]) -> None:
+    def cancel_superseded(self, seat: Slot, at: float, asked: Callable[[], TurnClaim]) -> None:
         """A turn has entered elsewhere; what it supersedes of those that entered here before is cancelled."""
-        earlier = [flight for flight in self._flights.get(seat, ()) if flight.open and flight.at < at]
+        earlier = [flight for flight in self._flights.get(seat, ()) if flight.open and flight.entered_at < at]
         newer = asked() if earlier else None
         for flight in earlier:
-            if newer is not None and supersedes(newer, flight.asked):
+            if newer is not None and supersedes(newer, flight.claim):
                 flight.cancel()
 
-    def leave(self, seat: Seat, flight: "Flight") -> None:
+    def leave(self, seat: Slot, flight: "ActiveTurn") -> None:
         """Lets a turn go."""
         left = self._flights[seat]
         left.remove(flight)
@@ -156,12 +156,12 @@ class InFlight:
             del self._flights[seat]
 
 
-class Flight:
+class ActiveTurn:
     """One turn, from when it was read until it is answered. Leaving it raises Superseded where it was."""
 
-    def __init__(self, among: InFlight, seat: Seat | None, call: Call, reply: Reply) -> None:
-        self.asked = Asked.of(call)
-        self.at = time.monotonic()
+    def __init__(self, among: ActiveTurns, seat: Slot | None, call: ClientRequest, reply: Reply) -> None:
+        self.claim = TurnClaim.of(call)
+        self.entered_at = time.monotonic()
         self._among = among
         self._seat = seat
         self._reply = reply

@@ -39,7 +39,7 @@ def run(
     for step in filters:
         before = len(messages)
         try:
-            messages = applied(step, messages, context)
+            messages = apply_filter(step, messages, context)
             if step.leaves_out and len(messages) < before:
                 notes.left_out.append(step.leaves_out)
                 notes.room = len(users(messages))
@@ -53,7 +53,7 @@ def run(
     return messages
 
 
-def applied(step: RequestFilter, messages: Messages, context: Context) -> Messages:
+def apply_filter(step: RequestFilter, messages: Messages, context: Context) -> Messages:
     """The messages as one filter leaves them; raises FilterFailed."""
     try:
         shown = step.apply(messages, context)
@@ -70,7 +70,7 @@ def set_fields(
     """The request's other fields as the last filter leaves them; one that fails is treated as in ``run``."""
     for step in filters:
         try:
-            fields = set_by(step, fields, context)
+            fields = apply_fields(step, fields, context)
         except FilterFailed:
             if notes is None or notes.skipped is None:
                 raise
@@ -78,7 +78,7 @@ def set_fields(
     return fields
 
 
-def set_by(step: RequestFilter, fields: Fields, context: Context) -> Fields:
+def apply_fields(step: RequestFilter, fields: Fields, context: Context) -> Fields:
     """The request's other fields as one filter leaves them; raises FilterFailed."""
     try:
         return step.set(fields, context)

@@ -23,13 +23,13 @@ from proxy.memory.session import Session, ShownFacts
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.view import RequestView, RetractedTexts, SessionView, read_session
-from proxy.tools import offered
+from proxy.tools import offer_tools
 from proxy.tools.dialogue import Tools
-from proxy.tools.memory_tools import Notebook
+from proxy.tools.memory_tools import MemoryTools
 from proxy.turn import identity
 from proxy.turn.identity import Identity
-from proxy.turn.pipeline import Lately, Pipeline
-from proxy.turn.request import Call
+from proxy.turn.pipeline import EpisodeLookup, Pipeline
+from proxy.turn.request import ClientRequest
 
 T = TypeVar("T")
 Lacking = Callable[[str], None]
@@ -57,7 +57,7 @@ class Recollected(NamedTuple):
     keep and to go on from; ``epoch`` is ``None`` where the session could not be read.
     """
 
-    heard: Call
+    heard: ClientRequest
     snapshot: Snapshot = Snapshot()
     epoch: bytes | None = None
     told: ShownFacts | None = None
@@ -69,7 +69,7 @@ class Recollected(NamedTuple):
         return RetractedTexts(who.session, read.session, read.alignment) if read else RetractedTexts()
 
 
-async def recollect(call: Call, pipeline: Pipeline, who: Identity, lacking: Lacking) -> Recollected:
+async def recollect(call: ClientRequest, pipeline: Pipeline, who: Identity, lacking: Lacking) -> Recollected:
     """What is remembered of a turn; a dead memory costs neither the call nor the rest."""
     memory = pipeline.memory
     if memory is None or who.background:
@@ -109,7 +109,7 @@ def _with_facts(
         return recollected
     session = recollected.read.session if recollected.read else Session()
     person, now = who.user or "", time.time()
-    found = prompt_facts(session, recollected.epoch or b"", person, facts, limit=pipeline.tells, now=now)
+    found = prompt_facts(session, recollected.epoch or b"", person, facts, limit=pipeline.max_facts, now=now)
     snapshot = recollected.snapshot
     if found.head or found.tail:
         snapshot = msgspec.structs.replace(snapshot, facts=found.known, news=found.news)
@@ -117,38 +117,43 @@ def _with_facts(
     return recollected._replace(snapshot=snapshot, told=told)
 
 
-def _of_agent(call: Call, pipeline: Pipeline, memory: Memory, who: Identity) -> Iterator[Aside]:
-    if pipeline.lately:
+def _of_agent(call: ClientRequest, pipeline: Pipeline, memory: Memory, who: Identity) -> Iterator[Aside]:
+    if pipeline.episode_lookup:
         ask = partial(
-            recent_episodes, pipeline.lately, memory.episodes, call, tenant=who.tenant, now=time.time()
+            recent_episodes,
+            pipeline.episode_lookup,
+            memory.episodes,
+            call,
+            tenant=who.tenant,
+            now=time.time(),
         )
         yield Aside("episodes", "episodes", ask)
 
 
 def _of_person(
-    call: Call, pipeline: Pipeline, memory: Memory, who: Identity, *, known: bool
+    call: ClientRequest, pipeline: Pipeline, memory: Memory, who: Identity, *, known: bool
 ) -> Iterator[Aside]:
     """The facts about a person, where they are not known yet, and what is recalled for the newest words."""
     if memory.archiving is None or not who.user:
         return
     person = Owner(who.tenant, who.user)
-    if pipeline.tells and who.session and not known:
+    if pipeline.max_facts and who.session and not known:
         yield Aside(_FACTS, "facts", partial(memory.archiving.acquaintance.of, person))
-    if pipeline.recalls:
+    if pipeline.max_recalled:
         words, of = newest_words(call.messages), memory.archiving.passages.of
-        ask = partial(of, person, words, now=time.time(), limit=pipeline.recalls, zone=pipeline.zone)
+        ask = partial(of, person, words, now=time.time(), limit=pipeline.max_recalled, zone=pipeline.zone)
         yield Aside(_RECALLED, "recall", ask)
 
 
 def _facts_at_once(pipeline: Pipeline, memory: Memory, who: Identity) -> Sequence[Fact] | None:
     """The facts about a person where nobody has to wait for them, and the chain tells of them."""
-    if not (pipeline.tells and memory.archiving and who.user and who.session):
+    if not (pipeline.max_facts and memory.archiving and who.user and who.session):
         return None
     return memory.archiving.acquaintance.at_once(Owner(who.tenant, who.user))
 
 
 async def _of_session(
-    call: Call, pipeline: Pipeline, memory: Memory, who: Identity, lacking: Lacking
+    call: ClientRequest, pipeline: Pipeline, memory: Memory, who: Identity, lacking: Lacking
 ) -> Recollected:
     key = who.key
     if key is None:
@@ -165,15 +170,15 @@ async def _of_session(
     return found
 
 
-async def _overgrows(read: SessionView, memory: Memory, call: Call) -> bool:
+async def _overgrows(read: SessionView, memory: Memory, call: ClientRequest) -> bool:
     """Whether memory will not take this turn: it is too long."""
     work = partial(overgrows, read, memory.writer.window, identity.attempt_of(call), now=time.time())
     return await in_thread_if_long(work, len(read.session.entries) + len(read.speech.lines))
 
 
-async def _read(call: Call, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:
+async def _read(call: ClientRequest, pipeline: Pipeline, memory: Memory, key: Key) -> Recollected:
     sight = RequestView(call.messages, identity.attempt_of(call), memory.veil)
-    read, known = await read_session(memory.store, key, sight, pipeline.wanted)
+    read, known = await read_session(memory.store, key, sight, pipeline.view_options)
     heard = known.window
     call = call if heard is call.messages else msgspec.structs.replace(call, messages=heard)
     return Recollected(call, known.snapshot, known.epoch, read=read)
@@ -190,10 +195,10 @@ async def _or_none(name: str, ask: Callable[[], Awaitable[T]], lacking: Lacking)
 
 
 async def recent_episodes(
-    asked: Lately, episodes: Episodes, call: Call, *, tenant: str, now: float
+    asked: EpisodeLookup, episodes: Episodes, call: ClientRequest, *, tenant: str, now: float
 ) -> tuple[Episode, ...]:
     """The newest first; none for a call that names no agent. Raises StoreError."""
-    agent = asked.agent or identity.found(call, (asked.place,))
+    agent = asked.agent or identity.first_id(call, (asked.place,))
     if agent is None:
         return ()
     since = now - 3600 * asked.hours
@@ -211,12 +216,12 @@ def offer_memory_tools(
     archiving = pipeline.memory.archiving if pipeline.memory else None
     if not pipeline.tools or archiving is None or who.key is None:
         return None
-    offer = offered(fields, pipeline.tools)
+    offer = offer_tools(fields, pipeline.tools)
     if offer is None:
         return None
     person = Owner(who.tenant, who.user or "")
     known, found = archiving.knowledge, archiving.finder
-    notebook = Notebook(
+    notebook = MemoryTools(
         person, known, found, pipeline.zone, archiving.promises, unsaid=unsaid, shown=_shown(pipeline)
     )
     return Tools(offer, notebook, pipeline.tool_rounds)

@@ -16,7 +16,7 @@ from filters.message import Message
 from proxy.errors import Unauthorized
 from proxy.memory.session import Attempt, attempt
 from proxy.memory.stores.store import Key
-from proxy.turn.request import Call
+from proxy.turn.request import ClientRequest
 
 SOURCES: Final = ("header", "query", "body", "message")
 _LONGEST_ID = 256
@@ -66,7 +66,7 @@ class Place(msgspec.Struct, frozen=True):
         return self.spelling
 
 
-def newest_user(messages: Sequence[Message]) -> Mapping[str, Any]:
+def newest_user_fields(messages: Sequence[Message]) -> Mapping[str, Any]:
     """What the newest user message says beside its words."""
     for message in reversed(messages):
         if message.role == "user":
@@ -87,7 +87,7 @@ def identifier(value: object) -> str | None:
     return None if text in _STEPS else text or None
 
 
-def decoded(value: object) -> object:
+def decode_raw(value: object) -> object:
     """A value of the body as Python has it; ``None`` for one that cannot be read."""
     if not isinstance(value, msgspec.Raw):
         return value
@@ -97,7 +97,7 @@ def decoded(value: object) -> object:
         return None
 
 
-def written(value: str) -> str:
+def header_text(value: str) -> str:
     """A header's value as it was written: UTF-8 where its bytes are that, else Latin-1.
 
     Servers hand a header on with a character for each byte.
@@ -110,12 +110,12 @@ def written(value: str) -> str:
         return value
 
 
-def is_given(value: object) -> bool:
+def is_present(value: object) -> bool:
     """Whether a value is more than an empty one."""
     return bool(value.strip()) if isinstance(value, str) else value is not None
 
 
-def opened(value: object) -> Mapping[Any, Any]:
+def as_object(value: object) -> Mapping[Any, Any]:
     """The object that ``value`` is, or holds as text; an empty one otherwise."""
     if isinstance(value, str):
         value = _embedded(value.strip()) if len(value) <= _LONGEST_EMBEDDED else None
@@ -168,7 +168,7 @@ def _advice(source: str, path: str) -> str:
     return "; it begins with header:, query:, body: or message:, like header:X-Session-Id or body:call.id"
 
 
-class Proof:
+class UserProof:
     """Checks ids against their HMAC-SHA256 in hexadecimal; it shows its secret to nobody."""
 
     def __init__(self, secret: str) -> None:
@@ -196,7 +196,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     user: str | None
     background: bool
     ignored: tuple[str, ...] = ()
-    by_message: bool = False
+    user_from_message: bool = False
 
     @property
     def key(self) -> Key | None:
@@ -213,7 +213,7 @@ class Places(msgspec.Struct, frozen=True):
     session: tuple[Place, ...]
     user: tuple[Place, ...]
     default_session: str | None = None
-    proof: Proof | None = None
+    proof: UserProof | None = None
 
 
 def _places(*spellings: str) -> tuple[Place, ...]:
@@ -267,7 +267,7 @@ PROVEN_PLACES: Final = _places("header:X-User-Id")
 _BACKGROUND: Final = _places("header:X-Background", "body:metadata.background")
 
 
-def of(call: Call, places: Places, tenant: str) -> Identity:
+def identify(call: ClientRequest, places: Places, tenant: str) -> Identity:
     """Whose turn ``call`` is; what cannot be an id is passed over, named and never raises."""
     found = _Found(call)
     named = found.first(places.session) or places.default_session
@@ -288,12 +288,12 @@ def prove(who: Identity, places: Places, headers: Mapping[str, str]) -> None:
         places.proof.check(who.user, headers.get(HMAC_HEADER))
 
 
-def found(call: Call, places: Iterable[Place]) -> str | None:
+def first_id(call: ClientRequest, places: Iterable[Place]) -> str | None:
     """The first usable id that a call names at these places."""
     return _Found(call).first(places)
 
 
-def whence(call: Call, places: Iterable[Place]) -> Place | None:
+def place_of_id(call: ClientRequest, places: Iterable[Place]) -> Place | None:
     """The first of these places that holds a usable id."""
     found = _Found(call)
     return next((place for place in places if found.first((place,)) is not None), None)
@@ -309,14 +309,14 @@ class _Found:
 
     __slots__ = ("_objects", "_sources", "ignored")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ClientRequest) -> None:
         self.ignored: list[str] = []
         self._objects: dict[tuple[str, str], Mapping[Any, Any]] = {}
         self._sources: dict[str, Mapping[str, Any]] = {
             "header": call.headers,
             "query": call.query,
             "body": call.fields,
-            "message": newest_user(call.messages),
+            "message": newest_user_fields(call.messages),
         }
 
     def first(self, places: Iterable[Place]) -> str | None:
@@ -332,7 +332,7 @@ class _Found:
                 found = identifier(value)
                 if found is not None:
                     return found, place
-                if is_given(value):
+                if is_present(value):
                     self.ignored.append(place.spelling)
         return None
 
@@ -341,19 +341,19 @@ class _Found:
 
     def _value(self, place: Place) -> object:
         if place.source == "header":
-            return written(self._sources["header"][place.name])
+            return header_text(self._sources["header"][place.name])
         if not place.steps:
-            return decoded(self._sources[place.source][place.name])
+            return decode_raw(self._sources[place.source][place.name])
         *between, last = place.steps
         inner = self._object(place)
         for step in between:
-            inner = opened(inner.get(step))
+            inner = as_object(inner.get(step))
         return inner.get(last)
 
     def _object(self, place: Place) -> Mapping[Any, Any]:
         key = (place.source, place.name)
         if key not in self._objects:
-            self._objects[key] = opened(decoded(self._sources[place.source][place.name]))
+            self._objects[key] = as_object(decode_raw(self._sources[place.source][place.name]))
         return self._objects[key]
 
 
@@ -372,9 +372,9 @@ ATTEMPT_PLACES: Final = tuple(
 )
 
 
-def attempt_of(call: Call) -> Attempt:
+def attempt_of(call: ClientRequest) -> Attempt:
     """What a call says of itself. A name that Turnkeeper gives a request which has none tells nothing."""
-    return attempt(found(call, ATTEMPT_PLACES), is_retry=_again(call.headers.get(_RETRIES)))
+    return attempt(first_id(call, ATTEMPT_PLACES), is_retry=_again(call.headers.get(_RETRIES)))
 
 
 def _again(count: str | None) -> bool | None:

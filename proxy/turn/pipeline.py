@@ -15,7 +15,7 @@ from proxy.upstream.target import Target
 from proxy.upstream.tokens import TokenCounter
 
 
-class Lately(msgspec.Struct, frozen=True):
+class EpisodeLookup(msgspec.Struct, frozen=True):
     """Whose episodes are told, how far back and how many; without ``agent``, ``place`` says whose."""
 
     agent: str | None
@@ -37,20 +37,20 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     skips_failing: bool = False
     places: Places
     memory: Memory | None = None
-    lately: Lately | None = None
+    episode_lookup: EpisodeLookup | None = None
     tools: tuple[str, ...] = ()
     tool_rounds: int = 0
-    recalls: int = 0
+    max_recalled: int = 0
     """How much is recalled of a person for each turn; 0 where no step tells of it."""
-    most_messages: int = sys.maxsize
+    max_messages: int = sys.maxsize
     """How many messages a request may have."""
     zone: tzinfo = UTC
     """Where the days begin that a person speaks of."""
-    wanted: ChainNeeds = ChainNeeds()
+    view_options: ChainNeeds = ChainNeeds()
     """What its steps do with what is known of a session."""
-    tells: int = 0
+    max_facts: int = 0
     """How many facts about a person a prompt begins with; 0 where no step tells of them."""
     model: str | None = None
-    exact: TokenCounter | None = None
+    token_counter: TokenCounter | None = None
     limits: TimeLimits
     keep_alive: float | None = None

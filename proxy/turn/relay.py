@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from filters.base import Context
 from filters.filler import Filler
-from proxy.answer.sse import Framing, is_over
-from proxy.answer.stream_filters import Rewriting, event_of
+from proxy.answer.sse import Framing, is_done
+from proxy.answer.stream_filters import FilteredAnswer, chunk_event
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.http.reply import Header, Reply
 from proxy.tools.dialogue import Dialogue
@@ -32,7 +32,7 @@ _LOOKS = 8
 
 
 async def pass_on(
-    begun: UpstreamAnswer, answer: Rewriting, reply: Reply, dialogue: Dialogue | None = None
+    begun: UpstreamAnswer, answer: FilteredAnswer, reply: Reply, dialogue: Dialogue | None = None
 ) -> None:
     """Passes an answer on to its end, before which what its ``dialogue`` has changed is changed.
 
@@ -43,20 +43,20 @@ async def pass_on(
     elif reply.started:
         raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
     else:
-        response, shown = begun.response, await _beside(answer.whole, begun.data)
+        response, shown = begun.response, await _beside(answer.filter_body, begun.data)
         if dialogue:
-            await dialogue.kept()
+            await dialogue.settle()
         await reply.send_whole(response.status, client_headers(response.headers), shown)
 
 
 async def _stream(
-    begun: UpstreamAnswer, framing: Framing, answer: Rewriting, reply: Reply, dialogue: Dialogue | None
+    begun: UpstreamAnswer, framing: Framing, answer: FilteredAnswer, reply: Reply, dialogue: Dialogue | None
 ) -> None:
     response = begun.response
     if not reply.started:
         await reply.start(response.status, [*client_headers(response.headers), *UNBUFFERED])
     opened, refused = split_at_error(begun.data)
-    first = answer.first() + await _beside(answer.feed, opened)
+    first = answer.opening() + await _beside(answer.feed, opened)
     await reply.write(first)
     reply.observation.answered()
     passage = RelayedStream(begun, opened, framing, answer, reply, dialogue=dialogue)
@@ -64,19 +64,19 @@ async def _stream(
     response.offer(passage.take)
     rest = b""
     try:
-        if fault := answer.unread or refused:
+        if fault := answer.error or refused:
             raise fault
         await passage.read_on()
         rest = answer.feed(framing.close())
-        if answer.unread:
-            raise answer.unread
+        if answer.error:
+            raise answer.error
     except UpstreamError:
         rest += answer.feed(passage.unended())
         if not passage.whole:  # what breaks behind its own end is whole
             await reply.write(rest + answer.close())
             raise
     if dialogue:
-        await dialogue.kept()
+        await dialogue.settle()
     await reply.end(rest + answer.close())
 
 
@@ -92,7 +92,7 @@ class RelayedStream:
         begun: UpstreamAnswer,
         opened: bytes,
         framing: Framing,
-        answer: Rewriting,
+        answer: FilteredAnswer,
         reply: Reply,
         *,
         dialogue: Dialogue | None,
@@ -104,7 +104,7 @@ class RelayedStream:
         self._reply = reply
         self._dialogue = dialogue
         self._outlet = reply.outlet
-        self._filtered = answer.filtered
+        self._filtered = answer.active
         self._over = False
         self._room = _LARGEST_ANSWER
         self._waiting = False
@@ -115,17 +115,17 @@ class RelayedStream:
     @property
     def whole(self) -> bool:
         """Whether the stream's end was passed on."""
-        return not self._answer.unread and self._over
+        return not self._answer.error and self._over
 
     def passed_on(self, shown: bytes) -> None:
         """What tools have told to be changed is changed as soon as the client has heard of it."""
         if self._dialogue:
-            self._dialogue.passed_on(shown)
+            self._dialogue.commit_if_reached(shown)
 
     def unended(self) -> bytes:
         """The end of a stream that broke off before the blank line behind it."""
         rest = self._framing.close()
-        ended = not self._over and is_over(rest)
+        ended = not self._over and is_done(rest)
         self._over = self._over or ended
         return rest if ended else b""
 
@@ -154,7 +154,7 @@ class RelayedStream:
                 raise self._failure
             events = self._events(data)
             shown = await _beside(self._answer.feed, events) if self._filtered else events
-            self._refused = self._answer.unread or self._refused
+            self._refused = self._answer.error or self._refused
             if shown:
                 await self._reply.write(shown)
                 self.passed_on(shown)
@@ -173,7 +173,7 @@ class RelayedStream:
         if not (events and self._filtered):
             return events
         shown = self._answer.feed(events)
-        self._refused = self._answer.unread or self._refused
+        self._refused = self._answer.error or self._refused
         return shown
 
     def _events(self, data: bytes) -> bytes:
@@ -189,7 +189,7 @@ class RelayedStream:
         return events
 
     def _note(self, events: bytes) -> None:
-        if is_over(events) and not self._over:  # whoever reads to the end of the body would wait for nothing
+        if is_done(events) and not self._over:  # whoever reads to the end of the body would wait for nothing
             self._over = True
             self._response.due(asyncio.get_running_loop().time() + _LINGER)
 
@@ -206,7 +206,7 @@ class Silence:
     """
 
     def __init__(
-        self, pipeline: Pipeline, context: Context, answer: Rewriting, reply: Reply, model: str
+        self, pipeline: Pipeline, context: Context, answer: FilteredAnswer, reply: Reply, model: str
     ) -> None:
         self._filler = next((each for each in pipeline.answer if isinstance(each, Filler)), None)
         self._keep_alive = pipeline.keep_alive
@@ -230,11 +230,11 @@ class Silence:
 
     async def _fill(self, filler: Filler) -> None:
         await asyncio.sleep(filler.after)
-        if self._answer.begun or self._reply.ending:
+        if self._answer.started or self._reply.ending:
             return
         await self._begin()
-        if not self._answer.begun:  # it may have, while the status was on its way
-            await self._reply.write(self._answer.first() + self._said(filler.phrase(self._context)))
+        if not self._answer.started:  # it may have, while the status was on its way
+            await self._reply.write(self._answer.opening() + self._said(filler.phrase(self._context)))
 
     async def _hold(self, period: float) -> None:
         sent = self._reply.observation.sent
@@ -255,8 +255,8 @@ class Silence:
     def _said(self, phrase: str) -> bytes:
         """The phrase as a chunk, under a name that the answer takes on."""
         name = {"id": f"chatcmpl-{uuid4().hex}", "created": int(self._context.now)}
-        self._answer.under(name)
+        self._answer.adopt_name(name)
         delta = {"role": "assistant", "content": phrase}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         base = {**name, "object": "chat.completion.chunk", "model": self._model}
-        return event_of({**base, "choices": [choice]})
+        return chunk_event({**base, "choices": [choice]})

@@ -64,7 +64,7 @@ def _is_beyond(value: Any) -> bool:
     return value is not None and abs(value) > LARGEST
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ClientRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One chat completion as a client asked for it.
 
     Header names are in lower case. ``fields`` holds the body's top level as raw JSON, in the client's
@@ -96,14 +96,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return None
 
 
-def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str], most: int = sys.maxsize) -> Call:
+def read_request(
+    body: bytes, headers: Mapping[str, str], query: Mapping[str, str], most: int = sys.maxsize
+) -> ClientRequest:
     """The call that a body asks for.
 
     Raises RequestError, naming the field and what was expected, where OpenAI's own fields are wrong, and
     TooLarge for more than ``most`` messages. A wrong *extension* field (``turn_id``, ``timestamp``,
     ``metadata``) is left out.
     """
-    fields = top_level(body)
+    fields = raw_fields(body)
     raw = fields.pop("messages", None)
     if raw is None:
         raise RequestError("'messages' is missing; send an array of messages.", param="messages")
@@ -111,7 +113,7 @@ def read(body: bytes, headers: Mapping[str, str], query: Mapping[str, str], most
     if memoryview(raw).nbytes > most * _SHORTEST:
         _bound(raw, most)
     messages, left_out = read_messages(raw)
-    return Call(headers=headers, query=query, fields=fields, messages=messages, left_out=left_out)
+    return ClientRequest(headers=headers, query=query, fields=fields, messages=messages, left_out=left_out)
 
 
 def _bound(raw: Raw, most: int) -> None:
@@ -135,7 +137,7 @@ def _check(fields: Mapping[str, Raw]) -> None:
         raise RequestError("'stream' must be true or false.", param="stream")
 
 
-def top_level(body: bytes, example: str = '{"messages": [...]}') -> dict[str, Raw]:
+def raw_fields(body: bytes, example: str = '{"messages": [...]}') -> dict[str, Raw]:
     """A body's fields as raw JSON; raises RequestError, which shows ``example``."""
     try:
         body.decode()  # raw fields are sent on unread, and must not carry broken text

@@ -10,7 +10,7 @@ import msgspec
 
 from filters.base import Context, Snapshot
 from filters.tokens import in_text
-from proxy.answer.stream_filters import Rewriting
+from proxy.answer.stream_filters import FilteredAnswer
 from proxy.errors import UpstreamRefused
 from proxy.http.reply import Reply
 from proxy.memory.merge.turn import TurnRecord
@@ -18,19 +18,19 @@ from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import Observation
 from proxy.traces import TurnContent
 from proxy.turn import chain, identity, relay
-from proxy.turn.active import InFlight, Seat, turn_number
+from proxy.turn.active import ActiveTurns, Slot, turn_number
 from proxy.turn.context import Recollected, offer_memory_tools, recollect
 from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.relay import Silence
-from proxy.turn.request import Call, read
+from proxy.turn.request import ClientRequest, read_request
 from proxy.upstream.request import ChatRequest
 from proxy.upstream.routing import Fallback
 
 _log = logging.getLogger("turnkeeper")
 
 
-class Posted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RawRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the client posted. Header names are in lower case."""
 
     headers: Mapping[str, str]
@@ -39,22 +39,22 @@ class Posted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str
 
 
-async def take(request: Posted, pipeline: Pipeline, reply: Reply, in_flight: InFlight) -> None:
+async def answer_turn(request: RawRequest, pipeline: Pipeline, reply: Reply, in_flight: ActiveTurns) -> None:
     """Takes one turn: reads it, filters it, asks the model and passes the answer on.
 
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
     reply.observation.clock.begin("recall")
     reply.observation.size = len(request.body)
-    call = read(request.body, request.headers, request.query, pipeline.most_messages)
-    who = identity.of(call, pipeline.places, request.tenant)
+    call = read_request(request.body, request.headers, request.query, pipeline.max_messages)
+    who = identity.identify(call, pipeline.places, request.tenant)
     _introduce(who, call, reply)
     identity.prove(who, pipeline.places, request.headers)
-    with in_flight.turn(_seat(who, pipeline), call, reply):
+    with in_flight.begin(_seat(who, pipeline), call, reply):
         await _answer(call, pipeline, who, reply)
 
 
-def _introduce(who: Identity, call: Call, reply: Reply) -> None:
+def _introduce(who: Identity, call: ClientRequest, reply: Reply) -> None:
     watch = reply.observation
     watch.session, watch.user, watch.turn = who.session, who.user, turn_number(call)
     watch.asked, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
@@ -62,7 +62,7 @@ def _introduce(who: Identity, call: Call, reply: Reply) -> None:
         reply.add_header("x-turnkeeper-session", identity.header_value(who.session))
 
 
-def _seat(who: Identity, pipeline: Pipeline) -> Seat | None:
+def _seat(who: Identity, pipeline: Pipeline) -> Slot | None:
     """Where a newer turn would take the place of this one; nowhere for whoever names no session."""
     key = who.key
     if key is None or who.session == pipeline.places.default_session:  # strangers may be anyone
@@ -70,7 +70,7 @@ def _seat(who: Identity, pipeline: Pipeline) -> Seat | None:
     return key, pipeline.name
 
 
-async def _answer(call: Call, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
+async def _answer(call: ClientRequest, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch = reply.observation
     watch.clock.mark("memory")
     remembered = await recollect(call, pipeline, who, reply.add_degraded)
@@ -106,7 +106,7 @@ def context_of(who: Identity, snapshot: Snapshot, pipeline: Pipeline, *, now: fl
         session=who.session,
         user=who.user,
         memory=snapshot,
-        count=pipeline.exact.count if pipeline.exact else in_text,
+        count=pipeline.token_counter.count if pipeline.token_counter else in_text,
     )
 
 
@@ -137,7 +137,7 @@ def _own_up(notes: chain.Notes, reply: Reply) -> None:
 
 async def _pass_on(content: TurnContent, fallback: Fallback, reply: Reply) -> None:
     pipeline, context = content.pipeline, content.context
-    answer = Rewriting(pipeline.answer, context)
+    answer = FilteredAnswer(pipeline.answer, context)
     silence = Silence(pipeline, context, answer, reply, fallback.model)
     try:
         async with silence if fallback.streaming else nullcontext():
@@ -161,7 +161,7 @@ def _ended(
         said = TurnRecord(
             key=key,
             user=who.user,
-            by_message=who.by_message,
+            by_message=who.user_from_message,
             turn=watch.turn,
             model=fallback.model,
             window=content.call.messages,
@@ -177,5 +177,5 @@ def _ended(
             ended_at=time.time(),
         )
         if dialogue := fallback.dialogue:
-            dialogue.passed_on(said.answer)
+            dialogue.commit_if_reached(said.answer)
         pipeline.memory.recorder.put(said)

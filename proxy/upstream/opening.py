@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from proxy.answer.response import Headers
-from proxy.answer.sse import Framing, Garbled, data_of, events, payload
+from proxy.answer.sse import Framing, MalformedJson, data_of, decode_json, events
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 
 _MOST_HELD = 16_000_000
@@ -127,8 +127,8 @@ def _chunks_in(data: bytes) -> list[_Chunk]:
 
 def _patiently(data: bytes) -> _Chunk | None:
     try:
-        return msgspec.convert(payload(data), _Chunk)
-    except (Garbled, msgspec.ValidationError):
+        return msgspec.convert(decode_json(data), _Chunk)
+    except (MalformedJson, msgspec.ValidationError):
         return None
 
 
@@ -166,8 +166,8 @@ def completion_error(status: int, headers: Headers, body: bytes) -> UpstreamErro
     What is said of it quotes nothing but its type: pages to log in at hold more than a caller should know.
     """
     try:
-        answer = payload(body)
-    except Garbled:
+        answer = decode_json(body)
+    except MalformedJson:
         return _none(status, _size(body, headers))
     if not isinstance(answer, dict):
         return _none(status, _size(body, headers))

@@ -44,7 +44,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def extended(self, said: Messages, *, last: bool) -> "ChatRequest":
         """The question with more messages behind; in the ``last`` one no tool of ours can be called."""
-        fields = self.tools.offer.last if self.tools and last else self.fields
+        fields = self.tools.offer.final_fields if self.tools and last else self.fields
         return msgspec.structs.replace(self, fields=fields, messages=[*self.messages, *said])
 
     def names_model(self, target: Target) -> bool:
@@ -93,10 +93,10 @@ class Course:
         """The request as an upstream takes it; RequestError where nobody named a model."""
         question = self._question
         if self.dialogue and self.dialogue.rounds:
-            question = question.extended(self.dialogue.said, last=self.dialogue.last)
+            question = question.extended(self.dialogue.messages, last=self.dialogue.is_last_round)
         return question.to(target)
 
     def leave_to(self, response: Response) -> None:
         """The client gets this answer: for no other are tools carried out any more."""
         if self.dialogue:
-            self.dialogue.leave_to(response)
+            self.dialogue.assign_to(response)

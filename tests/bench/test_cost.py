@@ -43,8 +43,8 @@ def turn(messages: int) -> Callable[[], object]:
     context = Context(now=time.time())
 
     def work() -> bytes:
-        call = request.read(raw, {}, {})
-        identity.of(call, pipeline.places, "default")
+        call = request.read_request(raw, {}, {})
+        identity.identify(call, pipeline.places, "default")
         shown = chain.run(pipeline.filters, call.messages, context)
         return compose(target.provider, call.fields, shown)
 

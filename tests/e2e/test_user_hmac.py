@@ -7,7 +7,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.settings.load import load
-from proxy.turn.identity import Proof
+from proxy.turn.identity import UserProof
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 
@@ -72,4 +72,4 @@ def test_a_secret_that_can_be_guessed_is_a_fault(tmp_path) -> None:
 
 
 def test_the_secret_is_shown_nowhere() -> None:
-    assert SECRET not in repr(Proof(SECRET))
+    assert SECRET not in repr(UserProof(SECRET))

@@ -12,7 +12,7 @@ from proxy.errors import ConfigError, TurnkeeperError
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.load import config_errors, load
 from proxy.trial import explain
-from proxy.turn.turn import Posted
+from proxy.turn.turn import RawRequest
 from tests.conversations import messages_of
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -257,7 +257,7 @@ ASKED = {"model": "m", "messages": [{"role": "user", "content": "Wait"}]}
 
 def explained(config):
     pipeline = build_pipelines(load(config, {}), {})["default"]
-    request = Posted(headers={}, query={}, body=json.dumps(ASKED).encode(), tenant="default")
+    request = RawRequest(headers={}, query={}, body=json.dumps(ASKED).encode(), tenant="default")
     return explain.explain_request(request, pipeline, 0)
 
 

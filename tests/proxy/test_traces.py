@@ -48,7 +48,7 @@ def end(
 
 
 def content(headers: Mapping[str, str]) -> TurnContent:
-    call = request.read(BODY, headers, {})
+    call = request.read_request(BODY, headers, {})
     who = Identity("t", None, None, background=False)
     context = Context(now=0.0)
     made = {"fields": call.fields, "messages": call.messages}

@@ -108,7 +108,7 @@ def apply_turn(
     ``veil`` what memory may not see.
     """
     told = told or transcript(said.answer)
-    if not told.reached:
+    if not told.has_content:
         return session
     told, (session, window) = _redacted(told, veil), _beside(session, said, veil)
     session = with_speakers(session, said.user, window, said.placed_facts, by_message=said.by_message)
@@ -119,10 +119,10 @@ def apply_turn(
     answer = Answer(
         question=turn,
         text=told.text,
-        tool_calls=told.whole_calls,
+        tool_calls=told.complete_calls,
         reasoning=told.reasoning if reasoning else None,
         finished=told.finished,
-        reached=told.reached,
+        reached=told.has_content,
         ended_at=said.ended_at,
         turn_id=said.turn,
         user=None if said.by_message else said.user,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import AnswerFilter, Context, Delta, Stage
-from proxy.answer.sse import Framing, data_of, events, payload
-from proxy.answer.stream_filters import Rewriting, Stages, joined, said
+from proxy.answer.sse import Framing, data_of, decode_json, events
+from proxy.answer.stream_filters import FilteredAnswer, Stages, filter_text, merge_deltas
 from proxy.errors import FilterFailed, UpstreamBroken
 from tests.peers.fake_upstream import DONE, ROLE, USAGE, completion, delta, event
 
@@ -72,10 +72,10 @@ class Watch(AnswerFilter):
 
 
 def run(body: bytes, *filters: AnswerFilter, cuts: int = 0) -> bytes:
-    answer, framing = Rewriting(filters, CONTEXT), Framing()
+    answer, framing = FilteredAnswer(filters, CONTEXT), Framing()
     pieces = [body[i : i + cuts] for i in range(0, len(body), cuts)] if cuts else [body]
     passed = b"".join(answer.feed(framing.feed(piece)) for piece in pieces)
-    return answer.first() + passed + answer.feed(framing.close()) + answer.close()
+    return answer.opening() + passed + answer.feed(framing.close()) + answer.close()
 
 
 def words(stream: bytes, index: int = 0) -> str:
@@ -137,7 +137,7 @@ ENDINGS = {
 @pytest.mark.parametrize("name", ENDINGS)
 def test_on_every_ending_all_is_said_and_stages_close_once(name: str) -> None:
     closed.clear()
-    answer = Rewriting([Shout()], CONTEXT)
+    answer = FilteredAnswer([Shout()], CONTEXT)
     framing = Framing()
     got = answer.feed(framing.feed(ENDINGS[name])) + answer.feed(framing.close()) + answer.close()
     assert answer.close() == b""
@@ -173,16 +173,17 @@ def test_an_event_may_stand_before_all_others() -> None:
 def test_a_whole_answer_is_one_large_delta() -> None:
     body = json.dumps(completion("hello")).encode()
     assert (
-        json.loads(Rewriting([Shout()], CONTEXT).whole(body))["choices"][0]["message"]["content"] == "HELLO"
+        json.loads(FilteredAnswer([Shout()], CONTEXT).filter_body(body))["choices"][0]["message"]["content"]
+        == "HELLO"
     )
-    assert Rewriting([Watch()], CONTEXT).whole(body) == body
+    assert FilteredAnswer([Watch()], CONTEXT).filter_body(body) == body
 
 
 @pytest.mark.parametrize("body", [b"no json", b"", b"[]", b'"words"', b'{"choices": [{"message": {"con'])
 def test_a_whole_answer_that_cannot_be_read_passes_where_there_is_no_filter(body: bytes) -> None:
-    assert Rewriting([], CONTEXT).whole(body) == body
+    assert FilteredAnswer([], CONTEXT).filter_body(body) == body
     with pytest.raises(UpstreamBroken):
-        Rewriting([Shout()], CONTEXT).whole(body)
+        FilteredAnswer([Shout()], CONTEXT).filter_body(body)
 
 
 @given(body=ODD)
@@ -193,24 +194,24 @@ def test_any_bytes_pass_where_there_is_no_filter(body: bytes) -> None:
 @given(body=ODD)
 def test_of_what_cannot_be_read_nothing_passes_a_filter(body: bytes) -> None:
     before, behind = delta(content="one "), delta(content="two") + DONE
-    answer = Rewriting([Shout()], CONTEXT)
+    answer = FilteredAnswer([Shout()], CONTEXT)
     framing = Framing()
     got = answer.feed(framing.feed(before + body + b"\n\n" + behind) + framing.close()) + answer.close()
     assert b'"ONE' in got
     told = [data_of(each) for each in events(got)]
-    assert (b"[DONE]" in told) is (answer.unread is None)
-    assert all(isinstance(payload(data), dict) for data in told if data not in {b"", b"null", b"[DONE]"})
+    assert (b"[DONE]" in told) is (answer.error is None)
+    assert all(isinstance(decode_json(data), dict) for data in told if data not in {b"", b"null", b"[DONE]"})
 
 
 def test_an_answer_has_as_many_choices_as_somebody_may_ask_for() -> None:
-    answer = Rewriting([Shout()], CONTEXT)
+    answer = FilteredAnswer([Shout()], CONTEXT)
     answer.feed(b"".join(delta(index, content="x") for index in range(128)))
-    assert answer.unread is None
+    assert answer.error is None
     answer.feed(delta(128, content="x"))
-    assert answer.unread is not None
+    assert answer.error is not None
     many = {**completion(), "choices": [{"index": i, "message": {"content": "x"}} for i in range(129)]}
     with pytest.raises(UpstreamBroken):
-        Rewriting([Shout()], CONTEXT).whole(json.dumps(many).encode())
+        FilteredAnswer([Shout()], CONTEXT).filter_body(json.dumps(many).encode())
 
 
 NO_CONTEXT = Context(now=0.0)
@@ -310,7 +311,7 @@ def pieces(text, places):
 @given(kinds, st.text(max_size=30), cuts, cuts)
 def test_an_answer_comes_out_the_same_however_it_was_cut(stages, text, one_way, another):
     filters, _ = through(*stages)
-    assert said(filters, NO_CONTEXT, pieces(text, one_way)) == said(
+    assert filter_text(filters, NO_CONTEXT, pieces(text, one_way)) == filter_text(
         filters, NO_CONTEXT, pieces(text, another)
     )
 
@@ -320,13 +321,13 @@ def test_filters_in_a_row_do_what_each_does_to_the_words_of_the_one_before(stage
     filters, _ = through(*stages)
     one_by_one = text
     for each in filters:
-        one_by_one = said([each], NO_CONTEXT, [one_by_one] if one_by_one else [])
-    assert said(filters, NO_CONTEXT, pieces(text, places)) == one_by_one
+        one_by_one = filter_text([each], NO_CONTEXT, [one_by_one] if one_by_one else [])
+    assert filter_text(filters, NO_CONTEXT, pieces(text, places)) == one_by_one
 
 
 def test_what_one_stage_gives_at_its_end_goes_through_those_behind_it():
     filters, _ = through(Pairing, Whispering, Bracketing)
-    assert said(filters, NO_CONTEXT, ["AB", "C"]) == "<bac>"
+    assert filter_text(filters, NO_CONTEXT, ["AB", "C"]) == "<bac>"
 
 
 @given(st.lists(st.sampled_from([Watched, Pairing, FailingFeed, FailingClose]), max_size=5))
@@ -394,4 +395,4 @@ def test_two_choices_know_nothing_of_each_other():
     ],
 )
 def test_two_deltas_add_up(first, second, both):
-    assert joined(first, second) == both
+    assert merge_deltas(first, second) == both

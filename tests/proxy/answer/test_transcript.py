@@ -15,7 +15,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arg
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
 def test_a_stream_says_what_its_first_choice_says(newline: bytes) -> None:
     told = transcript((stream_of("Hello", " there.") + delta(index=1, content="no")).replace(b"\n", newline))
-    assert (told.text, told.finished, told.reached) == ("Hello there.", True, True)
+    assert (told.text, told.finished, told.has_content) == ("Hello there.", True, True)
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
@@ -39,7 +39,7 @@ def test_a_stream_that_broke_off_is_not_finished() -> None:
     "body", [b"", ROLE, ROLE + USAGE + DONE, b"data: x\n\n", b"{", b"[]", delta(content=" ")]
 )
 def test_what_says_nothing_has_not_reached_anyone(body: bytes) -> None:
-    assert not transcript(body).reached
+    assert not transcript(body).has_content
 
 
 def test_tool_calls_are_put_together() -> None:
@@ -80,10 +80,10 @@ def test_pieces_that_have_no_id_and_no_name_take_none_away(none) -> None:
 def test_a_call_that_broke_off_with_its_answer_is_not_whole() -> None:
     torn = {**CALL, "function": {"name": "weather", "arguments": '{"town'}}
     body = delta(tool_calls=[CALL, {**torn, "id": "call_2"}])
-    assert transcript(body).whole_calls == [CALL]
-    assert transcript(delta(tool_calls=[torn])).whole_calls is None
-    assert transcript(delta(tool_calls=[torn])).reached
-    assert len(transcript(body + delta(finish="tool_calls")).whole_calls or ()) == 2
+    assert transcript(body).complete_calls == [CALL]
+    assert transcript(delta(tool_calls=[torn])).complete_calls is None
+    assert transcript(delta(tool_calls=[torn])).has_content
+    assert len(transcript(body + delta(finish="tool_calls")).complete_calls or ()) == 2
 
 
 def test_a_call_whose_index_says_nothing_stands_where_it_is_written() -> None:
@@ -114,7 +114,7 @@ def test_any_bytes_are_read(body: bytes) -> None:
 def test_reasoning_is_no_part_of_what_was_said(name: str) -> None:
     told = transcript(ROLE + delta(**{name: "She "}) + delta(**{name: "asks."}) + stream_of("Yes"))
     assert (told.reasoning, told.text) == ("She asks.", "Yes")
-    assert not transcript(ROLE + delta(**{name: "She asks."})).reached
+    assert not transcript(ROLE + delta(**{name: "She asks."})).has_content
     assert transcript(stream_of("Yes")).reasoning is None
 
 

@@ -94,7 +94,7 @@ class Noting(Kit):
         super().__init__()
         self._chance = chance
 
-    async def carry_out(self, name: str, arguments: str, until: float) -> str:
+    async def run(self, name: str, arguments: str, until: float) -> str:
         self.done.append((name, arguments))
         await asyncio.sleep(self._chance.choice([0, 0.001, 0.01]))
         return arguments

@@ -11,7 +11,7 @@ from proxy.memory.facts.user_facts import PendingChanges, UserFacts
 from proxy.memory.stores.store import Owner
 from proxy.tools import TOOLS, Offer
 from proxy.tools.dialogue import Dialogue, Tools
-from proxy.tools.memory_tools import Notebook
+from proxy.tools.memory_tools import MemoryTools
 from tests.hurried_loop import run
 from tests.peers.fake_upstream import delta
 
@@ -74,15 +74,15 @@ class Dead(Shelf):
 
 def notebook_of(shelf, person=ANN, likeness=None, promises=None):
     finder = Finder(shelf, likeness=likeness)
-    return Notebook(person, UserFacts(shelf), finder, promises=promises)
+    return MemoryTools(person, UserFacts(shelf), finder, promises=promises)
 
 
 async def told(name, arguments, shelf=None, person=ANN):
     shelf = shelf or Shelf()
     until = asyncio.get_running_loop().time() + 5
     notebook = notebook_of(shelf, person)
-    found = json.loads(await notebook.carry_out(name, arguments, until))
-    await notebook.kept()
+    found = json.loads(await notebook.run(name, arguments, until))
+    await notebook.settle()
     return found
 
 
@@ -149,10 +149,10 @@ async def test_what_was_stored_a_moment_ago_can_be_replaced():
     shelf = Shelf()
     notebook, until = notebook_of(shelf), asyncio.get_running_loop().time() + 5
     for arguments in ('{"text": "Ann is tall."}', '{"text": "Ann is small.", "replaces": "ann is tall"}'):
-        await notebook.carry_out("memory_store", arguments, until)
-    found = json.loads(await notebook.carry_out("memory_recall", '{"query": "Ann"}', until))["found"]
+        await notebook.run("memory_store", arguments, until)
+    found = json.loads(await notebook.run("memory_recall", '{"query": "Ann"}', until))["found"]
     assert [one["text"] for one in found] == ["Ann is small."]
-    await notebook.kept()
+    await notebook.settle()
     tall, small = shelf.kept
     assert small.replaces == tall.id
 
@@ -160,7 +160,7 @@ async def test_what_was_stored_a_moment_ago_can_be_replaced():
 class Round:
     """A round in which all three tools are called, twice each."""
 
-    text, aside, usage, mute = "", (), {}, False
+    text, side_calls, usage, silent = "", (), {}, False
     calls = tuple(
         {"id": "", "function": {"name": name, "arguments": '{"text": "Ann.", "query": "Ann", "id": "1"}'}}
         for name in (*TOOLS, *TOOLS)
@@ -170,14 +170,14 @@ class Round:
 async def carried_on(dialogue):
     """How long a round takes, in the loop's time."""
     started = asyncio.get_running_loop().time()
-    await dialogue.carry_on(Round())
+    await dialogue.run_calls(Round())
     return asyncio.get_running_loop().time() - started
 
 
 def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(Hanging()), 4))
     assert 1.9 < run(carried_on(dialogue)) < 3.5
-    _, *told = dialogue.said
+    _, *told = dialogue.messages
     assert len(told) == 6
     assert all("does not answer" in each.content for each in told)
 
@@ -194,11 +194,11 @@ async def test_of_a_turn_no_more_is_told_to_be_stored_than_a_server_that_ends_ha
     notebook = notebook_of(shelf, promises=promises)
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook, 4))
     for _ in range(2):
-        await dialogue.carry_on(Many())
-    told = [json.loads(each.content) for each in dialogue.said if each.role == "tool"]
+        await dialogue.run_calls(Many())
+    told = [json.loads(each.content) for each in dialogue.messages if each.role == "tool"]
     assert ["stored" in each for each in told] == [True] * 20 + [False] * 4
     assert "20 calls" in told[-1]["error"]
-    notebook.keep()
+    notebook.commit()
     await promises.drain()
     assert len(shelf.kept) == 12
 
@@ -206,12 +206,12 @@ async def test_of_a_turn_no_more_is_told_to_be_stored_than_a_server_that_ends_ha
 async def test_what_a_model_thinks_is_not_heard():
     shelf = Shelf()
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(shelf), 4))
-    await dialogue.carry_on(Many())
+    await dialogue.run_calls(Many())
     for heard in ({"reasoning_content": "Well, "}, {"content": " "}):
-        dialogue.passed_on(delta(**heard))
+        dialogue.commit_if_reached(delta(**heard))
     await asyncio.sleep(0)
     assert shelf.kept == []
-    dialogue.passed_on(delta(content="Noted."))
+    dialogue.commit_if_reached(delta(content="Noted."))
     await asyncio.sleep(0)
     assert shelf.kept
 
@@ -222,15 +222,15 @@ async def test_what_is_being_stored_is_known_to_later_calls_of_its_turn():
 
     async def call(name, **arguments):
         until = asyncio.get_running_loop().time() + 5
-        return json.loads(await notebook.carry_out(name, json.dumps(arguments), until))
+        return json.loads(await notebook.run(name, json.dumps(arguments), until))
 
     stored = await call("memory_store", text="Ann is tall.")
-    notebook.keep()
+    notebook.commit()
     assert await call("memory_store", text="ann is tall") == stored
     found = await call("memory_recall", query="tall")
     assert [one["id"] for one in found["found"]] == [stored["id"]]
     assert await call("memory_forget", id=stored["id"]) == {"forgotten": True}
-    await notebook.kept()
+    await notebook.settle()
     assert shelf.kept == []
 
 
@@ -250,5 +250,5 @@ class Twice(Round):
 def test_a_model_that_helps_the_search_and_is_silent_leaves_each_call_of_a_round_its_answer():
     kit = notebook_of(Shelf(), likeness=Likeness(Mute(), 0.4, 0.5))
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), kit, 4))
-    run(dialogue.carry_on(Twice()))
-    assert [each.content for each in dialogue.said[1:]] == ['{"found":[]}'] * 2
+    run(dialogue.run_calls(Twice()))
+    assert [each.content for each in dialogue.messages[1:]] == ['{"found":[]}'] * 2

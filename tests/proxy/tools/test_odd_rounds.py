@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken
-from proxy.tools import offered
+from proxy.tools import offer_tools
 from tests.peers.fake_upstream import DONE, ROLE, delta, event, stream_of
 from tests.rounds import JSON, SSE, chunks, shown
 
@@ -159,8 +159,8 @@ async def test_custom_tools_that_share_an_index_are_told_apart():
 
 async def test_a_custom_tool_of_the_clients_may_have_the_name_of_ours():
     given = {"tools": msgspec.Raw(b'[{"type": "custom", "custom": {"name": "memory_recall"}}]')}
-    offer = offered(given, ["memory_recall", "memory_store"])
-    assert offer.own == {"memory_store"}
+    offer = offer_tools(given, ["memory_recall", "memory_store"])
+    assert offer.names == {"memory_store"}
 
 
 async def test_a_custom_tool_in_a_later_round_is_the_clients():

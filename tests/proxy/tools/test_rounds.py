@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamRefused
-from proxy.tools import TOOLS, Offer, offered
+from proxy.tools import TOOLS, Offer, offer_tools
 from proxy.tools.dialogue import Dialogue, Tools
 from proxy.tools.rounds import Rounds
 from tests.peers.fake_upstream import DONE, ROLE, delta, stream_of
@@ -136,30 +136,30 @@ def test_tools_stand_behind_the_clients_own_and_give_way_to_their_names():
         {"type": "function", "function": {"name": "memory_store"}},
         {"type": "custom", "custom": {"name": "x"}},
     ]
-    offer = offered(raw(tools=theirs, model="m"), list(TOOLS))
+    offer = offer_tools(raw(tools=theirs, model="m"), list(TOOLS))
     tools = json.loads(bytes(offer.fields["tools"]))
     assert tools[:2] == theirs
     assert [tool["function"]["name"] for tool in tools[2:]] == ["memory_recall", "memory_forget"]
-    assert offer.own == {"memory_recall", "memory_forget"}
+    assert offer.names == {"memory_recall", "memory_forget"}
 
 
 @pytest.mark.parametrize("fields", [{"n": 2}, {"functions": []}, {"tools": "x"}])
 def test_a_request_that_cannot_bear_tools_gets_none(fields):
-    assert offered(raw(**fields), list(TOOLS)) is None
+    assert offer_tools(raw(**fields), list(TOOLS)) is None
 
 
 @pytest.mark.parametrize(
     "fields", [{}, {"n": 1}, {"tools": None}, {"tool_choice": "none"}, {"tool_choice": {"type": "function"}}]
 )
 def test_every_other_request_gets_them(fields):
-    assert offered(raw(**fields), list(TOOLS)).own == OWN
+    assert offer_tools(raw(**fields), list(TOOLS)).names == OWN
 
 
 def test_in_the_last_round_our_tools_are_out_of_reach():
     fields = raw(model="m")
-    assert bytes(offered(fields, list(TOOLS)).last["tool_choice"]) == b'"none"'
+    assert bytes(offer_tools(fields, list(TOOLS)).final_fields["tool_choice"]) == b'"none"'
     fields = raw(tools=[{"type": "function", "function": {"name": "weather"}}], tool_choice="required")
-    assert offered(fields, list(TOOLS)).last is fields
+    assert offer_tools(fields, list(TOOLS)).final_fields is fields
 
 
 def called(piece_of):

@@ -28,10 +28,10 @@ class Slow(Kit):
         self.asked = asyncio.Event()
         self.free = asyncio.Event()
 
-    async def carry_out(self, name, arguments, until):
+    async def run(self, name, arguments, until):
         self.asked.set()
         await self.free.wait()
-        return await super().carry_out(name, arguments, until)
+        return await super().run(name, arguments, until)
 
 
 class Race:
@@ -44,7 +44,7 @@ class Race:
 
     def runner(self, first, then="Ann."):
         async def again(due):
-            self.again.append(list(self.dialogue.said))
+            self.again.append(list(self.dialogue.messages))
             return Answer(stream_of(then))
 
         return Rounds(Answer(first), again, self.dialogue, 0, DUE)
@@ -80,7 +80,7 @@ async def test_what_is_being_carried_out_for_one_is_waited_for_by_the_other():
     assert [(await each).text for each in (ahead, behind)] == ["One.", "Two."]
     assert [name for name, _ in race.kit.done] == ["memory_recall"]
     assert len(race.again) == 2
-    assert race.again[0] == race.again[1] == race.dialogue.said
+    assert race.again[0] == race.again[1] == race.dialogue.messages
 
 
 async def test_words_that_know_nothing_of_it_are_not_said():
@@ -105,7 +105,7 @@ async def test_once_one_is_the_clients_the_other_carries_nothing_out():
     race = Race(Kit())
     first = race.runner(stream_of("One."))
     second = race.runner(calling("memory_store"), "Two.")
-    race.dialogue.leave_to(first)
+    race.dialogue.assign_to(first)
     await assert_silent(second)
     assert (race.kit.done, race.again) == ([], [])
     assert (await said(first)).text == "One."
@@ -115,6 +115,6 @@ async def test_whoever_is_the_clients_goes_on_whatever_the_other_has_done():
     race = Race(Kit())
     first, second = race.runner(stream_of("One.")), race.runner(calling("memory_store"), "Two.")
     await said(second)
-    race.dialogue.leave_to(first)
+    race.dialogue.assign_to(first)
     assert (await said(first)).text == "One."
     assert len(race.again) == 1

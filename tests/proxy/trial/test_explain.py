@@ -11,7 +11,7 @@ from proxy.errors import RequestError, TurnkeeperError
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.load import load
 from proxy.trial import explain
-from proxy.turn.turn import Posted
+from proxy.turn.turn import RawRequest
 from tests.bodies import SECRET, bodies, conversations
 from tests.ready import UPSTREAM, pipeline_of
 
@@ -39,7 +39,7 @@ class Copying(RequestFilter):
 
 def explained(body, pipeline=AGORA, headers=None, query=None):
     data = json.dumps(body).encode()
-    request = Posted(headers=headers or {}, query=query or {}, body=data, tenant="acme")
+    request = RawRequest(headers=headers or {}, query=query or {}, body=data, tenant="acme")
     return explain.explain_request(request, pipeline, NOW)
 
 

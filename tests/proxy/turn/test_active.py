@@ -14,8 +14,8 @@ from proxy.errors import Superseded
 from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
-from proxy.turn.active import Asked, InFlight, supersedes
-from proxy.turn.request import Call
+from proxy.turn.active import ActiveTurns, TurnClaim, supersedes
+from proxy.turn.request import ClientRequest
 from tests.calls import call_of
 
 KEY = Key("default", "s1")
@@ -41,16 +41,16 @@ class Client:
         self.sent.append(message)
 
 
-def asking(text: str) -> Call:
+def asking(text: str) -> ClientRequest:
     return call_of({"messages": [{"role": "user", "content": text, "turn_id": 1}]})
 
 
-async def flown(turns: InFlight, text: str, reply: Reply, work: Coroutine[Any, Any, Any]) -> None:
-    with turns.turn(KEY, asking(text), reply):
+async def flown(turns: ActiveTurns, text: str, reply: Reply, work: Coroutine[Any, Any, Any]) -> None:
+    with turns.begin(KEY, asking(text), reply):
         await work
 
 
-async def begun(client: Client, turns: InFlight, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
+async def begun(client: Client, turns: ActiveTurns, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
     """An older turn that carries out ``work``."""
     taken = flown(turns, "Tell", Reply(client.send), work)
     task = asyncio.create_task(run_until_disconnect(client.receive, taken))
@@ -58,13 +58,13 @@ async def begun(client: Client, turns: InFlight, work: Coroutine[Any, Any, Any])
     return task
 
 
-async def overtake(turns: InFlight, text: str = "Tell me") -> None:
+async def overtake(turns: ActiveTurns, text: str = "Tell me") -> None:
     await flown(turns, text, Reply(Client().send), asyncio.sleep(0))
 
 
 def test_a_superseded_turn_says_so_and_leaves_its_task_uncancelled():
     async def scene() -> None:
-        turns, client = InFlight(), Client()
+        turns, client = ActiveTurns(), Client()
         older = await begun(client, turns, asyncio.sleep(9))
         await overtake(turns)
         with pytest.raises(Superseded):
@@ -78,7 +78,7 @@ def test_a_superseded_turn_says_so_and_leaves_its_task_uncancelled():
 @pytest.mark.parametrize("left_first", [False, True])
 def test_a_client_that_leaves_in_the_same_moment_has_left(left_first: bool):
     async def scene() -> None:
-        turns, client = InFlight(), Client()
+        turns, client = ActiveTurns(), Client()
         older = await begun(client, turns, asyncio.sleep(9))
         if left_first:
             client.gone.set()
@@ -97,11 +97,11 @@ def test_a_client_that_leaves_in_the_same_moment_has_left(left_first: bool):
 @pytest.mark.parametrize("ended_first", [False, True])
 def test_the_server_s_end_in_the_same_moment_is_the_end(ended_first: bool):
     async def scene() -> None:
-        turns, client = InFlight(), Client()
+        turns, client = ActiveTurns(), Client()
         older = await begun(client, turns, asyncio.sleep(9))
         if ended_first:
             older.cancel()
-        with turns.turn(KEY, asking("Tell me"), Reply(client.send)):
+        with turns.begin(KEY, asking("Tell me"), Reply(client.send)):
             pass
         if not ended_first:
             older.cancel()
@@ -114,10 +114,10 @@ def test_the_server_s_end_in_the_same_moment_is_the_end(ended_first: bool):
 
 def test_a_turn_is_superseded_once_however_many_follow():
     async def scene() -> None:
-        turns, client = InFlight(), Client()
+        turns, client = ActiveTurns(), Client()
         older = await begun(client, turns, asyncio.sleep(9))
         for text in ("Tell me", "Tell me more"):
-            with turns.turn(KEY, asking(text), Reply(client.send)):
+            with turns.begin(KEY, asking(text), Reply(client.send)):
                 pass
         with pytest.raises(Superseded):
             await older
@@ -129,7 +129,7 @@ def test_a_turn_is_superseded_once_however_many_follow():
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_answer_whose_last_bytes_are_on_their_way_is_left_alone(whole: bool):
     async def scene() -> None:
-        turns, client = InFlight(), Client()
+        turns, client = ActiveTurns(), Client()
         client.ready.clear()
         reply = Reply(client.send)
         last = reply.send_whole(200, [], b"{}") if whole else reply.end(b"data: [DONE]\n\n")
@@ -148,15 +148,15 @@ def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
     monkeypatch: pytest.MonkeyPatch, step: float
 ):
     told: list[float] = []
-    elsewhere, here, real = InFlight(), InFlight(), time.time
-    elsewhere.tell = lambda _line, at, _asked: told.append(at)
+    elsewhere, here, real = ActiveTurns(), ActiveTurns(), time.time
+    elsewhere.publish = lambda _line, at, _asked: told.append(at)
 
     async def scene() -> None:
         older = await begun(Client(), here, asyncio.sleep(60))
         monkeypatch.setattr(time, "time", lambda: real() + step)
         await overtake(elsewhere)
         await asyncio.sleep(0)
-        here.overtaken(KEY, told[0], lambda: Asked.of(asking("Tell me")))
+        here.cancel_superseded(KEY, told[0], lambda: TurnClaim.of(asking("Tell me")))
         with pytest.raises(Superseded):
             await older
 
@@ -183,12 +183,12 @@ talks = st.lists(messages, max_size=3)
 
 
 def asked(talk):
-    return Asked.of(call_of({"messages": talk}))
+    return TurnClaim.of(call_of({"messages": talk}))
 
 
 def told(whole):
     """What arrives of it."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(whole.shortened()), type=Asked)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(whole.condensed()), type=TurnClaim)
 
 
 def said(text):
@@ -211,7 +211,7 @@ def test_told_short_it_supersedes_no_more_than_the_whole(talk, other):
 
 def test_told_short_it_is_short():
     talk = [{"role": "user", "content": f"{each} {LONG}"} for each in range(100)]
-    assert len(msgspec.msgpack.encode(asked(talk).shortened())) < 100_000
+    assert len(msgspec.msgpack.encode(asked(talk).condensed())) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -236,4 +236,4 @@ def test_what_nobody_says_in_one_breath_supersedes_nothing():
 @pytest.mark.parametrize("raw", [str(2**62 + 1), "1" * 4000, "-1" + "0" * 40, "true", '"7"', "7.0"])
 def test_what_no_engine_counts_to_is_no_number(raw):
     sent = [{"role": "user", "content": "Hi", "turn_id": 3}]
-    assert Asked.of(call_of({"messages": sent}, raw={"turn_id": raw.encode()})).number == 3
+    assert TurnClaim.of(call_of({"messages": sent}, raw={"turn_id": raw.encode()})).number == 3

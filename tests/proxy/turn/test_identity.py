@@ -16,10 +16,10 @@ from proxy.turn.identity import (
     Identity,
     Place,
     Places,
-    Proof,
+    UserProof,
+    as_object,
     header_value,
     identifier,
-    opened,
 )
 from tests.calls import call_of
 
@@ -45,7 +45,7 @@ DEFAULT = Places(SESSION_PLACES, USER_PLACES)
 
 
 def whose(body=None, headers=None, path="/chat/completions", raw=None, places=DEFAULT):
-    return identity.of(call_of(body, headers, path, raw), places, "acme")
+    return identity.identify(call_of(body, headers, path, raw), places, "acme")
 
 
 def with_places(session=(), user=(), default_session=None):
@@ -90,7 +90,7 @@ def test_a_session_is_found_at_each_of_its_places(place):
 @pytest.mark.parametrize("place", USER_PLACES, ids=str)
 def test_a_user_is_found_at_each_of_its_places(place):
     by_message = place.source == "message"
-    expected = Identity("acme", None, "u-1", background=False, by_message=by_message)
+    expected = Identity("acme", None, "u-1", background=False, user_from_message=by_message)
     assert whose(**call_saying(place, "u-1")) == expected
 
 
@@ -110,12 +110,12 @@ def everything(places, unusable=0):
 
 @pytest.mark.parametrize("rank", range(len(SESSION_PLACES)), ids=map(str, SESSION_PLACES))
 def test_the_first_usable_session_wins(rank):
-    assert identity.of(everything(SESSION_PLACES, rank), DEFAULT, "t").session == f"id-{rank}"
+    assert identity.identify(everything(SESSION_PLACES, rank), DEFAULT, "t").session == f"id-{rank}"
 
 
 @pytest.mark.parametrize("rank", range(len(USER_PLACES)), ids=map(str, USER_PLACES))
 def test_the_first_usable_user_wins(rank):
-    assert identity.of(everything(USER_PLACES, rank), DEFAULT, "t").user == f"id-{rank}"
+    assert identity.identify(everything(USER_PLACES, rank), DEFAULT, "t").user == f"id-{rank}"
 
 
 def test_the_general_names_come_before_every_dialects():
@@ -234,7 +234,7 @@ def test_a_bad_id_is_passed_over(raw):
 
 def test_only_what_is_asked_for_is_decoded(monkeypatch):
     decoded = []
-    monkeypatch.setattr(identity, "decoded", decoded.append)
+    monkeypatch.setattr(identity, "decode_raw", decoded.append)
     whose({"turn_id": 4, "timestamp": 1, "interruptable": True, "model": "m", "messages": [user_message()]})
     assert not [value for value in decoded if isinstance(value, msgspec.Raw)]
     whose({"params": {"a": 1}, "tools": [1]})
@@ -264,7 +264,7 @@ def test_background_work_says_so(headers, body, expected):
 
 def test_the_same_id_under_two_tenants_is_two_ids():
     call = call_of({"session_id": "s"})
-    assert identity.of(call, DEFAULT, "acme") != identity.of(call, DEFAULT, "apex")
+    assert identity.identify(call, DEFAULT, "acme") != identity.identify(call, DEFAULT, "apex")
 
 
 @given(
@@ -310,13 +310,13 @@ NAMED = user_message(metadata={"user": "bob"})
     ],
 )
 def test_it_is_known_whether_a_message_alone_says_who_speaks(body, by_message):
-    assert whose(body).by_message is by_message
+    assert whose(body).user_from_message is by_message
 
 
 def test_whoever_must_prove_it_is_named_by_no_message_alone():
-    places = msgspec.structs.replace(DEFAULT, proof=Proof("secret"))
+    places = msgspec.structs.replace(DEFAULT, proof=UserProof("secret"))
     found = whose({"messages": [NAMED]}, places=places)
-    assert (found.user, found.by_message) == ("bob", False)
+    assert (found.user, found.user_from_message) == ("bob", False)
 
 
 @pytest.mark.parametrize("place", [*SESSION_PLACES, *USER_PLACES], ids=str)
@@ -408,7 +408,7 @@ def test_nothing_else_is_an_id(value):
     ],
 )
 def test_an_object_written_as_text_is_opened_at_every_depth(text):
-    assert opened(opened(text)["a"])["b"] == 1
+    assert as_object(as_object(text)["a"])["b"] == 1
 
 
 @pytest.mark.parametrize(
@@ -431,20 +431,20 @@ def test_an_object_written_as_text_is_opened_at_every_depth(text):
     ids=lambda text: text[:12],
 )
 def test_a_text_that_holds_no_object_opens_to_nothing(text):
-    assert not opened(text)
+    assert not as_object(text)
 
 
 def test_the_parser_does_not_print_a_callers_words(capfd, recwarn):
-    assert opened(r"{'a': 'secret \d'}") == {"a": r"secret \d"}
+    assert as_object(r"{'a': 'secret \d'}") == {"a": r"secret \d"}
     assert not recwarn.list
     assert capfd.readouterr().err == ""
 
 
 @given(st.text(max_size=60).map(lambda text: "{" + text))
 def test_opening_a_text_never_raises(text):
-    opened(text)
+    as_object(text)
 
 
 @given(st.text(alphabet="{}[]()'\":,.-1ae \\", max_size=60).map(lambda text: "{'a':" + text))
 def test_opening_what_looks_like_a_literal_never_raises(text):
-    opened(text)
+    as_object(text)

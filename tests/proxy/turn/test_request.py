@@ -18,8 +18,8 @@ ANYTHING = st.recursive(
 )
 
 
-def read(messages: Any, **fields: Any) -> request.Call:
-    return request.read(json.dumps({"messages": messages, **fields}).encode(), {}, {})
+def read(messages: Any, **fields: Any) -> request.ClientRequest:
+    return request.read_request(json.dumps({"messages": messages, **fields}).encode(), {}, {})
 
 
 def test_what_is_null_is_not_what_is_missing() -> None:
@@ -119,6 +119,6 @@ def test_any_json_is_read_or_refused(messages: list[dict[str, Any]]) -> None:
 @given(body=st.binary(max_size=50) | ANYTHING.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     try:
-        request.read(body, {}, {})
+        request.read_request(body, {}, {})
     except RequestError as error:
         assert error.message
