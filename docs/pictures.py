@@ -41,7 +41,7 @@ def talk(proxy: ProxyServer) -> str:
         cut = {"source": "llm", "interrupted": True, "original": STORY}
         messages.append({"role": "assistant", "content": "Once upon a time", **marks, "metadata": cut})
     proxy.run(proxy.app.memory.recorder.drain())
-    return next(proxy.app.traces.newest("default")).account.id
+    return next(proxy.app.traces.newest("default")).report.id
 
 
 def take(page: Page, address: str, picture: str) -> None:

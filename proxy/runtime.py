@@ -139,7 +139,7 @@ class Generation:
         if self.runtime.exact:
             loading.append(self.runtime.exact.ready())
         if self.runtime.tombstones:
-            loading.append(self.runtime.tombstones.look())
+            loading.append(self.runtime.tombstones.run())
         if self.runtime.memory:
             loading.append(self.runtime.memory.health.run())
         self._loading = [asyncio.get_running_loop().create_task(each) for each in loading]

@@ -66,9 +66,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     how many bytes are kept.
     """
 
-    account: TurnReport
+    report: TurnReport
     number: int
-    began: float
+    start: float
     marks: Sequence[tuple[str, float]]
     chunks: Sequence[float]
     count: int
@@ -83,54 +83,55 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """What there is to keep of a turn that was watched; without ``content``, nothing that was said."""
         said = watch.content if content and isinstance(watch.content, TurnContent) else None
         return cls(
-            account=account,
+            report=account,
             number=number,
-            began=watch.clock.began,
-            marks=tuple(watch.clock.marks),
-            chunks=watch.stamps[:: len(watch.stamps) // _MOST_STAMPS + 1],
-            count=len(watch.stamps),
-            end=watch.clock.began + watch.lasted,
+            start=watch.timer.start,
+            marks=tuple(watch.timer.marks),
+            chunks=watch.chunk_times[:: len(watch.chunk_times) // _MOST_STAMPS + 1],
+            count=len(watch.chunk_times),
+            end=watch.timer.start + watch.duration,
             failure=watch.failure,
             content=said and _without_keys(said),
-            answer=b"".join(watch.sent) if said else b"",
-            size=watch.size + sum(map(len, watch.sent)) if said else 0,
+            answer=b"".join(watch.chunks) if said else b"",
+            size=watch.size + sum(map(len, watch.chunks)) if said else 0,
         )
 
-    def concerns(self, person: str) -> bool:
+    def involves(self, person: str) -> bool:
         """Whether somebody called, or said anything that was sent along."""
-        return person in self.persons
+        return person in self.users
 
     @property
     def messages(self) -> Messages:
         """What the client sent, where that is kept."""
         return self.content.call.messages if self.content else ()
 
-    def said_by(self, person: str) -> Messages:
+    def messages_by(self, person: str) -> Messages:
         """What a person said of it: what is marked as theirs, and the newest words, if they called."""
         users = [m for m in self.messages if m.role == "user"]
-        newest = users[-1:] if self.account.user == person else []
+        newest = users[-1:] if self.report.user == person else []
         return [m for m in users if m.user == person or (m.user is None and any(m is one for one in newest))]
 
     @property
-    def arrived(self) -> float:
+    def arrival(self) -> float:
         """When it arrived, in seconds since 1970, as the clock counts that now: it may have been set back."""
-        return min(self.account.at, time.time() - (time.perf_counter() - self.began))
+        return min(self.report.at, time.time() - (time.perf_counter() - self.start))
 
-    def is_buried(self, buried: Tombstones) -> bool:
+    def is_erased(self, buried: Tombstones) -> bool:
         """Whether its session, or one of its persons, was forgotten after it had arrived."""
-        return buries(buried, self.persons, self.account.session, self.arrived)
+        return buries(buried, self.users, self.report.session, self.arrival)
 
     @property
-    def persons(self) -> set[str]:
+    def users(self) -> set[str]:
         """Who called, and whoever said anything that was sent along."""
-        return {name for name in (self.account.user, *(m.user for m in self.messages)) if name is not None}
+        return {name for name in (self.report.user, *(m.user for m in self.messages)) if name is not None}
 
 
 def exported(trace: Trace, person: str, is_theirs: bool) -> dict[str, Any]:  # noqa: FBT001 - whose session it is
     """A turn, of a session of a person's; of somebody else's, what they said in it."""
-    account = trace.account
+    account = trace.report
     said = [
-        {"role": m.role, "content": m.text} for m in (trace.messages if is_theirs else trace.said_by(person))
+        {"role": m.role, "content": m.text}
+        for m in (trace.messages if is_theirs else trace.messages_by(person))
     ]
     return {
         "id": account.id,
@@ -205,8 +206,8 @@ class Traces:
     def __init__(self) -> None:
         self.hour = Hour()
         self.feed = Feed()
-        self.others: Callable[[str, str | None, str | None], None] | None = None
-        self.keeping = Retention()
+        self.broadcast: Callable[[str, str | None, str | None], None] | None = None
+        self.retention = Retention()
         self._gone = RecentErasures()
         self._numbers = itertools.count(1)
         self._ring: deque[Trace] = deque()
@@ -216,44 +217,42 @@ class Traces:
         self._latest: dict[Key, tuple[float, str | None]] = {}
         self._settle: Callable[[], None] = lambda: None
 
-    def filled_by(self, settle: Callable[[], None]) -> None:
+    def before_reading(self, settle: Callable[[], None]) -> None:
         """Whoever looks calls ``settle`` first: it puts in what has ended by then."""
         self._settle = settle
 
-    def keep(self, keeping: Retention) -> None:
+    def set_retention(self, keeping: Retention) -> None:
         """From now on more is kept, or less; what is too much goes at once."""
-        self.keeping = keeping
+        self.retention = keeping
         held = list(self._ring)
         self._ring.clear()
         self._bytes = 0
         for trace in held:
             self._take(trace)
 
-    def put(self, account: TurnReport, watch: Observation) -> None:
+    def add(self, account: TurnReport, watch: Observation) -> None:
         """Takes in a turn that has ended."""
         self.hour.add(time.time(), account)
-        if self.keeping.turns:
-            trace = Trace.of(account, watch, number=next(self._numbers), content=self.keeping.content)
+        if self.retention.turns:
+            trace = Trace.of(account, watch, number=next(self._numbers), content=self.retention.content)
             # Who spoke is only looked for where somebody was let go of: that is seldom.
-            gone = self._gone and self._gone.covers(
-                account.tenant, account.session, trace.persons, account.at
-            )
+            gone = self._gone and self._gone.covers(account.tenant, account.session, trace.users, account.at)
             if not gone:
                 self._await(trace)
                 self._take(trace)
 
-    def show(self, account: TurnReport) -> None:
+    def publish(self, account: TurnReport) -> None:
         """Tells of a turn, of this process or of another."""
         gone = self._gone and self._gone.covers(account.tenant, account.session, [account.user], account.at)
         self.feed.publish(account, keep=not gone)
 
-    def recorded(self, key: Key, session: Session) -> None:
+    def session_written(self, key: Key, session: Session) -> None:
         """Notes when the turns of a session were written, and whose it is; a recorder's listener.
 
         Turns that show what was forgotten are kept without what was said in them.
         """
         self._latest[key] = time.perf_counter(), session.user
-        if session.forgotten and self.keeping.content:
+        if session.forgotten and self.retention.content:
             self._settle()
             self._ring = deque(self._without_bygone(trace, key, session) for trace in self._ring)
         while len(self._latest) > _MOST_SESSIONS:
@@ -261,7 +260,7 @@ class Traces:
         for number in self._unwritten.pop(key, ()):
             self._written[number] = time.perf_counter()
 
-    def written(self, trace: Trace) -> float | None:
+    def write_time(self, trace: Trace) -> float | None:
         """When a turn was written to memory, by ``time.perf_counter``; ``None`` where it was not."""
         return self._written.get(trace.number)
 
@@ -269,36 +268,36 @@ class Traces:
         """A tenant's turns, or those of one of its sessions, the newest first."""
         self._settle()
         for trace in reversed(self._ring):
-            if trace.account.tenant == tenant and session in {None, trace.account.session}:
+            if trace.report.tenant == tenant and session in {None, trace.report.session}:
                 yield trace
 
-    def person(self, trace: Trace) -> str | None:
+    def user_of(self, trace: Trace) -> str | None:
         """Whose session a turn is of: as whose it is held, else who called, where nobody else spoke."""
-        account = trace.account
+        account = trace.report
         _, held = self._latest.get(Key(account.tenant, account.session or ""), (0.0, None))
-        return held or (account.user if trace.persons <= {account.user} else None)
+        return held or (account.user if trace.users <= {account.user} else None)
 
     def oldest(self) -> Mapping[str, float]:
         """When the oldest turn arrived that is told of each tenant, in seconds since 1970."""
         found = {**self.feed.oldest()}
         for trace in self._ring:
-            tenant = trace.account.tenant
-            found[tenant] = min(trace.arrived, found.get(tenant, trace.arrived))
+            tenant = trace.report.tenant
+            found[tenant] = min(trace.arrival, found.get(tenant, trace.arrival))
         return found
 
     def find(self, tenant: str, id: str) -> Trace | None:  # noqa: A002 - an id is called an id
         """A tenant's turn by its id."""
-        return next((trace for trace in self.newest(tenant) if trace.account.id == id), None)
+        return next((trace for trace in self.newest(tenant) if trace.report.id == id), None)
 
-    def beside(self, trace: Trace) -> tuple[Trace | None, Trace | None]:
+    def neighbours(self, trace: Trace) -> tuple[Trace | None, Trace | None]:
         """The turns of the same session and pipeline before and after, where they are still kept."""
-        account = trace.account
+        account = trace.report
         if account.session is None:
             return None, None
         same = [
             each
             for each in self.newest(account.tenant, account.session)
-            if each.account.pipeline == account.pipeline
+            if each.report.pipeline == account.pipeline
         ]
         place = next((i for i, each in enumerate(same) if each.number == trace.number), None)
         if place is None:
@@ -307,42 +306,42 @@ class Traces:
 
     def forget(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
         """Tells no more of any turn of a session, or of a person; here, and in other processes."""
-        self.let_go(tenant, session=session, user=user)
-        if self.others:
-            self.others(tenant, session, user)
+        self.remove(tenant, session=session, user=user)
+        if self.broadcast:
+            self.broadcast(tenant, session, user)
 
-    def let_go(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
+    def remove(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
         """The same, here alone."""
         self._gone.add(tenant, session=session, user=user)
         self._sort_out(
-            tenant, lambda one: one.account.session == session if user is None else one.concerns(user)
+            tenant, lambda one: one.report.session == session if user is None else one.involves(user)
         )
-        self.feed.let_go(tenant, lambda one, _: one.session == session if user is None else one.user == user)
+        self.feed.remove(tenant, lambda one, _: one.session == session if user is None else one.user == user)
         for key in [key for key, (_, held) in self._latest.items() if key.tenant == tenant and held == user]:
             self._latest[key] = self._latest[key][0], None
 
-    def let_go_buried(self, tenant: str, buried: Tombstones) -> None:
+    def remove_erased(self, tenant: str, buried: Tombstones) -> None:
         """Tells no more, here alone, of any turn of whoever was forgotten after it had arrived."""
-        self._sort_out(tenant, lambda one: one.is_buried(buried))
-        self.feed.let_go(tenant, lambda one, arrived: buries(buried, {one.user}, one.session, arrived))
+        self._sort_out(tenant, lambda one: one.is_erased(buried))
+        self.feed.remove(tenant, lambda one, arrived: buries(buried, {one.user}, one.session, arrived))
 
-    def kept(self, tenant: str) -> set[str]:
+    def ids(self, tenant: str) -> set[str]:
         """The ids of a tenant's turns that can be looked at."""
-        return {trace.account.id for trace in self.newest(tenant)}
+        return {trace.report.id for trace in self.newest(tenant)}
 
     def _sort_out(self, tenant: str, goes: Callable[[Trace], bool]) -> None:
         """Lets go of some of a tenant's turns; the ring is gone through once, however many they are."""
         self._settle()
         kept: deque[Trace] = deque()
         for trace in self._ring:
-            if trace.account.tenant == tenant and goes(trace):
+            if trace.report.tenant == tenant and goes(trace):
                 self._let_go(trace)
             else:
                 kept.append(trace)
         self._ring = kept
 
     def _without_bygone(self, trace: Trace, key: Key, session: Session) -> Trace:
-        account = trace.account
+        account = trace.report
         if (account.tenant, account.session) != key or not forgotten_lines(
             session, speech_lines(trace.messages)
         ):
@@ -352,7 +351,7 @@ class Traces:
 
     def _await(self, trace: Trace) -> None:
         """Its turn is written from now on, or has been since it ended."""
-        account = trace.account
+        account = trace.report
         if account.session is None:
             return
         key = Key(account.tenant, account.session)
@@ -363,19 +362,19 @@ class Traces:
             self._unwritten.setdefault(key, set()).add(trace.number)
 
     def _take(self, trace: Trace) -> None:
-        if trace.size > _MOST_BYTES or not self.keeping.content:
+        if trace.size > _MOST_BYTES or not self.retention.content:
             trace = msgspec.structs.replace(trace, content=None, answer=b"", size=0)
         self._ring.append(trace)
         self._bytes += trace.size
-        while len(self._ring) > self.keeping.turns or self._bytes > _MOST_BYTES:
+        while len(self._ring) > self.retention.turns or self._bytes > _MOST_BYTES:
             self._let_go(self._ring.popleft())
 
     def _let_go(self, trace: Trace) -> None:
         self._bytes -= trace.size
         self._written.pop(trace.number, None)
-        if trace.account.session is None:
+        if trace.report.session is None:
             return
-        key = Key(trace.account.tenant, trace.account.session)
+        key = Key(trace.report.tenant, trace.report.session)
         waiting = self._unwritten.get(key, set())
         waiting.discard(trace.number)
         if not waiting:
@@ -390,8 +389,8 @@ class TraceHolder:
 
     async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """The turns of a person; of a turn of somebody else's, what the person said in it."""
-        found = [t for t in self._traces.newest(person.tenant) if t.concerns(person.user)]
-        told = [exported(t, person.user, self._traces.person(t) == person.user) for t in reversed(found)]
+        found = [t for t in self._traces.newest(person.tenant) if t.involves(person.user)]
+        told = [exported(t, person.user, self._traces.user_of(t) == person.user) for t in reversed(found)]
         return {"kept_turns": told}
 
     async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is no longer theirs
@@ -418,7 +417,7 @@ class TombstoneWatch:
         self._traces = traces
         self._seen = 0.0
 
-    async def look(self) -> None:
+    async def run(self) -> None:
         """Looks every few seconds, until it is cancelled; an archive that is away is asked again."""
         while True:
             with contextlib.suppress(StoreError):
@@ -430,5 +429,5 @@ class TombstoneWatch:
         for tenant, oldest in self._traces.oldest().items():
             since = max(oldest, self._seen - _SLACK)
             buried = await self._archive.buried(tenant, since=since, until=now + CLOCK_TOLERANCE)
-            self._traces.let_go_buried(tenant, buried)
+            self._traces.remove_erased(tenant, buried)
         self._seen = now

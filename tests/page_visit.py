@@ -66,7 +66,7 @@ def words(html: str) -> str:
 
 def newest(proxy: ProxyServer, tenant: str = "default") -> str:
     """The id of the newest turn."""
-    return next(proxy.app.traces.newest(tenant)).account.id
+    return next(proxy.app.traces.newest(tenant)).report.id
 
 
 def settle(proxy: ProxyServer, turns: int = 1) -> None:

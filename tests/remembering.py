@@ -56,7 +56,7 @@ def held(proxy: ProxyServer, session: str = "s1", tenant: str = "default") -> li
 async def _is_written(proxy: ProxyServer) -> bool:
     """The last byte of an answer overtakes what is written down of it; until then its turn is in flight."""
     now = proxy.app.gauges()
-    return not (now.in_flight or now.waiting)
+    return not (now.in_flight or now.queued)
 
 
 def texts(entries: list[Entry]) -> list[tuple[str, Any]]:

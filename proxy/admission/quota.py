@@ -199,7 +199,7 @@ class Quota:
             yield
         finally:
             self._open[tenant] -= 1
-            if self._limits.tokens_per_minute and reply.observation.sent:
+            if self._limits.tokens_per_minute and reply.observation.chunks:
                 self._spend(tenant, _taken(reply, asked))
 
     async def aclose(self) -> None:
@@ -247,7 +247,7 @@ def duration(seconds: float) -> str:
 
 def _taken(reply: Reply, asked: int) -> int:
     """The upstream's own count, or a guess: four bytes of a prompt are a token, and so is each piece sent."""
-    counted = usage_of(reply.observation.sent)
+    counted = usage_of(reply.observation.chunks)
     if counted.input is not None or counted.output is not None:
         return (counted.input or 0) + (counted.output or 0)
-    return asked // _BYTES_OF_A_TOKEN + len(reply.observation.sent)
+    return asked // _BYTES_OF_A_TOKEN + len(reply.observation.chunks)

@@ -63,7 +63,7 @@ class PromptRedaction:
         """What somebody said, or what tells of it."""
         return self._shown(Message(role=role, content=text)).text if self._steps else text
 
-    def calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def tool_calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What tools were called with."""
         shown = self._shown(Message(role="assistant", tool_calls=calls)).tool_calls
         return shown or []

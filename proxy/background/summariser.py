@@ -131,10 +131,10 @@ class Summariser:
             text, model = await self._ask(task, last, fallback)
             written.append(text)
         if len(written) > 1 and sum(map(in_text, written)) > _MOST_TOKENS:
-            return await self.merged(written, last=last)
+            return await self.merge(written, last=last)
         return WrittenNotes("\n".join(written), model)
 
-    async def merged(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
+    async def merge(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
         """One text in the place of several."""
         written: list[str] = []
         model = ""
@@ -150,7 +150,7 @@ class Summariser:
         elif entry.user and entry.role == "user":
             told["speaker"] = entry.user
         if entry.tool_calls:
-            told["calls"] = [call.get("function") for call in self._discretion.calls(entry.tool_calls)]
+            told["calls"] = [call.get("function") for call in self._discretion.tool_calls(entry.tool_calls)]
         if entry.interrupted:
             told["interrupted"] = True
         return _quoted(told)

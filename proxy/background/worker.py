@@ -35,15 +35,15 @@ class SessionJob(Protocol):
         ...
 
     @property
-    def after(self) -> float:
+    def delay(self) -> float:
         """How many seconds after a session was written last something may still become due, by itself."""
         ...
 
-    def due(self, session: Session) -> bool:
+    def is_due(self, session: Session) -> bool:
         """Whether there is something to do for a session; it costs no more than a look at it."""
         ...
 
-    async def do(self, key: Key, unusable: int) -> bool:
+    async def run(self, key: Key, unusable: int) -> bool:
         """Does what is due now; whether there was anything. What it raises is tried again, after pauses.
 
         ``unusable`` is how many answers a model has given in vain.
@@ -51,11 +51,11 @@ class SessionJob(Protocol):
         ...
 
     @property
-    def bridges(self) -> bool:
+    def has_fallback(self) -> bool:
         """Whether anything can stand in for what it does."""
         ...
 
-    async def stand_in(self, key: Key) -> None:
+    async def run_fallback(self, key: Key) -> None:
         """Does for now what can be done while ``do`` fails."""
         ...
 
@@ -110,18 +110,18 @@ class Worker:
         self._outage = Outage()
         self._running, self._seen = False, 0.0
 
-    def nudge(self, key: Key, session: Session) -> None:
+    def session_written(self, key: Key, session: Session) -> None:
         """Tells of a session that was just written; what is due is done soon, while the worker runs."""
         for work in self._works if self._running else ():
             job = work.name, key
             if job in self._tasks or job in self._queue:
                 self._late.add(job)  # it may be past its last look
-                if work.bridges and self._lulls[work.name].failing and work.due(session):
+                if work.has_fallback and self._lulls[work.name].failing and work.is_due(session):
                     self._aside(self._stood_in(work, key))
-            elif work.due(session):
+            elif work.is_due(session):
                 self._begin(work, key)
 
-    def look(self, key: Key) -> None:
+    def check(self, key: Key) -> None:
         """Tells of a session that may have become due; what it holds is read once more."""
         if self._running:
             self._aside(self._consider(key))
@@ -160,7 +160,7 @@ class Worker:
             self._outage.begun(error)
             return False
         self._outage.over()
-        self._seen = began - _CLOCKS - max((work.after for work in self._works), default=0.0)
+        self._seen = began - _CLOCKS - max((work.delay for work in self._works), default=0.0)
         return True
 
     async def _look_at(self, tenant: str) -> None:
@@ -179,7 +179,7 @@ class Worker:
         except UNREADABLE:
             return
         if session:
-            self.nudge(key, session)
+            self.session_written(key, session)
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_tolerated(work))
@@ -252,7 +252,7 @@ class Worker:
         """Whether there was anything to do, when it is this session's turn; ``None`` where others do it."""
         lull = self._lulls[work.name]
         while True:
-            if work.bridges and (lull.on or setbacks.are_many):
+            if work.has_fallback and (lull.on or setbacks.are_many):
                 await self._stood_in(work, key)
             if lull.on:
                 self._begin_next()  # who waits for its end takes no slot
@@ -267,7 +267,7 @@ class Worker:
         asked: bool | None = True
         try:
             async with lease.lease(self._store, work.name, key) as ours:
-                asked = await work.do(key, unusable) if ours else None
+                asked = await work.run(key, unusable) if ours else None
         except Exception as error:
             asked = True if _tells_of_models(error) else None
             raise
@@ -281,7 +281,7 @@ class Worker:
     async def _stood_in(self, work: SessionJob, key: Key) -> None:
         async with lease.lease(self._store, work.name, key) as ours:
             if ours:
-                await work.stand_in(key)
+                await work.run_fallback(key)
 
 
 def _tells_of_models(error: Exception) -> bool:
@@ -310,7 +310,7 @@ class IdleTimer:
         self._waiting: dict[Key, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def told(self, key: Key, _: Session) -> None:
+    def session_written(self, key: Key, _: Session) -> None:
         """Takes note of a session that was just written; only its name is kept."""
         loop = asyncio.get_running_loop()
         self._waiting.pop(key, None)

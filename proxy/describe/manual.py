@@ -70,7 +70,7 @@ _TURN: Final = TurnReport(
     output_tokens=1,
     degraded=("memory",),
     ignored=("timestamp",),
-    tries=Attempts([("main", "timeout")], ["main"]),
+    attempts=Attempts([("main", "timeout")], ["main"]),
     fell_back=True,
 )
 
@@ -169,9 +169,11 @@ def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
 def _collected() -> list[Metric]:
     """What is there once everything has happened: a label is known by a sample alone."""
     metrics = Metrics()
-    metrics.gauge(lambda: GaugeValues(breakers={("main", "model"): "closed"}, background={"facts": False}))
-    metrics.turn(_TURN)
-    metrics.memory("read", "ok", 0.0)
-    metrics.refused("requests")
+    metrics.add_gauges(
+        lambda: GaugeValues(breakers={("main", "model"): "closed"}, background={"facts": False})
+    )
+    metrics.count_turn(_TURN)
+    metrics.note_operation("read", "ok", 0.0)
+    metrics.count_refusal("requests")
     told = text_string_to_metric_families(metrics.exposition().decode())
     return [each for each in told if each.name.startswith(_OWN) and not each.name.endswith(_WHEN)]

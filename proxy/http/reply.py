@@ -66,7 +66,7 @@ class Reply:
 
     def record(self) -> None:
         """From now on ``watch.sent`` has everything that goes to the client."""
-        self._tape = self.observation.sent = []
+        self._tape = self.observation.chunks = []
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """An ASGI message of an application behind us, with our headers added to its own."""
@@ -79,7 +79,7 @@ class Reply:
         """The status and the headers; nothing can be a status any more. What others say gives way to ours."""
         self.started = True
         self.observation.status = status
-        self.add_header("server-timing", self.observation.clock.report())
+        self.add_header("server-timing", self.observation.timer.server_timing())
         ours = {name for name, _ in self._headers}
         theirs = [header for header in headers if header[0] not in ours]
         message = {"type": "http.response.start", "status": status, "headers": [*self._headers, *theirs]}
@@ -94,7 +94,7 @@ class Reply:
         """Notes bytes that went out."""
         if self._tape is not None and data:
             self._tape.append(data)
-            self.observation.stamps.append(time.perf_counter())
+            self.observation.chunk_times.append(time.perf_counter())
 
     async def end(self, data: bytes = b"") -> None:
         """The last bytes of the body."""

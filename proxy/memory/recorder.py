@@ -20,7 +20,7 @@ from proxy.memory.session import Session
 from proxy.memory.stores.session_store import Recent
 from proxy.memory.stores.store import BlobWrite, Key, Store
 from proxy.memory.summaries.compaction import Window
-from proxy.memory.summaries.scale import Scales, estimated, scaled
+from proxy.memory.summaries.scale import Scales, estimate_tokens, with_scale
 from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.view import SessionView
 from proxy.observe.observation import usage_of
@@ -231,13 +231,15 @@ class Writer:
         trimmed = room > 0 and (session.trimmed or not session.room)
         if (model, trimmed, room) != (session.model, session.trimmed, session.room):
             session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
-        return session if model is None else scaled(session, self._scale(model, said))
+        return session if model is None else with_scale(session, self._scale(model, said))
 
     def _scale(self, model: str, said: TurnRecord) -> float | None:
-        if said.again or not self._scales.wants(model):
-            return self._scales.passed_over(model)
+        if said.again or not self._scales.wants_sample(model):
+            return self._scales.skip(model)
         counted = usage_of([said.answer]).input
-        return self._scales.learned(model, estimated(said.shown, said.tools), counted) if counted else None
+        return (
+            self._scales.learn(model, estimate_tokens(said.shown, said.tools), counted) if counted else None
+        )
 
 
 class Recorder:

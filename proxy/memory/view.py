@@ -65,7 +65,7 @@ class RequestView(NamedTuple):
 
     def view_of(self, session: Session, version: int = 0) -> SessionView:
         """A session with the window laid beside it."""
-        session, veiled = self.veil.beside(session, self.window)
+        session, veiled = self.veil.view(session, self.window)
         said = speech_of(veiled.window)
         replay = align(session, said, Arrival(self.attempt)) if session.entries else None
         return SessionView(session, version, self.window, veiled, said, replay)
@@ -200,14 +200,14 @@ def prompt_view(read: SessionView, wanted: ChainNeeds = DEFAULT_NEEDS) -> Prompt
         carried = () if session.cold_count else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
         return PromptView(snapshot, read.window, epoch(session, session.call, injecting=wanted.summaries))
-    given, results = veiled.at(replay), parted(replay)
+    given, results = veiled.originals_by_place(replay), parted(replay)
     window, replay, results = _without(veiled.window, replay, results, session)
     window, replay = reorder_belated(window, replay)
     silent = onesided(replay, window) if wanted.history else Onesided()
     also, behind = (*results.held, *silent.places), session.summarized_until if summaries else START
     former = _former(session, replay, behind) if wanted.summaries else ()
     lost = missing_messages(replay, behind=behind, also=also, given=given)
-    dropped = (*former, *lost, *map(veiled.given, results.new))
+    dropped = (*former, *lost, *map(veiled.original, results.new))
     snapshot = _snapshot(session, replay, dropped, summaries)
     if silent.lines:
         window, replay = without(window, silent.lines), rest(replay, silent.lines)
@@ -217,7 +217,7 @@ def prompt_view(read: SessionView, wanted: ChainNeeds = DEFAULT_NEEDS) -> Prompt
     seen = mark_covered(session, replay, window, heard) if summaries else heard
     return PromptView(
         snapshot,
-        veiled.unveiled(window, seen),
+        veiled.restore(window, seen),
         epoch(session, session.call + replay.new_call, injecting=wanted.summaries),
     )
 

@@ -62,8 +62,8 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 def transcript_fields(watch: Observation) -> dict[str, str]:
     """The user's newest words and the answer's, each cut at 2000 characters."""
-    said = transcript(b"".join(watch.sent)).text
-    return {"asked": newest_words(watch.asked)[:_MOST], "answered": said[:_MOST]}
+    said = transcript(b"".join(watch.chunks)).text
+    return {"asked": newest_words(watch.messages)[:_MOST], "answered": said[:_MOST]}
 
 
 class RefusalLog:
@@ -79,7 +79,7 @@ class RefusalLog:
         if self._next is None:
             self._again()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """What has not been told is told now, and nothing later."""
         if self._next is not None:
             self._next.cancel()
@@ -90,5 +90,5 @@ class RefusalLog:
 
     def _again(self) -> None:
         any_ = bool(self._counts)
-        self.settle()
+        self.flush()
         self._next = asyncio.get_running_loop().call_later(_EVERY, self._again) if any_ else None

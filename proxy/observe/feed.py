@@ -79,7 +79,7 @@ class Feed:
         self._closed = False
 
     @property
-    def watched(self) -> bool:
+    def has_subscribers(self) -> bool:
         """Whether anyone looks on."""
         return bool(self._onlookers)
 
@@ -103,7 +103,7 @@ class Feed:
             found[tenant] = min(passed.arrived, found.get(tenant, passed.arrived))
         return found
 
-    def let_go(self, tenant: str, goes: Callable[[TurnReport, float], bool]) -> None:
+    def remove(self, tenant: str, goes: Callable[[TurnReport, float], bool]) -> None:
         """Nobody is shown some of a tenant's turns from now on: each is told by its account and arrival."""
 
         def stays(passed: _Passed) -> bool:
@@ -113,7 +113,7 @@ class Feed:
         for onlooker in self._onlookers:
             onlooker.keep(stays)
 
-    async def turns(self, tenant: str) -> AsyncIterator[Event]:
+    async def subscribe(self, tenant: str) -> AsyncIterator[Event]:
         """A tenant's newest turns, then what follows, until the feed is closed."""
         onlooker = _Onlooker(tenant, gone=self._closed)
         for passed in self._recent:

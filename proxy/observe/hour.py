@@ -15,19 +15,19 @@ _SHORTEST = 0.0001
 class MinuteStats:
     """Counts of one minute; ``start`` is in seconds since 1970."""
 
-    __slots__ = ("ended", "firsts", "start", "turns")
+    __slots__ = ("first_tokens", "start", "states", "turns")
 
     def __init__(self, start: int) -> None:
         self.start = start
         self.turns = 0
-        self.ended: dict[str, int] = {}
-        self.firsts = [0] * _BINS
+        self.states: dict[str, int] = {}
+        self.first_tokens = [0] * _BINS
 
     def first_token(self, share: float) -> float | None:
         """The seconds within which this share of the minute's first tokens came, 12 % off at most."""
-        wanted = share * sum(self.firsts)
+        wanted = share * sum(self.first_tokens)
         seen = 0
-        for place, count in enumerate(self.firsts):
+        for place, count in enumerate(self.first_tokens):
             seen += count
             if count and seen >= wanted:
                 return float(_SHORTEST * _STEP ** (place + 0.5))
@@ -45,9 +45,9 @@ class Hour:
         minute = self._at(int(now) // 60 * 60, account.tenant)
         minute.turns += 1
         state = account.state
-        minute.ended[state] = minute.ended.get(state, 0) + 1
+        minute.states[state] = minute.states.get(state, 0) + 1
         if account.first_token is not None:
-            minute.firsts[_bin(account.first_token)] += 1
+            minute.first_tokens[_bin(account.first_token)] += 1
 
     def minutes(self, now: float, tenant: str) -> Sequence[MinuteStats]:
         """The last sixty minutes of a tenant, the present one last; those without turns are empty."""

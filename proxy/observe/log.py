@@ -73,14 +73,14 @@ def _tell_no_places() -> None:
     logging._srcfile = None  # noqa: SLF001 - as the library's own advice has it
 
 
-def line_by_line(stream: TextIO, *, form: Format = "text", level: Level = "info") -> logging.Logger:
+def forking_logger(stream: TextIO, *, form: Format = "text", level: Level = "info") -> logging.Logger:
     """A logger that starts no thread and waits for no reader, for a process that forks and reaps others."""
     logger = logging.Logger("turnkeeper", level.upper())  # noqa: LOG001 - what is forked must not inherit it
     logger.addHandler(_writer(stream, form, _Forking))
     return logger
 
 
-def end_within_a_second() -> None:
+def exit_within_a_second() -> None:
     """From now on this process has a second to say its last words: their reader may have stalled."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
@@ -115,7 +115,7 @@ class _Forking(_Straight):
         if os.fork():
             return
         try:
-            end_within_a_second()
+            exit_within_a_second()
             super().emit(record)
         finally:
             os._exit(0)

@@ -137,7 +137,7 @@ class GaugeValues(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     in_flight: int = 0
-    waiting: int = 0
+    queued: int = 0
     lost: int = 0
     failing: bool = False
     breakers: Mapping[tuple[str, str], str] = {}
@@ -158,7 +158,7 @@ class GaugeCollector(Collector):
         """The standing now."""
         now = self._standing()
         yield GaugeMetricFamily("turnkeeper_turns_in_flight", "Turns being answered", now.in_flight)
-        yield GaugeMetricFamily("turnkeeper_memory_queue_turns", "Turns yet to be written", now.waiting)
+        yield GaugeMetricFamily("turnkeeper_memory_queue_turns", "Turns yet to be written", now.queued)
         yield GaugeMetricFamily("turnkeeper_memory_failing", "1 while memory takes no turns", now.failing)
         yield CounterMetricFamily("turnkeeper_lost_turns", "Turns that memory never got", now.lost)
         if now.background:
@@ -291,7 +291,7 @@ class Metrics:
         self._tally: MultiprocessMetrics | None = None
         self._operations: list[tuple[str, str, float]] = []
 
-    def gauge(self, standing: Callable[[], GaugeValues]) -> None:
+    def add_gauges(self, standing: Callable[[], GaugeValues]) -> None:
         """Asks for a standing whenever somebody reads."""
         gauges = GaugeCollector(lambda: self._named(standing()))
         if self._shared:
@@ -310,7 +310,7 @@ class Metrics:
         if self._tally:
             self._tally.publish()
 
-    def turn(self, account: TurnReport) -> None:
+    def count_turn(self, account: TurnReport) -> None:
         """Counts a turn that has ended."""
         self._settle()
         of = self._families
@@ -324,13 +324,13 @@ class Metrics:
             self._asked(account, account.upstream)
             self._struggled(account, account.upstream)
 
-    def memory(self, operation: str, outcome: str, seconds: float) -> None:
+    def note_operation(self, operation: str, outcome: str, seconds: float) -> None:
         """Notes one operation of a store, which callers may wait for: it is counted when a turn has ended."""
         self._operations.append((operation, outcome, seconds))
         if len(self._operations) >= _MOST_NOTED:
             self._settle()
 
-    def refused(self, limit: str) -> None:
+    def count_refusal(self, limit: str) -> None:
         """Counts a request over a rate limit."""
         self._child(self._families.refused, limit).inc()
 
@@ -363,9 +363,9 @@ class Metrics:
     def _struggled(self, account: TurnReport, upstream: str) -> None:
         """What it took until an upstream began to answer."""
         of = self._families
-        for failed in account.tries.failed:
+        for failed in account.attempts.failures:
             self._child(of.failed, *failed).inc()
-        for again in account.tries.again:
+        for again in account.attempts.retries:
             self._child(of.again, again).inc()
         if account.fell_back:
             self._child(of.fallbacks, account.pipeline, upstream).inc()

@@ -31,9 +31,9 @@ class Usage(NamedTuple):
     output: int | None = None
 
 
-def usage_of(sent: list[bytes]) -> Usage:
+def usage_of(chunks: list[bytes]) -> Usage:
     """The last usage in the bytes of an answer, a stream's or a whole one's."""
-    tail = b"".join(sent[-4:])[-_TAIL:]
+    tail = b"".join(chunks[-4:])[-_TAIL:]
     place = tail.rfind(_KEY)
     if place < 0:
         return Usage()
@@ -59,8 +59,8 @@ class Attempts(msgspec.Struct, frozen=True, gc=False):
     ``again`` names an upstream each time that it was asked once more.
     """
 
-    failed: list[tuple[str, str]] = []
-    again: list[str] = []
+    failures: list[tuple[str, str]] = []
+    retries: list[str] = []
 
 
 class StageTimer:
@@ -73,7 +73,7 @@ class StageTimer:
         self.stages: list[tuple[str, float]] = []
         self.marks: list[tuple[str, float]] = []
         self._stage: str | None = None
-        self.began = self._since = time.perf_counter()
+        self.start = self._since = time.perf_counter()
 
     def begin(self, stage: str) -> None:
         """The stage under way ends; this one begins."""
@@ -87,16 +87,16 @@ class StageTimer:
         """A stage begins that is reported as a part of the one under way."""
         self.marks.append((stage, at or time.perf_counter()))
 
-    def report(self) -> str:
+    def server_timing(self) -> str:
         """The value of the header, in milliseconds; the stage under way ends here."""
         now = time.perf_counter()
         self.stages.append((self._stage or _WHOLE, now - self._since))
         self._since = now
         return ", ".join([f"{stage};dur={seconds * 1000:.2f}" for stage, seconds in self.stages])
 
-    def passed(self) -> float:
+    def elapsed(self) -> float:
         """Seconds since the request arrived."""
-        return time.perf_counter() - self.began
+        return time.perf_counter() - self.start
 
 
 class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -131,9 +131,9 @@ class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output_tokens: int | None
     degraded: tuple[str, ...]
     ignored: tuple[str, ...]
-    tries: Attempts
+    attempts: Attempts
     fell_back: bool
-    wanted: str | None = None
+    primary_model: str | None = None
 
     @property
     def state(self) -> State:
@@ -163,10 +163,10 @@ class Observation(msgspec.Struct, eq=False):
     """
 
     request: str
-    tell: Callable[["Observation"], None] = lambda _: None
+    listener: Callable[["Observation"], None] = lambda _: None
     id: str = ""
     at: float = 0.0
-    clock: StageTimer = msgspec.field(default_factory=StageTimer)
+    timer: StageTimer = msgspec.field(default_factory=StageTimer)
     status: int = 0
     code: str | None = None
     outcome: Outcome | None = None
@@ -177,51 +177,51 @@ class Observation(msgspec.Struct, eq=False):
     user: str | None = None
     turn: int | None = None
     model: str | None = None
-    wanted: str | None = None
+    primary_model: str | None = None
     upstream: str | None = None
-    tries: Attempts = msgspec.field(default_factory=Attempts)
+    attempts: Attempts = msgspec.field(default_factory=Attempts)
     fell_back: bool = False
     degraded: list[str] = []
     ignored: Callable[[], Sequence[str]] = tuple
-    asked: Sequence[Message] = ()
+    messages: Sequence[Message] = ()
     filters: list[tuple[str, float]] = []
-    sent: list[bytes] = []
-    stamps: list[float] = []
+    chunks: list[bytes] = []
+    chunk_times: list[float] = []
     failure: str | None = None
     reason: str | None = None
     content: object = None
     size: int = 0
-    lineage: TraceContext | None = None
+    trace_context: TraceContext | None = None
     _lasted: float | None = None
 
     def __post_init__(self) -> None:
         self.id = self.id or f"turn_{secrets.token_hex(8)}"
         self.at = self.at or time.time()
 
-    def turn_of(self, tenant: str, pipeline: str) -> None:
+    def begin_turn(self, tenant: str, pipeline: str) -> None:
         """From here on the request is a turn."""
         self.tenant, self.pipeline = tenant, pipeline
 
-    def answered(self) -> None:
+    def mark_first_token(self) -> None:
         """The first delta that carries anything is on its way to the client."""
-        self.first_token = self.clock.passed()
-        self.tell(self)
+        self.first_token = self.timer.elapsed()
+        self.listener(self)
 
     def end(self, otherwise: Outcome) -> None:
         """The turn has ended; ``otherwise`` is how, where nothing else was noted."""
         if self.pipeline is not None:
             self.outcome = self.outcome or otherwise
-            self._lasted = self.clock.passed()
-            self.tell(self)
+            self._lasted = self.timer.elapsed()
+            self.listener(self)
 
     @property
-    def lasted(self) -> float:
+    def duration(self) -> float:
         """How long it took, in seconds; until it has ended, so far."""
-        return self.clock.passed() if self._lasted is None else self._lasted
+        return self.timer.elapsed() if self._lasted is None else self._lasted
 
-    def account(self) -> TurnReport:
+    def report(self) -> TurnReport:
         """All that is known now."""
-        tokens = usage_of(self.sent)
+        tokens = usage_of(self.chunks)
         return TurnReport(
             id=self.id,
             request=self.request,
@@ -236,16 +236,16 @@ class Observation(msgspec.Struct, eq=False):
             outcome=self.outcome,
             status=self.status,
             code=self.code,
-            lead=self.clock.marks[0][1] - self.clock.began if self.clock.marks else 0.0,
-            stages=tuple(self.clock.stages),
+            lead=self.timer.marks[0][1] - self.timer.start if self.timer.marks else 0.0,
+            stages=tuple(self.timer.stages),
             filters=tuple(self.filters),
             first_token=self.first_token,
-            duration=self.lasted,
+            duration=self.duration,
             input_tokens=tokens.input,
             output_tokens=tokens.output,
             degraded=tuple(self.degraded),
             ignored=tuple(self.ignored()) if self.outcome else (),
-            tries=self.tries,
+            attempts=self.attempts,
             fell_back=self.fell_back,
-            wanted=self.wanted,
+            primary_model=self.primary_model,
         )

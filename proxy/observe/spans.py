@@ -39,10 +39,10 @@ class Spans:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("turnkeeper", VERSION)
 
-    def tell(self, account: TurnReport, lineage: TraceContext) -> None:
+    def add(self, account: TurnReport, lineage: TraceContext) -> None:
         """Makes the spans of a turn."""
-        self._ids.trace = lineage.trace
-        parent = set_span_in_context(_remote(lineage)) if lineage.parent else None
+        self._ids.trace = lineage.trace_id
+        parent = set_span_in_context(_remote(lineage)) if lineage.parent_id else None
         began = int(account.at * _NANOSECONDS)
         ended = began + int(account.duration * _NANOSECONDS)
         turn = self._tracer.start_span(
@@ -64,7 +64,7 @@ class Spans:
             question = name == _QUESTION
             end = start + int(seconds * _NANOSECONDS)
             if question:
-                self._ids.spans.append(lineage.question)
+                self._ids.spans.append(lineage.span_id)
                 end = began + int(account.duration * _NANOSECONDS)
             kind = SpanKind.CLIENT if question else SpanKind.INTERNAL
             known = _asked(account) if question else None
@@ -90,7 +90,7 @@ class _Planned(IdGenerator):
 def _remote(lineage: TraceContext) -> NonRecordingSpan:
     flags = TraceFlags(TraceFlags.SAMPLED if lineage.sampled else TraceFlags.DEFAULT)
     return NonRecordingSpan(
-        SpanContext(lineage.trace, lineage.parent or 0, is_remote=True, trace_flags=flags)
+        SpanContext(lineage.trace_id, lineage.parent_id or 0, is_remote=True, trace_flags=flags)
     )
 
 

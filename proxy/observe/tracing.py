@@ -20,9 +20,9 @@ _SPANS: Final = EntryPoint("spans", "proxy.observe.spans:Spans", "turnkeeper.tra
 class TraceContext(msgspec.Struct, frozen=True):
     """One turn's ids: of the trace, of whose child the turn is, and of the question to the model."""
 
-    trace: int
-    parent: int | None
-    question: int
+    trace_id: int
+    parent_id: int | None
+    span_id: int
     sampled: bool = True
 
     @classmethod
@@ -35,17 +35,17 @@ class TraceContext(msgspec.Struct, frozen=True):
         return cls(int(found[1], 16), int(found[2], 16), secrets.randbits(64) or 1, sampled)
 
     @property
-    def onward(self) -> str:
+    def traceparent(self) -> str:
         """The ``traceparent`` for the model."""
-        return f"00-{self.trace:032x}-{self.question:016x}-{self.sampled:02x}"
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 
-def traced_to(endpoint: str) -> "Spans | None":
+def span_exporter(endpoint: str) -> "Spans | None":
     """What sends spans to an OTLP address; ``None`` for an empty one."""
     return _maker()(endpoint) if endpoint else None
 
 
-def address(given: str) -> str:
+def check_endpoint(given: str) -> str:
     """An address to which spans can be sent, or none; nothing is connected. Raises ValueError."""
     if given:
         host = host_of(given)

@@ -46,10 +46,10 @@ def _latest(request: PageRequest) -> Sequence[TurnReport]:
     """The newest turn of each session that spoke last."""
     seen: dict[str, Trace] = {}
     for trace in request.server.traces.newest(request.tenant):
-        session = trace.account.session
+        session = trace.report.session
         if session is not None and len(seen) < _LATEST:
             seen.setdefault(session, trace)
-    return [trace.account for trace in seen.values()]
+    return [trace.report for trace in seen.values()]
 
 
 async def _show(request: PageRequest) -> Response:
@@ -68,7 +68,7 @@ async def _show(request: PageRequest) -> Response:
         lines=heard,
         start=start,
         end=end,
-        turns=[trace.account for trace in request.server.traces.newest(request.tenant, key.session)][:_LINES],
+        turns=[trace.report for trace in request.server.traces.newest(request.tenant, key.session)][:_LINES],
     )
 
 

@@ -81,7 +81,7 @@ class Remembering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _shown(request: PageRequest) -> Response:
-    recent = [trace.account for trace in request.server.traces.newest(request.tenant)]
+    recent = [trace.report for trace in request.server.traces.newest(request.tenant)]
     now = time.time()
     memory = await _memory(request.runtime.memory)
     minutes = request.server.traces.hour.minutes(now, request.tenant)
@@ -93,7 +93,7 @@ async def _shown(request: PageRequest) -> Response:
         "phase": _phase(request, memory),
         "standing": request.server.gauges() if request.is_only_tenant else None,
         "kept": len(recent),
-        "keeps": request.server.traces.keeping.turns,
+        "keeps": request.server.traces.retention.turns,
         "size": (WIDTH, HEIGHT),
         "now": now,
     }
@@ -111,7 +111,9 @@ def _phase(request: PageRequest, memory: Remembering | None) -> str:
 def _ways(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[Way]:
     targets = {target.name: target for each in request.runtime.pipelines.values() for target in each.targets}
     own = (
-        None if request.is_only_tenant else {model for each in recent for model in (each.wanted, each.model)}
+        None
+        if request.is_only_tenant
+        else {model for each in recent for model in (each.primary_model, each.model)}
     )
     return [
         Way(
@@ -154,9 +156,11 @@ def _plots(minutes: Sequence[MinuteStats]) -> Sequence[Plot]:
     turns = [float(minute.turns) for minute in minutes]
     firsts = [minute.first_token(0.5) for minute in minutes]
     slow = [minute.first_token(0.95) for minute in minutes]
-    failed = [float(minute.ended.get("failed", 0)) for minute in minutes]
-    cut = [float(minute.ended.get("interrupted", 0) + minute.ended.get("cancelled", 0)) for minute in minutes]
-    left = [float(minute.ended.get("degraded", 0)) for minute in minutes]
+    failed = [float(minute.states.get("failed", 0)) for minute in minutes]
+    cut = [
+        float(minute.states.get("interrupted", 0) + minute.states.get("cancelled", 0)) for minute in minutes
+    ]
+    left = [float(minute.states.get("degraded", 0)) for minute in minutes]
     return [
         _counted("Turns", "a minute", turns),
         _timed("First token, median", firsts),

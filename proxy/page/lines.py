@@ -9,7 +9,7 @@ import msgspec
 
 from filters.letters import unheard
 from proxy.memory.session import Entry, Segment, Session
-from proxy.memory.summaries.compaction import corrected
+from proxy.memory.summaries.compaction import mark_stale
 from proxy.memory.wording import text_hash
 
 
@@ -84,7 +84,7 @@ def reworded(session: Session, position: int, text: str) -> Session:
         interrupt_timestamp=None,
         replaced_hash=entry.replaced_hash or text_hash(entry.text),
     )
-    return corrected(session, msgspec.structs.replace(session, entries=tuple(entries)))
+    return mark_stale(session, msgspec.structs.replace(session, entries=tuple(entries)))
 
 
 def as_typed(text: str) -> str:

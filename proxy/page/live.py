@@ -49,7 +49,7 @@ def _address(request: PageRequest) -> str:
 
 def _rows(request: PageRequest, streaming: Mapping[str, Event]) -> Sequence[Row]:
     """The newest turns: those that are being answered, and those that have ended."""
-    kept = request.server.traces.kept(request.tenant)  # first, so that the feed has heard of these
+    kept = request.server.traces.ids(request.tenant)  # first, so that the feed has heard of these
     ended = (Event.of(account) for account in islice(request.server.feed.newest(request.tenant), _ROWS))
     rows = [_row(event, kept=event.id in kept) for event in (*streaming.values(), *ended)]
     return sorted(rows, key=lambda row: row.at, reverse=True)[:_ROWS]
@@ -65,7 +65,7 @@ async def _events(request: PageRequest) -> AsyncIterator[bytes]:
     It ends when the server does or has another configuration.
     """
     yield b"retry: 1000\n\n"
-    turns = request.server.feed.turns(request.tenant)
+    turns = request.server.feed.subscribe(request.tenant)
     silent, streaming, sent = 0, dict[str, Event](), None
     async for batch in _gathered(turns):
         if request.server.phase != "ready" or request.server.runtime is not request.runtime:

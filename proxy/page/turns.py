@@ -154,12 +154,12 @@ def pictures(trace: Trace, written: float | None) -> Sequence[Picture]:
         inside = Picture(
             title="Turnkeeper's own work", seconds=end - start, bars=list(_drawn(own, start, end))
         )
-    everything = [("own", trace.began, own[-1][2] if own else trace.end), *_rest(trace, stages, written)]
+    everything = [("own", trace.start, own[-1][2] if own else trace.end), *_rest(trace, stages, written)]
     end = max(end for _, _, end in everything)
     whole = Picture(
         title="The whole turn",
-        seconds=trace.end - trace.began,
-        bars=list(_drawn(everything, trace.began, end, trace.chunks)),
+        seconds=trace.end - trace.start,
+        bars=list(_drawn(everything, trace.start, end, trace.chunks)),
     )
     return [whole, inside]
 
@@ -167,7 +167,7 @@ def pictures(trace: Trace, written: float | None) -> Sequence[Picture]:
 def _stages(trace: Trace) -> Iterator[tuple[str, float, float]]:
     """Each mark until the next; the last until the first chunk, or the turn's end."""
     last = trace.chunks[0] if trace.chunks else trace.end
-    marks = [("receive", trace.began), *trace.marks]
+    marks = [("receive", trace.start), *trace.marks]
     ends = [*(mark for _, mark in marks[1:]), last]
     for (name, start), end in zip(marks, ends, strict=True):
         yield name, start, max(start, end)
@@ -226,19 +226,19 @@ async def _shown(request: PageRequest) -> Response:
     trace = traces.find(request.tenant, request.params["id"])
     if trace is None:
         return _elsewhere(request)
-    before, after = traces.beside(trace)
+    before, after = traces.neighbours(trace)
     inside = await request.executor.run(lambda: _inside(trace, before)) if trace.content else None
     return await request.page(
         "turn.html",
         "live",
         trace=trace,
-        turn=trace.account,
+        turn=trace.report,
         before=before,
         after=after,
-        pictures=pictures(trace, traces.written(trace)),
+        pictures=pictures(trace, traces.write_time(trace)),
         width=WIDTH,
         inside=inside,
-        keeps=traces.keeping.content,
+        keeps=traces.retention.content,
     )
 
 
@@ -320,7 +320,7 @@ def sent(trace: Trace) -> bytes:
 
 def _target(trace: Trace, content: TurnContent) -> Target:
     targets = content.pipeline.targets
-    return next((target for target in targets if target.name == trace.account.upstream), targets[0])
+    return next((target for target in targets if target.name == trace.report.upstream), targets[0])
 
 
 def _disclosed_body(body: bytes, kind: Provider) -> str:

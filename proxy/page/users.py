@@ -29,8 +29,8 @@ async def _listed(request: PageRequest) -> Response:
         return redirect(_HERE, wanted)
     seen: dict[str, TurnReport] = {}
     for trace in request.server.traces.newest(request.tenant):
-        if trace.account.user:
-            seen.setdefault(trace.account.user, trace.account)
+        if trace.report.user:
+            seen.setdefault(trace.report.user, trace.report)
     return await request.page("people.html", _HERE, callers=list(seen.values()))
 
 
@@ -44,7 +44,7 @@ async def _shown(request: PageRequest) -> Response:
             query = Query(text=asked, now=time.time(), limit=_FOUND, zone=request.runtime.zone)
             found = await archiving.finder.search(person, query)
     recent = [
-        t.account for t in request.server.traces.newest(request.tenant) if t.account.user == person.user
+        t.report for t in request.server.traces.newest(request.tenant) if t.report.user == person.user
     ]
     return await request.page(
         "person.html",

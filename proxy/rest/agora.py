@@ -145,7 +145,7 @@ def _change(notice: Notice, now: float, veil: WindowRedaction) -> Change | None:
     contents = notice.told.get("contents")
     if notice.eventType == _HISTORY and isinstance(contents, list):
         said = calls.history_messages(contents)
-        return lambda session: _told(*veil.beside(session, said), agent, now)
+        return lambda session: _told(*veil.view(session, said), agent, now)
     return None
 
 

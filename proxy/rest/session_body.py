@@ -46,7 +46,7 @@ def session_from(fields: Fields, veil: WindowRedaction) -> Session:
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
     messages, _ = request.read_messages(fields["contents"], "contents")
-    session = _session(veil.over(messages), fields.get(OWN))
+    session = _session(veil.window(messages), fields.get(OWN))
     if OWN not in fields:
         session = _with_summaries(session, fields.get("summaries"))
     try:

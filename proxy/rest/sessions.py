@@ -21,7 +21,7 @@ from proxy.memory.memory import Memory
 from proxy.memory.remainder import remainder
 from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key
-from proxy.memory.summaries.compaction import fitted
+from proxy.memory.summaries.compaction import fit
 from proxy.rest import validation
 from proxy.rest.endpoint import (
     archiving_of,
@@ -169,7 +169,7 @@ async def _replace(memory: Memory, key: Key, session: Session) -> None:
 async def _fitted(memory: Memory, session: Session) -> tuple[Session, list[bytes]]:
     """The session as it is held, and its cold part."""
     window = memory.writer.window
-    kept, moved = await asyncio.to_thread(fitted, session, session, window, now=time.time())
+    kept, moved = await asyncio.to_thread(fit, session, session, window, now=time.time())
     return kept, [msgspec.msgpack.encode(entry) for entry in moved]
 
 

@@ -66,8 +66,8 @@ class App:
         self._metrics = metrics
         self.traces = traces
         self.reporter = TurnReporter(metrics, traces, lambda: self._era.runtime)
-        metrics.gauge(self.gauges)
-        traces.keep(runtime.trace_retention)
+        metrics.add_gauges(self.gauges)
+        traces.set_retention(runtime.trace_retention)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the server's whole life (ASGI's lifespan)."""
@@ -88,7 +88,7 @@ class App:
         ending.add_done_callback(self._ended)
         self._era = Generation(runtime)
         self._begin()
-        self.traces.keep(runtime.trace_retention)
+        self.traces.set_retention(runtime.trace_retention)
         if runtime.memory:
             runtime.memory.start()
 
@@ -185,7 +185,7 @@ class App:
         query = parse_query(scope["query_string"])
         pipeline = runtime.pipeline((chat["pipeline"] if chat else query.get("pipeline")) or "default")
         if chat:
-            reply.observation.turn_of(tenant, pipeline.name)
+            reply.observation.begin_turn(tenant, pipeline.name)
             if runtime.tracing:
                 _continue(headers, reply.observation)
         content = await body.read_body(receive, headers, runtime.max_body)
@@ -217,7 +217,7 @@ class App:
         eras = (self._era, *self._ending.values())
         return GaugeValues(
             in_flight=self._turns,
-            waiting=memory.recorder.pending if memory else 0,
+            queued=memory.recorder.pending if memory else 0,
             lost=self._lost + sum(era.lost_turns for era in eras),
             failing=bool(memory and memory.degraded),
             breakers=self._era.runtime.breakers,
@@ -227,8 +227,8 @@ class App:
 
 def _continue(headers: dict[str, str], watch: Observation) -> None:
     """Takes the client's trace over; the model, where it gets that header, becomes a part of ours."""
-    watch.lineage = TraceContext.of(headers.get(TRACEPARENT))
-    headers[TRACEPARENT] = watch.lineage.onward
+    watch.trace_context = TraceContext.of(headers.get(TRACEPARENT))
+    headers[TRACEPARENT] = watch.trace_context.traceparent
 
 
 async def _explain(request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:

@@ -147,11 +147,11 @@ class BusMember:
         self._neighbours.receive(self._hear)
         self._app.active_turns.publish = self._entered
         self._app.reporter.broadcast = lambda account: self._neighbours.send(TurnMessage(account))
-        self._app.traces.others = lambda *whose: self._neighbours.send_reliably(ErasureMessage(*whose))
+        self._app.traces.broadcast = lambda *whose: self._neighbours.send_reliably(ErasureMessage(*whose))
         self._app.process_name = self._neighbours.name
         while True:
             self._app.metrics.publish()
-            if self._app.feed.watched:
+            if self._app.feed.has_subscribers:
                 self._neighbours.send(WatchingMessage())
             await asyncio.sleep(_EVERY)
 
@@ -175,7 +175,7 @@ class BusMember:
         if isinstance(note, TurnMessage):
             self._app.reporter.receive(note.account)
         elif isinstance(note, ErasureMessage):
-            self._app.traces.let_go(note.tenant, session=note.session, user=note.user)
+            self._app.traces.remove(note.tenant, session=note.session, user=note.user)
         elif isinstance(note, WatchingMessage):
             self._app.reporter.watched_until = time.monotonic() + _LOOKING_FOR
         else:

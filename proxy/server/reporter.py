@@ -34,13 +34,13 @@ class TurnReporter:
         self._ended: list[Observation] = []
         self._due: asyncio.TimerHandle | None = None
         self._refusals = RefusalLog()
-        traces.filled_by(self.flush)
+        traces.before_reading(self.flush)
 
     def observe(self, watch: Observation) -> None:
         """A turn has begun to answer, which those who look on are told at once, or has ended."""
         if watch.outcome is None:
-            if self._traces.feed.watched or self.watched_until > time.monotonic():
-                self._show(watch.account())
+            if self._traces.feed.has_subscribers or self.watched_until > time.monotonic():
+                self._show(watch.report())
             return
         self._ended.append(watch)
         if self._due is None:
@@ -65,24 +65,24 @@ class TurnReporter:
     def close(self) -> None:
         """Nothing is told any more; all that there is to tell has been."""
         self.flush()
-        self._refusals.settle()
+        self._refusals.flush()
 
     def receive(self, account: TurnReport) -> None:
         """A turn that another process tells of."""
-        self._traces.show(account)
+        self._traces.publish(account)
         if account.outcome is not None:
             self._traces.hour.add(time.time(), account)
 
     def _show(self, account: TurnReport) -> None:
-        self._traces.show(account)
+        self._traces.publish(account)
         if self.broadcast:
             self.broadcast(account)
 
     def _tell(self, watch: Observation) -> None:
-        runtime, account = self._parts(), watch.account()
-        self._metrics.turn(account)
-        self._traces.put(account, watch)
+        runtime, account = self._parts(), watch.report()
+        self._metrics.count_turn(account)
+        self._traces.add(account, watch)
         self._show(account)
-        if watch.lineage and runtime.tracing:
-            runtime.tracing.tell(account, watch.lineage)
+        if watch.trace_context and runtime.tracing:
+            runtime.tracing.add(account, watch.trace_context)
         log_turn(account, watch.reason, access.transcript_fields(watch) if runtime.log_content else {})

@@ -109,7 +109,7 @@ class Routes:
         return Response(self._server.metrics.exposition(), media_type=CONTENT_TYPE)
 
     async def _turns(self, request: Request) -> Response:
-        events = self._server.feed.turns(request.scope["tenant"])
+        events = self._server.feed.subscribe(request.scope["tenant"])
         return EventStream(_framed(events), _UNBUFFERED)
 
     async def _models(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ from typing import Final
 
 from proxy.errors import ConfigError
 from proxy.observe import metrics
-from proxy.observe.log import end_within_a_second, line_by_line
+from proxy.observe.log import exit_within_a_second, forking_logger
 from proxy.observe.metrics import Metrics
 from proxy.server import process
 from proxy.server.app import build_app
@@ -136,7 +136,7 @@ class Supervisor:
             self._work(place)
             code = 0
         except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as if it were the first
-            end_within_a_second()
+            exit_within_a_second()
             traceback.print_exc()
         finally:
             for stream in (sys.stdout, sys.stderr):
@@ -175,7 +175,7 @@ class Workers:
         self._environ = environ
         self._among = inboxes(size)
         log = settings.log
-        self._log = line_by_line(sys.stderr, form=log.format, level=log.level)
+        self._log = forking_logger(sys.stderr, form=log.format, level=log.level)
 
     def serve(self, sockets: list[socket.socket], *, watch: bool) -> bool:
         """Serves until SIGTERM or SIGINT; whether all processes ended well."""

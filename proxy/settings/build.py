@@ -26,7 +26,7 @@ from proxy.memory.memory import Archiving, Memory
 from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
 from proxy.memory.recorder import WRITE_TOLERANCE, HealthCheck, Recorder, SessionListener, Writer
 from proxy.memory.redaction.codec import RedactingCodec
-from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.stores.codec import Codec, codec_from_keys
 from proxy.memory.stores.drivers import open_counts, open_store
@@ -36,7 +36,7 @@ from proxy.memory.stores.store import BACKGROUND_DEADLINE, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.observe.metrics import Metrics
-from proxy.observe.tracing import traced_to
+from proxy.observe.tracing import span_exporter
 from proxy.runtime import Runtime
 from proxy.settings.build_pipelines import build_targets, common_zone, pipelines_of
 from proxy.settings.memory import Embeddings, RecallAids, Rerank
@@ -70,7 +70,7 @@ def _build_stores(settings: MemorySettings, meter: Meter) -> Stores:
     """The stores; nothing is connected. ``meter`` is told of what calls ask of them."""
     url, path = settings.sessions.get_secret_value(), _file_of(settings.sessions.get_secret_value())
     codec = codec_from_keys([key.get_secret_value() for key in settings.encryption])
-    redaction = Redaction(settings.redact.marking) if settings.redact else NOTHING
+    redaction = Redaction(settings.redact.marking) if settings.redact else NO_REDACTION
     edge, elsewhere = (
         RedactingCodec(codec, redaction) if redaction else codec,
         ForeignCommits(path) if path else None,
@@ -259,7 +259,7 @@ def build_memory_and_worker(
     archiving = _build_archiving(own, stores, models, tenant_names(settings))
     summaries = Summaries(stores.background, window, _build_summariser(settings, models), veil)
     worker = _worker(settings, stores.background, summaries, archiving, models)
-    listeners = (traces.recorded, *_listeners(own, archiving, worker))
+    listeners = (traces.session_written, *_listeners(own, archiving, worker))
     writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, pulse=pulse, veil=veil)
     memory = Memory(
         store=stores.calls,
@@ -315,9 +315,9 @@ def _listeners(
 ) -> Iterator[SessionListener]:
     if archiving:
         yield archiving.archivist.told
-    yield worker.nudge
+    yield worker.session_written
     if settings.facts:
-        yield IdleTimer(worker.look, after=settings.facts.pause).told
+        yield IdleTimer(worker.check, after=settings.facts.pause).session_written
 
 
 def _episodes(settings: MemorySettings, stores: Stores) -> Episodes:
@@ -346,7 +346,7 @@ def build_runtime(
     """What an application is made of; ``metrics`` and ``traces`` are told of what memory does."""
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)
-    memory, worker = build_memory_and_worker(settings, targets, metrics.memory, traces)
+    memory, worker = build_memory_and_worker(settings, targets, metrics.note_operation, traces)
     exact = TokenCounter() if settings.tokens == "exact" else None
     return Runtime(
         pipelines=pipelines_of(settings, targets, memory, exact),
@@ -361,8 +361,8 @@ def build_runtime(
         runs_worker=settings.memory.work if settings.memory else False,
         agora_webhook=_agora(settings),
         log_content=settings.log.content,
-        quota=_quota(settings, metrics.refused),
-        tracing=traced_to(settings.opentelemetry.endpoint),
+        quota=_quota(settings, metrics.count_refusal),
+        tracing=span_exporter(settings.opentelemetry.endpoint),
         trace_retention=Retention(settings.traces.keep, settings.traces.content),
         zone=common_zone(settings.pipelines),
         tombstones=TombstoneWatch(memory.archiving.archive, traces) if memory and memory.archiving else None,

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 from filters.option_types import Whole
 from proxy.admission.keys import Keys
 from proxy.observe.log import Format, Level
-from proxy.observe.tracing import address
+from proxy.observe.tracing import check_endpoint
 from proxy.settings.diagnostics import error_at, shown_errors
 from proxy.settings.memory import Memory
 from proxy.settings.pipeline import Pipeline, Upstream
@@ -52,7 +52,7 @@ class Log(SettingsModel):
 class OpenTelemetry(SettingsModel):
     """Where a span for each turn and for its stages goes; wants ``turnkeeper[traces]``."""
 
-    endpoint: Annotated[str, AfterValidator(shown_errors(address))] = ""
+    endpoint: Annotated[str, AfterValidator(shown_errors(check_endpoint))] = ""
     """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
 
 

@@ -58,7 +58,7 @@ async def _stream(
     opened, refused = split_at_error(begun.data)
     first = answer.opening() + await _beside(answer.feed, opened)
     await reply.write(first)
-    reply.observation.answered()
+    reply.observation.mark_first_token()
     passage = RelayedStream(begun, opened, framing, answer, reply, dialogue=dialogue)
     passage.passed_on(first)
     response.offer(passage.take)
@@ -237,7 +237,7 @@ class Silence:
             await self._reply.write(self._answer.opening() + self._said(filler.phrase(self._context)))
 
     async def _hold(self, period: float) -> None:
-        sent = self._reply.observation.sent
+        sent = self._reply.observation.chunks
         quiet, seen = 0, len(sent)
         while not self._reply.ending:
             await asyncio.sleep(period / _LOOKS)

@@ -44,7 +44,7 @@ async def answer_turn(request: RawRequest, pipeline: Pipeline, reply: Reply, in_
 
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
-    reply.observation.clock.begin("recall")
+    reply.observation.timer.begin("recall")
     reply.observation.size = len(request.body)
     call = read_request(request.body, request.headers, request.query, pipeline.max_messages)
     who = identity.identify(call, pipeline.places, request.tenant)
@@ -57,7 +57,7 @@ async def answer_turn(request: RawRequest, pipeline: Pipeline, reply: Reply, in_
 def _introduce(who: Identity, call: ClientRequest, reply: Reply) -> None:
     watch = reply.observation
     watch.session, watch.user, watch.turn = who.session, who.user, turn_number(call)
-    watch.asked, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
+    watch.messages, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
     if who.session is not None:
         reply.add_header("x-turnkeeper-session", identity.header_value(who.session))
 
@@ -72,10 +72,10 @@ def _seat(who: Identity, pipeline: Pipeline) -> Slot | None:
 
 async def _answer(call: ClientRequest, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
     watch = reply.observation
-    watch.clock.mark("memory")
+    watch.timer.mark("memory")
     remembered = await recollect(call, pipeline, who, reply.add_degraded)
     context = context_of(who, remembered.snapshot, pipeline, now=time.time())
-    watch.clock.begin("filters")
+    watch.timer.begin("filters")
     notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
     question = await _question(remembered, pipeline, who, context, notes)
     _own_up(notes, reply)
@@ -88,9 +88,9 @@ async def _answer(call: ClientRequest, pipeline: Pipeline, who: Identity, reply:
         fields=question.fields,
         messages=question.messages,
     )
-    fallback = Fallback(question, pipeline.targets, pipeline.limits, watch.tries)
-    watch.wanted = fallback.model
-    watch.clock.begin("upstream")
+    fallback = Fallback(question, pipeline.targets, pipeline.limits, watch.attempts)
+    watch.primary_model = fallback.model
+    watch.timer.begin("upstream")
     reply.record()
     try:
         await _pass_on(content, fallback, reply)
@@ -157,7 +157,7 @@ def _ended(
     pipeline, who = content.pipeline, content.who
     watch.model, watch.upstream = fallback.model, fallback.upstream
     watch.fell_back = fallback.upstream != pipeline.targets[0].name
-    if pipeline.memory and watch.sent and (key := who.key):
+    if pipeline.memory and watch.chunks and (key := who.key):
         said = TurnRecord(
             key=key,
             user=who.user,
@@ -165,7 +165,7 @@ def _ended(
             turn=watch.turn,
             model=fallback.model,
             window=content.call.messages,
-            answer=b"".join(watch.sent),
+            answer=b"".join(watch.chunks),
             at=content.context.now,
             room=notes.room,
             shown_facts=remembered.told,

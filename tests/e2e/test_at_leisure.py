@@ -31,7 +31,7 @@ def managed(serve: Serve, tmp_path: Path) -> Iterator[ProxyServer]:
         proxy = serve(CONFIG, MEMORY_URL=url, ARCHIVE=f"sqlite:{tmp_path / 'archive.db'}")
         said = {"id": "hers", "user": "ann", "contents": [{"role": "user", "content": "Hello?"}]}
         assert proxy.client.post(SESSIONS, json=said).status_code == 201
-        assert until(lambda: proxy.app.gauges().waiting == 0)
+        assert until(lambda: proxy.app.gauges().queued == 0)
         relay.delay = AWAY
         yield proxy
 

@@ -38,7 +38,7 @@ def places(request: pytest.FixtureRequest, address: Address, tmp_path: Path) -> 
 def say(proxy: ProxyServer, session: str, user: str = "ann") -> None:
     words = [{"role": "user", "content": "My word is scarecrow."}]
     assert proxy.chat(words, headers={"X-Session-Id": session, "X-User-Id": user}).status_code == 200
-    assert until(lambda: proxy.app.gauges().waiting == 0)
+    assert until(lambda: proxy.app.gauges().queued == 0)
 
 
 def losing(serve: Serve, **places: str) -> ProxyServer:

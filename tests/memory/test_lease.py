@@ -118,8 +118,8 @@ async def test_turns_are_summarised_cleared_and_held_ready_again(store: Store) -
     told = tuple(Entry(role="user", turn=n, content=f"Word {n} of a call.") for n in range(30))
     await store.write(KEY, BlobWrite(encode(Session(entries=told)), version=0, ttl=60))
     summaries = Summaries(store, Window(max_messages=10, keep_messages=4, summaries=3))
-    assert await summaries.do(KEY, 0)
-    assert not await summaries.do(KEY, 0)
+    assert await summaries.run(KEY, 0)
+    assert not await summaries.run(KEY, 0)
     held = await store.read(KEY)
     assert held
     session = decode(held.blob)

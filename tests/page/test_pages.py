@@ -373,10 +373,10 @@ def test_a_new_configuration_lets_the_events_of_the_old_one_end_and_keeps_the_tu
         time.sleep(0.02)
     assert not proxy.app._ending, "a page that is left open holds nothing up"
     assert proxy.app.memory.store is not before
-    assert proxy.app.traces.keeping.turns == 40
+    assert proxy.app.traces.retention.turns == 40
     assert visit.get(f"/turns/{turn}").status_code == 200
     talk(proxy, channel="room-2")
-    written = proxy.app.traces.written(next(proxy.app.traces.newest("default")))
+    written = proxy.app.traces.write_time(next(proxy.app.traces.newest("default")))
     assert written is not None
 
 
@@ -709,7 +709,7 @@ def test_without_memory_what_is_kept_for_the_page_can_be_forgotten_too(serve: Se
     else:
         path = "users/ann" if over == "rest" else "sessions/of%20ann"
         assert proxy.client.delete(f"/v1/memory/{path}").status_code == 204
-    assert [trace.account.user for trace in proxy.app.traces.newest("default")] == ["bob"]
+    assert [trace.report.user for trace in proxy.app.traces.newest("default")] == ["bob"]
     assert "ann" not in words(visit.page("/")).split()
 
 

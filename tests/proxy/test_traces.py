@@ -25,7 +25,7 @@ BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'
 
 def traces_of(keeping: Retention = ALL) -> Traces:
     traces = Traces()
-    traces.keep(keeping)
+    traces.set_retention(keeping)
     return traces
 
 
@@ -34,16 +34,16 @@ def end(
 ) -> str:
     """A turn that ends; its id."""
     watch = Observation("r")
-    watch.turn_of(tenant, known.pop("pipeline", "default"))
+    watch.begin_turn(tenant, known.pop("pipeline", "default"))
     watch.session, watch.user = known.get("session"), known.get("user")
     watch.outcome = outcome
     watch.first_token = known.get("first_token")
-    watch.clock.begin("recall")
+    watch.timer.begin("recall")
     watch.content, watch.size = content(known.get("headers", {})), size
-    watch.sent, watch.stamps = [b"a", b"b"], [1.0, 2.0]
-    account = watch.account()
-    traces.put(account, watch)
-    traces.show(account)
+    watch.chunks, watch.chunk_times = [b"a", b"b"], [1.0, 2.0]
+    account = watch.report()
+    traces.add(account, watch)
+    traces.publish(account)
     return account.id
 
 
@@ -56,7 +56,7 @@ def content(headers: Mapping[str, str]) -> TurnContent:
 
 
 def ids(traces: Traces, tenant: str = "t", session: str | None = None) -> list[str]:
-    return [trace.account.id for trace in traces.newest(tenant, session)]
+    return [trace.report.id for trace in traces.newest(tenant, session)]
 
 
 def test_the_newest_are_kept():
@@ -80,16 +80,16 @@ def test_large_turns_take_the_place_of_more_small_ones_and_of_all_bytes_there_ma
 def test_without_content_nothing_that_was_said_is_kept():
     traces = traces_of(Retention(3, content=False))
     trace = traces.find("t", end(traces, session="s"))
-    assert (trace.content, trace.answer, trace.account.session) == (None, b"", "s")
+    assert (trace.content, trace.answer, trace.report.session) == (None, b"", "s")
 
 
 def test_a_new_setting_holds_for_what_is_kept_already():
     traces = traces_of()
     ended = [end(traces) for _ in range(4)]
-    traces.keep(Retention(2, content=False))
+    traces.set_retention(Retention(2, content=False))
     assert ids(traces) == ended[:1:-1]
     assert all(trace.content is None and not trace.answer for trace in traces.newest("t"))
-    traces.keep(Retention())
+    traces.set_retention(Retention())
     assert ids(traces) == []
     end(traces, session="s")
     assert ids(traces) == [] and not traces._unwritten
@@ -108,10 +108,10 @@ def test_turns_before_and_after_are_those_of_the_session_and_the_pipeline():
     end(traces, session="other")
     end(traces, session="s", pipeline="side")
     second, third = end(traces, session="s"), end(traces, session="s")
-    before, after = traces.beside(traces.find("t", second))
-    assert (before.account.id, after.account.id) == (first, third)
-    assert traces.beside(traces.find("t", first))[0] is None
-    assert traces.beside(traces.find("t", end(traces))) == (None, None)
+    before, after = traces.neighbours(traces.find("t", second))
+    assert (before.report.id, after.report.id) == (first, third)
+    assert traces.neighbours(traces.find("t", first))[0] is None
+    assert traces.neighbours(traces.find("t", end(traces))) == (None, None)
 
 
 def test_a_session_or_a_person_is_forgotten_whole():
@@ -135,7 +135,7 @@ def test_what_came_before_a_burial_goes_and_what_comes_later_stays():
     unnamed = end(traces)
     foreign = end(traces, tenant="other", session="s", user="ann")
     now = time.time()
-    traces.let_go_buried("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"buried": now}))
+    traces.remove_erased("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"buried": now}))
     assert ids(traces) == [unnamed, stays]
     assert ids(traces, "other") == [foreign]
     assert now - 60 < traces.oldest()["t"] <= traces.oldest()["other"] <= now
@@ -149,7 +149,7 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
     end(traces, tenant="other", user="ann")
     now = time.time()
     assert traces.oldest()["t"] <= now
-    traces.let_go_buried("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"of None": now}))
+    traces.remove_erased("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"of None": now}))
     assert [each.user for each in traces.feed.newest("t")] == ["bob"]
     traces.forget("t", user="bob")
     assert not list(traces.feed.newest("t"))
@@ -160,16 +160,16 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
 def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(whose: dict[str, str]):
     traces = traces_of()
     late = Observation("r")
-    late.turn_of("t", "default")
+    late.begin_turn("t", "default")
     late.session, late.user = "s", "ann"
     foreign = Observation("r")
-    foreign.turn_of("other", "default")
+    foreign.begin_turn("other", "default")
     foreign.session, foreign.user = "s", "ann"
     traces.forget("t", **whose)
     for watch in (late, foreign):
         watch.outcome = "done"
-        traces.put(watch.account(), watch)
-        traces.show(watch.account())
+        traces.add(watch.report(), watch)
+        traces.publish(watch.report())
     later = end(traces, session="s", user="ann")
     assert ids(traces) == [each.id for each in traces.feed.newest("t")] == [later]
     assert ids(traces, "other") == [each.id for each in traces.feed.newest("other")] == [foreign.id]
@@ -186,10 +186,10 @@ def test_forgetting_nobody_forgets_nobody():
 def test_when_memory_has_a_turn_is_noted_for_every_turn_that_waited():
     traces = traces_of()
     one, two, other = end(traces, session="s"), end(traces, session="s"), end(traces, session="x")
-    traces.recorded(Key("t", "s"), Session())
-    assert traces.written(traces.find("t", one)) is not None
-    assert traces.written(traces.find("t", two)) is not None
-    assert traces.written(traces.find("t", other)) is None
+    traces.session_written(Key("t", "s"), Session())
+    assert traces.write_time(traces.find("t", one)) is not None
+    assert traces.write_time(traces.find("t", two)) is not None
+    assert traces.write_time(traces.find("t", other)) is None
 
 
 def test_nothing_is_left_of_what_was_let_go():
@@ -197,7 +197,7 @@ def test_nothing_is_left_of_what_was_let_go():
     for i in range(50):
         end(traces, session=f"s{i}")
         if i % 2:
-            traces.recorded(Key("t", f"s{i}"), Session())
+            traces.session_written(Key("t", f"s{i}"), Session())
     assert len(traces._unwritten) + len(traces._written) <= 2
     assert traces._bytes == sum(trace.size for trace in traces._ring)
 
@@ -209,14 +209,14 @@ def test_a_person_in_half_of_many_turns_is_forgotten_in_no_time():
     began = time.thread_time()
     traces.forget("t", user="ann")
     assert time.thread_time() - began < 1
-    assert {trace.account.user for trace in traces.newest("t")} == {"bob"}
+    assert {trace.report.user for trace in traces.newest("t")} == {"bob"}
     assert len(ids(traces)) == len(traces._unwritten[Key("t", "s")]) == 10_000
 
 
 def test_a_turn_that_ends_while_others_are_let_go_of_is_looked_at_too():
     traces = traces_of()
     late = [end(traces, session="s")]
-    traces.filled_by(lambda: late.append(end(traces, session="s")) if len(late) < 2 else None)
+    traces.before_reading(lambda: late.append(end(traces, session="s")) if len(late) < 2 else None)
     traces.forget("t", session="s")
     assert ids(traces) == [] and not traces._unwritten
 
@@ -233,9 +233,9 @@ def test_keys_are_not_kept(name: str):
 
 def account(state: str, first_token: float | None = None, tenant: str = "t") -> TurnReport:
     watch = Observation("r")
-    watch.turn_of(tenant, "default")
+    watch.begin_turn(tenant, "default")
     watch.outcome, watch.first_token = state, first_token
-    return watch.account()
+    return watch.report()
 
 
 def test_a_minute_counts_its_turns_by_how_they_ended():
@@ -243,7 +243,7 @@ def test_a_minute_counts_its_turns_by_how_they_ended():
     for state in ("done", "done", "failed"):
         hour.add(120.0, account(state))
     *before, minute = hour.minutes(125.0, "t")
-    assert (minute.start, minute.turns, minute.ended) == (120, 3, {"done": 2, "failed": 1})
+    assert (minute.start, minute.turns, minute.states) == (120, 3, {"done": 2, "failed": 1})
     assert len(before) == 59 and not any(each.turns for each in before)
 
 
@@ -298,5 +298,5 @@ def test_whoever_is_forgotten_after_the_clock_was_set_is_forgotten(monkeypatch: 
     monkeypatch.setattr(time, "time", lambda: real() + step)
     end(traces, session="s", user="bob")
     assert traces.oldest()["t"] <= time.time()
-    traces.let_go_buried("t", Tombstones(persons={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
-    assert [trace.account.user for trace in traces.newest("t")] == ["bob"]
+    traces.remove_erased("t", Tombstones(persons={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
+    assert [trace.report.user for trace in traces.newest("t")] == ["bob"]

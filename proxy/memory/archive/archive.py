@@ -25,7 +25,7 @@ from proxy.memory.archive.statements import POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.archive.vectors import add_vectors
 from proxy.memory.interchange import contents
-from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Session, TurnRef
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sqlite_file import ForeignCommits
@@ -236,7 +236,7 @@ def is_archive(url: str) -> bool:
 
 
 def open_archive(
-    url: str, *, codec: Codec, elsewhere: ForeignCommits | None = None, redaction: Redaction = NOTHING
+    url: str, *, codec: Codec, elsewhere: ForeignCommits | None = None, redaction: Redaction = NO_REDACTION
 ) -> Archive:
     """The archive at an address; nothing is connected yet.
 

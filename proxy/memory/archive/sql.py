@@ -9,7 +9,7 @@ import msgspec
 
 from proxy.memory.archive.statements import NEW_PERSON, NO_PASSAGE, NO_VECTOR, PERSON_ID, PUT_PASSAGE, Dialect
 from proxy.memory.archive.terms import Lexicon
-from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes
 from proxy.memory.stores.store import Key, Owner
@@ -156,7 +156,7 @@ class RowCodec(msgspec.Struct, frozen=True):
     codec: Codec
     lexicon: Lexicon
     dialect: Dialect
-    redaction: Redaction = NOTHING
+    redaction: Redaction = NO_REDACTION
 
     def sealed(self, key: Key, value: Any) -> bytes:
         """A value as bytes that are of no use under another key."""

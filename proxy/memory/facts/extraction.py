@@ -55,7 +55,7 @@ class FactExtraction:
     """
 
     name: Final = "facts"
-    bridges: Final = False
+    has_fallback: Final = False
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class FactExtraction:
         self._clock = clock
 
     @property
-    def after(self) -> float:
+    def delay(self) -> float:
         """A pause is due when nothing is written any more."""
         return self._pause
 
-    def due(self, session: Session) -> bool:
+    def is_due(self, session: Session) -> bool:
         """Whether there is anything to look at now."""
         paused = self._clock() - session.updated >= self._pause
         if not (paused or _may_be_urgent(session)):
@@ -88,7 +88,7 @@ class FactExtraction:
         is_urgent = new[0].call < session.call or _has_moved(session)
         return is_urgent or len(new) >= MANY or paused
 
-    async def do(self, key: Key, unusable: int) -> bool:
+    async def run(self, key: Key, unusable: int) -> bool:
         """Looks at what is due, or a part of it; whether there was anything.
 
         After each useless answer a model is shown half as much; what it cannot be made to answer usefully is
@@ -96,14 +96,14 @@ class FactExtraction:
         """
         began = self._clock()
         session = await self._read(key)
-        if session is None or not self.due(session):
+        if session is None or not self.is_due(session):
             return False
         batch = _batch(unheard_of(session, await self._entries(key, session)), _MOST >> min(unusable, _TRIES))
         await self._learn(key, session, batch, at=began, passing_over=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].turn_ref)
         return True
 
-    async def stand_in(self, key: Key) -> None:
+    async def run_fallback(self, key: Key) -> None:
         """Nothing stands in for a fact: the turns wait for the model."""
 
     async def _learn(

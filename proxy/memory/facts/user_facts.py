@@ -14,7 +14,7 @@ import msgspec
 from filters.injection import comparable
 from proxy.memory.archive.records import Category, Fact
 from proxy.memory.errors import StoreError
-from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.store import Owner
 from proxy.memory.tasks import wait_until_done
 
@@ -78,7 +78,7 @@ class UserFacts:
         *,
         most: int = MOST,
         conversation: float = 1800.0,
-        redaction: Redaction = NOTHING,
+        redaction: Redaction = NO_REDACTION,
     ) -> None:
         self.kept: Callable[[str], str] = redaction.text
         """A text as it is kept."""

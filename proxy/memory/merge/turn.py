@@ -15,7 +15,7 @@ from proxy.memory.session import NO_ATTEMPT, Attempt, Session, ShownFacts, encod
 from proxy.memory.speakers import with_speakers
 from proxy.memory.speech import speech_of
 from proxy.memory.stores.store import Key
-from proxy.memory.summaries.compaction import Window, fitted
+from proxy.memory.summaries.compaction import Window, fit
 from proxy.memory.view import SessionView
 
 _MOST: Final = 20_000
@@ -75,7 +75,7 @@ def prepare_write(before: Session, changed: Session, window: Window, *, now: flo
     Summaries keep it small, by whole turns. Raises TurnTooLong where a turn that is not over has more than
     20,000 messages, and goes on.
     """
-    session, moved = fitted(before, changed, window, now=now)
+    session, moved = fit(before, changed, window, now=now)
     if len(session.entries) > max(_MOST, len(before.entries)):
         raise TurnTooLong(_MOST)
     return SessionWrite(session, encode(session), [msgspec.msgpack.encode(entry) for entry in moved])
@@ -90,7 +90,7 @@ def overgrows(read: SessionView, window: Window, attempt: Attempt, *, now: float
     """Whether a turn will be too long to be held once it is answered."""
     before = read.session
     known, _ = apply_request(before, read.speech, now=now, attempt=attempt, replay=read.alignment)
-    session, _ = fitted(before, known, window, now=now)
+    session, _ = fit(before, known, window, now=now)
     return known is not before and len(session.entries) >= max(_MOST, len(before.entries))
 
 
@@ -134,7 +134,7 @@ def _beside(session: Session, said: TurnRecord, veil: WindowRedaction) -> tuple[
     """The session and the window as one can be laid beside the other."""
     if said.view is not None:
         return session, said.view.veiled.window
-    session, veiled = veil.beside(session, said.window)
+    session, veiled = veil.view(session, said.window)
     return session, veiled.window
 
 
@@ -143,10 +143,10 @@ def _redacted(told: Transcript, veil: WindowRedaction) -> Transcript:
     redaction, calls = veil.redaction, told.tool_calls
     if not redaction:
         return told
-    text = told.text if told.finished else veil.broken(told.text)
+    text = told.text if told.finished else veil.without_partial_match(told.text)
     return msgspec.structs.replace(
         told,
         text=redaction.text(text),
-        tool_calls=redaction.calls(calls) if calls else calls,
+        tool_calls=redaction.tool_calls(calls) if calls else calls,
         reasoning=redaction.text(told.reasoning) if told.reasoning else told.reasoning,
     )

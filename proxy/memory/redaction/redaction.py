@@ -89,7 +89,7 @@ class Redaction:
             return value if (shown := self.text(written)) == written else shown
         return value
 
-    def calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def tool_calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Calls of tools: what they are given."""
         return _each(calls, self._call)
 
@@ -98,7 +98,7 @@ class Redaction:
         given = message.content, message.tool_calls, message.metadata, message.others
         content, calls, told, others = given
         content = self._content(content) if content else content
-        calls = self.calls(calls) if calls else calls
+        calls = self.tool_calls(calls) if calls else calls
         told = self._told(told) if told else told
         others = self._others(others) if others else others
         if content is given[0] and calls is given[1] and told is given[2] and others is given[3]:
@@ -112,7 +112,7 @@ class Redaction:
         given = entry.content, entry.tool_calls, entry.original, entry.reasoning
         content, calls, original, reasoning = given
         content = self._content(content) if content else content
-        calls = self.calls(calls) if calls else calls
+        calls = self.tool_calls(calls) if calls else calls
         original = self.text(original) if original else original
         reasoning = self.text(reasoning) if reasoning else reasoning
         if content is given[0] and calls is given[1] and original is given[2] and reasoning is given[3]:
@@ -204,7 +204,7 @@ class Redaction:
         return "".join([*pieces, written[done:]]) if found else written
 
 
-NOTHING: Final = Redaction()
+NO_REDACTION: Final = Redaction()
 """What leaves everything as it is."""
 
 

@@ -11,7 +11,7 @@ from filters.letters import bare
 from filters.message import Covered, Message, as_covered
 from filters.text.personal import Sensitive
 from proxy.memory.align.alignment import Alignment
-from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Session
 from proxy.memory.wording import continues, offset_of_letters, same_words
 
@@ -196,12 +196,12 @@ class RedactedView(NamedTuple):
     window: Sequence[Message]
     own: Mapping[int, Message] = {}
 
-    def given(self, line: Message) -> Message:
+    def original(self, line: Message) -> Message:
         """A line of the window, be it in the form in which it is held, as the client gave it."""
         own = self.own.get(id(line.others))
         return line if own is None else own
 
-    def at(self, replay: Alignment) -> dict[int, Message]:
+    def originals_by_place(self, replay: Alignment) -> dict[int, Message]:
         """What the client gave, by where it is held, of what memory holds as the window has it."""
         if not self.own:
             return {}
@@ -209,7 +209,7 @@ class RedactedView(NamedTuple):
         alike = ((line, place) for line, place in lines if replay.entries[place].content == line.content)
         return {place: own for line, place in alike if (own := self.own.get(id(line.others))) is not None}
 
-    def unveiled(self, kept: Sequence[Message], shown: Sequence[Message]) -> Sequence[Message]:
+    def restore(self, kept: Sequence[Message], shown: Sequence[Message]) -> Sequence[Message]:
         """What memory ``shown`` makes of the lines that were ``kept``, in the client's words."""
         if not self.own:
             return shown
@@ -227,23 +227,23 @@ class RedactedView(NamedTuple):
 class WindowRedaction:
     """Lays marks over what a client shows."""
 
-    def __init__(self, redaction: Redaction = NOTHING) -> None:
+    def __init__(self, redaction: Redaction = NO_REDACTION) -> None:
         self.redaction = redaction
 
     @cached_property
     def _halves(self) -> PartialMatches:
         return PartialMatches(self.redaction)
 
-    def over(self, window: Sequence[Message]) -> Sequence[Message]:
+    def window(self, window: Sequence[Message]) -> Sequence[Message]:
         """A window as memory may see it, whatever is held; the very same where nothing is found."""
         lines = [self.redaction.message(message) for message in window] if self.redaction else window
         return window if all(new is old for new, old in zip(lines, window, strict=True)) else lines
 
-    def beside(self, session: Session, window: Sequence[Message]) -> tuple[Session, RedactedView]:
+    def view(self, session: Session, window: Sequence[Message]) -> tuple[Session, RedactedView]:
         """What is held and a window, so that one can be laid beside the other."""
         if not self.redaction:
             return session, RedactedView(window)
-        session, lines = self.redaction.session(session), self.over(window)
+        session, lines = self.redaction.session(session), self.window(window)
         held = self._halves.held(session, window, lines) if lines is not window else session
         shown = self._halves.shown(held, window, lines)
         if shown is window:
@@ -253,7 +253,7 @@ class WindowRedaction:
         veiled = [_alone(line) if i in changed else line for i, line in enumerate(shown)]
         return held, RedactedView(veiled, {id(veiled[i].others): window[i] for i in changed})
 
-    def broken(self, text: str) -> str:
+    def without_partial_match(self, text: str) -> str:
         """An answer whose stream broke off, less half of what must not be stored."""
         return self._halves.broken(text) if self.redaction else text
 

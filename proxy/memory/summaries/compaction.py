@@ -20,7 +20,7 @@ from proxy.memory.session import (
     message_of,
 )
 from proxy.memory.speakers import label, voices
-from proxy.memory.summaries.digest import digest, noted, shortened
+from proxy.memory.summaries.digest import digest, parse_note, shorten
 
 _STEP: Final = 8
 """Where every prompt passes a budget, so many messages at least lie between two summaries."""
@@ -35,10 +35,10 @@ def cap(held: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, ...]
     size = len(held.entries)
     if size <= most:
         return held, ()
-    return moved_out(held, cut_of(held.entries, keep, strict=size <= 2 * most))
+    return move_out(held, cut_of(held.entries, keep, strict=size <= 2 * most))
 
 
-def moved_out(held: Session, count: int) -> tuple[Session, tuple[Entry, ...]]:
+def move_out(held: Session, count: int) -> tuple[Session, tuple[Entry, ...]]:
     """The session without its oldest entries, and these."""
     if not count:
         return held, ()
@@ -117,7 +117,7 @@ def covered(session: Session) -> int:
     return bisect_right(session.entries, session.summarized_until, key=lambda entry: entry.turn_ref)
 
 
-def due(session: Session, window: Window, *, model: bool = True) -> Plan | None:
+def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan | None:
     """What is to be summarised now, if anything; ``model`` is whether there is one to replace digests."""
     window = _of_model(window, session)
     return (
@@ -128,13 +128,13 @@ def due(session: Session, window: Window, *, model: bool = True) -> Plan | None:
     )
 
 
-def forced(session: Session, window: Window) -> Plan | None:
+def forced_plan(session: Session, window: Window) -> Plan | None:
     """What can be summarised now, due or not: all but what is kept, else all but the newest turn."""
     open_ = uncovered(session)
     return _cut(session, window.keep_messages if len(open_) > window.keep_messages else 1)
 
 
-def beyond(session: Session, window: Window) -> Plan | None:
+def overflow_plan(session: Session, window: Window) -> Plan | None:
     """What has to be summarised at once, by whatever means: all beyond twice the maximum."""
     if not window.summaries:
         return None
@@ -224,13 +224,11 @@ def _tokens_of(entries: Sequence[Entry]) -> int:
     return sum(in_message(message_of(entry)) for entry in entries)
 
 
-def fitted(
-    before: Session, after: Session, window: Window, *, now: float
-) -> tuple[Session, tuple[Entry, ...]]:
+def fit(before: Session, after: Session, window: Window, *, now: float) -> tuple[Session, tuple[Entry, ...]]:
     """What is to be held after a turn, and what moves to the cold part."""
     if not window.summaries:
         return cap(after, window.max_messages, window.keep_messages)
-    return settled(bounded(corrected(before, after), window, now=now), window.keep_messages)
+    return settle(bounded(mark_stale(before, after), window, now=now), window.keep_messages)
 
 
 def bounded(session: Session, window: Window, *, now: float) -> Session:
@@ -238,13 +236,13 @@ def bounded(session: Session, window: Window, *, now: float) -> Session:
 
     So a prompt stays bounded where nobody makes summaries.
     """
-    while (plan := beyond(session, window)) is not None:
+    while (plan := overflow_plan(session, window)) is not None:
         told = [entry for entry in session.entries if plan.covers(entry)]
-        session = put(session, plan, digested(session, plan, told, now=now))
+        session = insert_segment(session, plan, digest_segment(session, plan, told, now=now))
     return session
 
 
-def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float) -> Segment:
+def digest_segment(session: Session, plan: Plan, told: Sequence[Entry], *, now: float) -> Segment:
     """The segment of a plan, made of the sentences of what it stands for.
 
     A former one says it where the turns have no words, unless it is stale, and may tell what was taken back.
@@ -253,8 +251,8 @@ def digested(session: Session, plan: Plan, told: Sequence[Entry], *, now: float)
     said = [(_by(entry, name), entry.text) for entry, name in pairs if entry.role != "tool"]
     former = session.summaries[plan.first : plan.last]
     if plan.merge or not any([*(text.strip() for _, text in said), *(s.stale for s in former)]):
-        said = [noted(line, naming=_is_our_own(s)) for s in former for line in s.text.split("\n")]
-    return segment(session, plan, told, digest(said) or "(nothing was said)", now=now, is_digest=True)
+        said = [parse_note(line, naming=_is_our_own(s)) for s in former for line in s.text.split("\n")]
+    return make_segment(session, plan, told, digest(said) or "(nothing was said)", now=now, is_digest=True)
 
 
 def _by(entry: Entry, name: str | None) -> str:
@@ -266,7 +264,7 @@ def _is_our_own(former: Segment) -> bool:
     return former.digest and former.model is None
 
 
-def segment(  # noqa: PLR0913 - all that is known of it
+def make_segment(  # noqa: PLR0913 - all that is known of it
     session: Session,
     plan: Plan,
     told: Sequence[Entry],
@@ -281,7 +279,7 @@ def segment(  # noqa: PLR0913 - all that is known of it
     What several have added is kept in short: the next correction puts it in front of what is made anew.
     """
     former = session.summaries[plan.first : plan.last]
-    added = shortened("\n".join(s.added for s in former if s.added))
+    added = shorten("\n".join(s.added for s in former if s.added))
     return Segment(
         text=f"{added}\n{text}" if added and not plan.merge else text,
         call=plan.reach.call,
@@ -295,7 +293,7 @@ def segment(  # noqa: PLR0913 - all that is known of it
     )
 
 
-def put(session: Session, plan: Plan, made: Segment) -> Session:
+def insert_segment(session: Session, plan: Plan, made: Segment) -> Session:
     """The session with a segment in the place that a plan names.
 
     A merge of what became stale meanwhile is stale.
@@ -308,7 +306,7 @@ def put(session: Session, plan: Plan, made: Segment) -> Session:
     return msgspec.structs.replace(session, summaries=summaries, trimmed=trimmed)
 
 
-def settled(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
+def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
     """The session without all but the newest ``keep`` covered entries, and those that move to the cold part.
 
     What is kept of them is what windows that are replayed are laid beside.
@@ -316,10 +314,10 @@ def settled(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
     cut = covered(session) - keep
     while cut > 0 and not begins(session.entries, cut):
         cut -= 1
-    return moved_out(session, max(cut, 0))
+    return move_out(session, max(cut, 0))
 
 
-def corrected(before: Session, after: Session) -> Session:
+def mark_stale(before: Session, after: Session) -> Session:
     """``after``, with segments marked as stale whose turns are held otherwise than in ``before``."""
     if not after.summaries or before.entries is after.entries:
         return after

@@ -52,12 +52,12 @@ def digest(said: Iterable[tuple[str, str]], most: int | None = None) -> str:
     return _written(sorted(_fitting(ranked, most), key=lambda s: s.place))
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """A text as it is, or its most telling sentences where it has more than some 400 tokens."""
-    return text if in_text(text) <= _MOST else digest(map(noted, text.split("\n")), _MOST)
+    return text if in_text(text) <= _MOST else digest(map(parse_note, text.split("\n")), _MOST)
 
 
-def noted(line: str, *, naming: bool = False) -> tuple[str, str]:
+def parse_note(line: str, *, naming: bool = False) -> tuple[str, str]:
     """A line of a former digest, or of notes that somebody made: who said it, and what.
 
     ``naming`` is whether it may be a user's with his name, which a line of notes may only seem to be.

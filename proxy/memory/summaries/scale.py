@@ -32,12 +32,12 @@ class Scales:
     def __init__(self) -> None:
         self._learned: OrderedDict[str, Scale] = OrderedDict()
 
-    def wants(self, model: str) -> bool:
+    def wants_sample(self, model: str) -> bool:
         """Whether a turn's figures are worth the trouble: those of the first few, then of every eighth."""
         known = self._learned.get(model)
         return known is None or known.turns < _FIRST or known.turns % _THEN == 0
 
-    def passed_over(self, model: str) -> float | None:
+    def skip(self, model: str) -> float | None:
         """The model's scale after a turn of which it was not told."""
         known = self._learned.get(model)
         if known is None:
@@ -45,11 +45,11 @@ class Scales:
         self._learned[model] = known._replace(turns=known.turns + 1)
         return known.ratio
 
-    def learned(self, model: str, estimated: int, counted: int) -> float | None:
+    def learn(self, model: str, estimated: int, counted: int) -> float | None:
         """The model's scale once it has counted a prompt; ``None`` where nothing is known of it yet."""
         ratio = counted / estimated if estimated >= _SHORTEST else 0.0
         if not _LEAST <= ratio <= _LARGEST:
-            return self.passed_over(model)
+            return self.skip(model)
         former, turns = self._learned.pop(model, Scale(ratio, 0))
         scale = Scale(former + _WEIGHT * (ratio - former), turns + 1)
         self._learned[model] = scale
@@ -58,14 +58,14 @@ class Scales:
         return scale.ratio
 
 
-def estimated(messages: Sequence[Message], tools: bytes) -> int:
+def estimate_tokens(messages: Sequence[Message], tools: bytes) -> int:
     """About how many tokens a prompt has; 0 where it holds what is no text, which nobody can tell."""
     if any(isinstance(message.content, list) for message in messages):
         return 0
     return sum(map(in_message, messages)) + in_text(tools.decode("utf-8", "replace"))
 
 
-def scaled(session: Session, learned: float | None) -> Session:
+def with_scale(session: Session, learned: float | None) -> Session:
     """The session with a model's scale; it keeps its own while that is near, so that cuts stand still."""
     own = session.scale
     if learned is None or (own and abs(learned - own) <= _APART * own):

@@ -14,7 +14,16 @@ from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Segment, Session, decode, encode, entries_fingerprint, made_anew
 from proxy.memory.speakers import named
 from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Store
-from proxy.memory.summaries.compaction import Plan, Window, digested, due, forced, put, segment, settled
+from proxy.memory.summaries.compaction import (
+    Plan,
+    Window,
+    digest_segment,
+    forced_plan,
+    insert_segment,
+    make_segment,
+    next_plan,
+    settle,
+)
 
 _TAKEN_BACK: Final = "(All of it was taken back.)"
 _ATTEMPTS: Final = 10
@@ -36,7 +45,7 @@ class SummaryWriter(Protocol):
         """Notes on what was said; ``earlier`` are those on what was said before it."""
         ...
 
-    async def merged(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
+    async def merge(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
         """One text in the place of several."""
         ...
 
@@ -53,19 +62,19 @@ class Author(NamedTuple):
         if self.writer is None or not plan.merge:
             return await self.noted(session, plan, told)
         former = [one.text for one in session.summaries[plan.first : plan.last]]
-        notes = await self.writer.merged(former, last=session.model)
-        return segment(session, plan, told, notes.text, now=time.time(), model=notes.model)
+        notes = await self.writer.merge(former, last=session.model)
+        return make_segment(session, plan, told, notes.text, now=time.time(), model=notes.model)
 
     async def noted(self, session: Session, plan: Plan, told: Sequence[Entry]) -> Segment:
         """What stands for what was told. Raises SummaryFailed."""
         now = time.time()
         if self.writer is None:
-            return digested(session, plan, told, now=now)
+            return digest_segment(session, plan, told, now=now)
         if not told:
-            return segment(session, plan, told, _TAKEN_BACK, now=now)
+            return make_segment(session, plan, told, _TAKEN_BACK, now=now)
         said, earlier = named(session, told), [one.text for one in session.summaries[: plan.first]]
         notes = await self.writer.notes(said, earlier, last=session.model, fallback=self.fallback)
-        return segment(session, plan, told, notes.text, now=now, model=notes.model)
+        return make_segment(session, plan, told, notes.text, now=now, model=notes.model)
 
 
 DIGESTS: Final = Author()
@@ -76,8 +85,8 @@ class Summaries:
     """Summaries of the sessions in a store; without a writer they are digests. ``veil`` is over all of it."""
 
     name: Final = "summaries"
-    after: Final = 0.0
-    bridges: Final = True
+    delay: Final = 0.0
+    has_fallback: Final = True
 
     def __init__(
         self,
@@ -93,11 +102,11 @@ class Summaries:
 
     # --- what is due in the background
 
-    def due(self, session: Session) -> bool:
+    def is_due(self, session: Session) -> bool:
         """Whether there is anything to summarise."""
         return self._due(session, self._author) is not None
 
-    async def do(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
+    async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
         """Makes the one summary that is due, if any; whether there was one. Raises SummaryFailed."""
         session = await self._read(key)
         plan = self._due(session, self._author) if session else None
@@ -105,7 +114,7 @@ class Summaries:
             await self._make(key, session, plan, self._author)
         return plan is not None
 
-    async def stand_in(self, key: Key) -> None:
+    async def run_fallback(self, key: Key) -> None:
         """Puts a digest where a summary is due, until a model answers."""
         session = await self._read(key)
         plan = self._due(session, self._author) if session else None
@@ -154,7 +163,7 @@ class Summaries:
     # --- how it is done
 
     def _due(self, session: Session, author: Author) -> Plan | None:
-        return due(session, self._window, model=author.writer is not None)
+        return next_plan(session, self._window, model=author.writer is not None)
 
     async def _summarized(self, key: Key, messages: Sequence[Message] | None, author: Author) -> bool:
         session = await self._read(key)
@@ -162,7 +171,7 @@ class Summaries:
             return await self._add(key, session, messages, author)
         if session is None:
             return False
-        plan = self._due(session, author) or forced(session, self._window)
+        plan = self._due(session, author) or forced_plan(session, self._window)
         if plan is not None:
             await self._make(key, session, plan, author)
         return plan is not None
@@ -198,7 +207,7 @@ class Summaries:
                 return True  # somebody else was faster, or it is another session
             if not plan.merge and entries_fingerprint(told) != made.fingerprint:
                 return False
-            if await self._write(key, put(session, plan, made), held.version, ttl=KEEP_EXPIRY):
+            if await self._write(key, insert_segment(session, plan, made), held.version, ttl=KEEP_EXPIRY):
                 return True
         raise WriteConflict
 
@@ -207,7 +216,7 @@ class Summaries:
     ) -> bool:
         """Appends what stands for messages that are no turns of the session; ``None`` is none as yet."""
         now = time.time()
-        told = imported(self._veil.over(messages), now=now).entries
+        told = imported(self._veil.window(messages), now=now).entries
         session = former or Session(created=now, updated=now)
         plan = Plan(
             len(session.summaries), len(session.summaries), session.summarized_until, session.summarized_until
@@ -227,11 +236,11 @@ class Summaries:
     async def _append(self, key: Key, session: Session, made: Segment, version: int) -> bool:
         end, reach = len(session.summaries), session.summarized_until
         own = msgspec.structs.replace(made, call=reach.call, turn=reach.turn, added=made.text)
-        longer = put(session, Plan(end, end, reach, reach), own)
+        longer = insert_segment(session, Plan(end, end, reach, reach), own)
         return await self._write(key, longer, version, ttl=self._window.ttl)
 
     async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
-        kept, moved = settled(session, self._window.keep_messages)
+        kept, moved = settle(session, self._window.keep_messages)
         cold = [msgspec.msgpack.encode(entry) for entry in moved]
         put = BlobWrite(encode(kept), version=version, ttl=ttl, cold=cold, background=True)
         return await self._store.write(key, put)

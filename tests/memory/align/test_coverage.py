@@ -14,7 +14,7 @@ from filters.message import Message
 from filters.tool_groups import groups
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.summaries.compaction import Window, due, fitted, put, segment, settled
+from proxy.memory.summaries.compaction import Window, fit, insert_segment, make_segment, next_plan, settle
 from proxy.memory.view import RequestView, prompt_view
 from proxy.settings.load import load
 from proxy.turn import chain
@@ -55,7 +55,7 @@ class Talk:
         after = reconcile(self.session, heard, now=1.0)
         said = Answer(question=asked(after, heard), text=answer, tool_calls=calls)
         after = apply_answer(after, said, now=1.0)
-        kept, moved = fitted(self.session, after, self.window, now=1.0)
+        kept, moved = fit(self.session, after, self.window, now=1.0)
         self.compactions += kept.summaries != self.session.summaries
         self.session = decode(encode(kept))
         self.cold += moved
@@ -96,12 +96,12 @@ class Talk:
 
     def compact(self) -> None:
         """What the worker does, with notes that tell every mark."""
-        while (plan := due(self.session, self.window)) is not None:
+        while (plan := next_plan(self.session, self.window)) is not None:
             told = [e for e in (*self.cold, *self.session.entries) if plan.covers(e)]
             former = [s.text for s in self.session.summaries[plan.first : plan.last]] if plan.merge else []
             marks = MARK.findall("\n".join([*former, *(_text(e) for e in told if not plan.merge)]))
-            made = segment(self.session, plan, told, " ".join(marks) + ".", now=1.0)
-            self.session, moved = settled(put(self.session, plan, made), self.window.keep_messages)
+            made = make_segment(self.session, plan, told, " ".join(marks) + ".", now=1.0)
+            self.session, moved = settle(insert_segment(self.session, plan, made), self.window.keep_messages)
             self.cold += moved
             self.compactions += 1
 

@@ -10,7 +10,7 @@ from proxy.memory.align.strategies import align
 from proxy.memory.merge.request import apply_request
 from proxy.memory.session import Entry, Segment, Session
 from proxy.memory.speech import speech_of
-from proxy.memory.summaries.compaction import Window, fitted
+from proxy.memory.summaries.compaction import Window, fit
 from proxy.memory.view import RequestView, prompt_view
 from tests.memory.call import NOW, calling, message, result
 from tests.memory.work import work
@@ -35,7 +35,7 @@ def turn(before: Session, window: Sequence[Message]) -> Session:
     reading = RequestView(window).view_of(before)
     prompt_view(reading)
     said, _ = apply_request(before, reading.speech, now=NOW + 9, replay=reading.alignment)
-    return fitted(before, said, WINDOW, now=NOW + 9)[0]
+    return fit(before, said, WINDOW, now=NOW + 9)[0]
 
 
 def results(n: int) -> list[Message]:

@@ -124,13 +124,13 @@ MANY_TURNS = [entry(i) for i in range(MANY)]
     ],
 )
 async def test_what_is_due(bench: Bench, session: Session, is_due: bool) -> None:
-    assert bench.learning.due(session) is is_due
+    assert bench.learning.is_due(session) is is_due
 
 
 async def test_what_was_said_is_learnt_once_and_the_rest_of_the_session_stays(bench: Bench) -> None:
     await bench.put(talk(entry(0), entry(0, "Hello", role="assistant"), entry(1), updated=0.0))
-    assert await bench.learning.do(KEY, 0) is True
-    assert await bench.learning.do(KEY, 0) is False
+    assert await bench.learning.run(KEY, 0) is True
+    assert await bench.learning.run(KEY, 0) is False
     assert bench.finding.asked == [(["I have 0 dogs.", "I have 1 dogs."], [])]
     assert await bench.known() == ["I have 0 dogs.", "I have 1 dogs."]
     session = await bench.session()
@@ -143,7 +143,7 @@ async def test_what_was_said_is_learnt_once_and_the_rest_of_the_session_stays(be
 async def test_each_speaker_is_a_person_and_the_engines_name_is_the_persons(bench: Bench) -> None:
     said = [entry(0, "A", user="1001"), entry(1, "B", user="bob"), entry(2, "C"), entry(3, "D", user="ann")]
     await bench.put(talk(*said, alias="1001", updated=0.0))
-    await bench.learning.do(KEY, 0)
+    await bench.learning.run(KEY, 0)
     assert bench.finding.asked == [(["A", "C", "D"], []), (["B"], [])]
     assert await bench.known(ANN) == ["A", "C", "D"]
     assert await bench.known(BOB) == ["B"]
@@ -154,7 +154,7 @@ async def test_a_kill_between_the_facts_and_the_watermark_doubles_nothing(bench:
     session = talk(entry(0), entry(1), updated=0.0)
     for _ in range(2):
         await bench.put(session)
-        await bench.learning.do(KEY, 0)
+        await bench.learning.run(KEY, 0)
     assert await bench.known() == ["I have 0 dogs.", "I have 1 dogs."]
     assert bench.finding.asked[1][1] == ["I have 0 dogs.", "I have 1 dogs."]
 
@@ -167,23 +167,23 @@ async def test_turns_that_are_written_meanwhile_are_neither_lost_nor_passed_over
         await bench.put(talk(entry(0), entry(1), updated=0.0))
 
     bench.finding.meanwhile = meanwhile
-    assert await bench.learning.do(KEY, 0)
+    assert await bench.learning.run(KEY, 0)
     assert len((await bench.session()).entries) == 2
-    assert await bench.learning.do(KEY, 0)
+    assert await bench.learning.run(KEY, 0)
     assert [said for said, _ in bench.finding.asked] == [["I have 0 dogs."], ["I have 1 dogs."]]
 
 
 async def test_who_is_forgotten_while_a_model_thinks_stays_forgotten(bench: Bench) -> None:
     await bench.put(talk(entry(0), updated=0.0))
     bench.finding.meanwhile = lambda: bench.archive.forget(ANN, at=bench.now + 1)
-    await bench.learning.do(KEY, 0)
+    await bench.learning.run(KEY, 0)
     assert await bench.known() == []
 
 
 async def test_a_session_that_is_deleted_while_a_model_thinks_teaches_nothing(bench: Bench) -> None:
     await bench.put(talk(entry(0), updated=0.0))
     bench.finding.meanwhile = lambda: bench.store.delete(KEY)
-    await bench.learning.do(KEY, 0)
+    await bench.learning.run(KEY, 0)
     assert await bench.known() == []
     assert await bench.store.read(KEY) is None
 
@@ -197,9 +197,9 @@ async def test_a_session_that_is_made_anew_while_a_model_thinks_is_looked_at_afr
         await bench.put(talk(entry(0, "I am back."), updated=0.0, created=2.0))
 
     bench.finding.meanwhile = meanwhile
-    await bench.learning.do(KEY, 0)
+    await bench.learning.run(KEY, 0)
     assert await bench.known() == []
-    await bench.learning.do(KEY, 0)
+    await bench.learning.run(KEY, 0)
     assert await bench.known() == ["I am back."]
 
 
@@ -208,11 +208,11 @@ async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passe
     bench.finding.failures = [UpstreamBroken("away")] * 5
     for failures in range(5):
         with pytest.raises(UpstreamBroken):
-            await bench.learning.do(KEY, failures)
+            await bench.learning.run(KEY, failures)
     bench.finding.failures = [InvalidFacts("babble")] * 2
     with pytest.raises(InvalidFacts):
-        await bench.learning.do(KEY, 2)
-    assert await bench.learning.do(KEY, 3) is True
+        await bench.learning.run(KEY, 2)
+    assert await bench.learning.run(KEY, 3) is True
     assert (await bench.session()).learned_until == TurnRef(0, 0)
     assert await bench.known() == []
 
@@ -241,7 +241,7 @@ def test_a_time_that_cannot_be_is_when_it_was_recorded(timestamp: float | None, 
 async def test_who_looks_for_facts_keeps_no_session_for_longer(bench: Bench) -> None:
     session = talk(entry(0), updated=0.0)
     await bench.store.write(KEY, BlobWrite(encode(session), version=0, ttl=1))
-    assert await bench.learning.do(KEY, 0) is True
+    assert await bench.learning.run(KEY, 0) is True
     assert (await bench.session()).learned_until == TurnRef(0, 0)
     await asyncio.sleep(1.1)
     assert await bench.store.read(KEY) is None
@@ -250,7 +250,7 @@ async def test_who_looks_for_facts_keeps_no_session_for_longer(bench: Bench) -> 
 async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_something(bench: Bench) -> None:
     await bench.put(talk(entry(0, "Blah."), entry(1, "I am Bob.", user="bob"), updated=0.0))
     bench.finding.failures = [InvalidFacts("babble")]
-    assert await bench.learning.do(KEY, 3) is True
+    assert await bench.learning.run(KEY, 3) is True
     assert await bench.known(BOB) == ["I am Bob."]
     assert (await bench.session()).learned_until == TurnRef(0, 1)
 
@@ -260,7 +260,7 @@ async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
     bench.finding.replaces = paris.id
     bench.now = paris.created + 100
     await bench.put(talk(entry(0, "Lives in Berlin."), updated=0.0))
-    await bench.learning.do(KEY, 0)
+    await bench.learning.run(KEY, 0)
     assert await bench.known() == ["Lives in Berlin."]
     kept = await bench.archive.facts(ANN, now=0.0, superseded=True)
     assert [one.text for one in kept if one.superseded] == ["Lives in Paris."]
@@ -282,14 +282,14 @@ async def test_turns_in_the_cold_part_are_looked_at_too(bench: Bench) -> None:
     held = talk(entry(2), cold_count=2, updated=0.0)
     blobs = [msgspec.msgpack.encode(one) for one in cold]
     await bench.store.write(KEY, BlobWrite(encode(held), version=0, ttl=60, cold=blobs))
-    await bench.learning.do(KEY, 0)
+    await bench.learning.run(KEY, 0)
     assert bench.finding.asked[0][0] == ["I am old.", "I have 1 dogs.", "I have 2 dogs."]
 
 
 async def test_a_long_talk_is_looked_at_in_pieces(bench: Bench) -> None:
     said = [entry(i // 2, f"{i} " + "word " * 1500) for i in range(12)]
     await bench.put(talk(*said, updated=0.0))
-    while await bench.learning.do(KEY, 0):
+    while await bench.learning.run(KEY, 0):
         pass
     pieces = [[int(text.split()[0]) for text in said] for said, _ in bench.finding.asked]
     assert len(pieces) > 1

@@ -15,7 +15,7 @@ from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.session import Session, ShownFacts, decode, encode, with_positions
 from proxy.memory.stores.store import Key
-from proxy.memory.summaries.compaction import Window, forced, put, segment, settled
+from proxy.memory.summaries.compaction import Window, forced_plan, insert_segment, make_segment, settle
 from proxy.memory.view import RequestView, prompt_view
 from proxy.settings.load import load
 from proxy.turn import chain
@@ -105,10 +105,10 @@ class Call:
             self.made += 1
 
     def compact(self) -> None:
-        plan = forced(self.session, WINDOW)
+        plan = forced_plan(self.session, WINDOW)
         if plan is not None:
-            made = segment(self.session, plan, [], f"notes up to {plan.reach.turn}", now=1.0)
-            self.session, _ = settled(put(self.session, plan, made), WINDOW.keep_messages)
+            made = make_segment(self.session, plan, [], f"notes up to {plan.reach.turn}", now=1.0)
+            self.session, _ = settle(insert_segment(self.session, plan, made), WINDOW.keep_messages)
             self.excused = True
 
 

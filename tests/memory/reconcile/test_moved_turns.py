@@ -11,7 +11,7 @@ from proxy.memory.align.strategies import align
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session
 from proxy.memory.speech import speech_of as spoken_in
-from proxy.memory.summaries.compaction import cap, moved_out
+from proxy.memory.summaries.compaction import cap, move_out
 from tests.memory.call import (
     Call,
     asked,
@@ -210,7 +210,7 @@ def test_an_overtaken_answer_is_held_where_the_newest_window_began_before_what_h
         call.ask(*(f"u:{text}" for text in texts[: n + 1]), answer=f"Answer {n}.")
     asked_before = call.now + 1
     call.ask(*(f"u:{text}" for text in texts), "u:And then?", "u:And now?")
-    held, _ = moved_out(call.held, 36)
+    held, _ = move_out(call.held, 36)
     assert held.latest_request.start < held.cold_count - len(held.entries)
     window = messages(*(f"u:{text}" for text in texts), "u:And then?")
     held = reconcile(held, window, now=asked_before)
@@ -224,7 +224,7 @@ def test_calls_stand_in_their_row_though_an_older_answer_says_what_the_newest_wa
     lines = [*again, calling("a"), result("a"), "a:Yes.", *again, calling("b"), result("b")]
     call = Call()
     call.ask(*lines, answer="Yes.", finished=False)
-    held, _ = moved_out(call.held, 6)
+    held, _ = move_out(call.held, 6)
     replay = align(held, spoken_in(messages(*lines, "a:Ye", "u:Thanks.")))
     assert replay.places == [NEW] * 6 + [0, 1, 2, 3, 4, 5, NEW]
 

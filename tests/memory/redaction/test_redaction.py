@@ -13,7 +13,7 @@ from filters.message import Message
 from filters.redact import Redact
 from proxy.errors import ConfigError
 from proxy.memory.redaction.codec import RedactingCodec
-from proxy.memory.redaction.redaction import NOTHING, Redaction
+from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Segment, Session, decode, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Key
@@ -61,7 +61,7 @@ def test_what_is_clean_is_the_very_same_object() -> None:
     message = Message(role="user", content="I need 3 lamps.", metadata={"source": "asr", "user": "ann"})
     assert REDACTION.session(clean) is clean and REDACTION.message(message) is message
     dirty = session()
-    assert NOTHING.session(dirty) is dirty and not NOTHING
+    assert NO_REDACTION.session(dirty) is dirty and not NO_REDACTION
 
 
 @pytest.mark.parametrize(

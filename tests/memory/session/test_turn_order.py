@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.remainder import restored
 from proxy.memory.session import START, Entry, Segment, Session, TurnRef, decode, encode
-from proxy.memory.summaries.compaction import Window, beyond, digested, due, fitted, forced, put
+from proxy.memory.summaries.compaction import (
+    Window,
+    digest_segment,
+    fit,
+    forced_plan,
+    insert_segment,
+    next_plan,
+    overflow_plan,
+)
 from tests.memory.call import NOW, message, reconcile
 from tests.memory.exported import fields
 
@@ -41,16 +49,16 @@ def steps(session: Session, planned) -> int:
         if plan is None:
             return step
         told = [entry for entry in session.entries if plan.covers(entry)]
-        session = put(session, plan, digested(session, plan, told, now=NOW))
+        session = insert_segment(session, plan, digest_segment(session, plan, told, now=NOW))
     raise AssertionError("it goes on for ever")
 
 
 @given(sessions)
 def test_whatever_is_planned_comes_to_an_end_in_any_order_of_turns(session: Session) -> None:
     for planned in (
-        lambda held: beyond(held, WINDOW),
-        lambda held: due(held, WINDOW, model=False),
-        lambda held: forced(held, WINDOW),
+        lambda held: overflow_plan(held, WINDOW),
+        lambda held: next_plan(held, WINDOW, model=False),
+        lambda held: forced_plan(held, WINDOW),
     ):
         steps(session, planned)
 
@@ -73,7 +81,7 @@ def test_a_session_that_was_stored_out_of_order_goes_on_as_any_other() -> None:
     for turn in range(12):
         said = reconcile(held, [Message(role="user", content=f"Word {turn}.")], now=NOW + turn)
         assert [e.text for e in said.entries][-2:] == [held.entries[-1].text, f"Word {turn}."]
-        held, _ = fitted(held, said, Window(summaries=10), now=NOW + turn)
+        held, _ = fit(held, said, Window(summaries=10), now=NOW + turn)
     assert len(held.entries) < 110
 
 

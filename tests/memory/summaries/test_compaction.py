@@ -9,14 +9,14 @@ from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 from proxy.memory.summaries.compaction import (
     Plan,
     Window,
-    corrected,
-    digested,
-    due,
-    fitted,
-    forced,
-    put,
-    segment,
-    settled,
+    digest_segment,
+    fit,
+    forced_plan,
+    insert_segment,
+    make_segment,
+    mark_stale,
+    next_plan,
+    settle,
     uncovered,
 )
 
@@ -33,60 +33,60 @@ def talk(turns, start=0, life=0):
 
 def made(session, plan, text="Notes."):
     told = [e for e in session.entries if plan.covers(e)]
-    return put(session, plan, segment(session, plan, told, text, now=1.0))
+    return insert_segment(session, plan, make_segment(session, plan, told, text, now=1.0))
 
 
 def compacted(turns):
     session = Session(entries=talk(turns))
-    return made(session, due(session, WINDOW))
+    return made(session, next_plan(session, WINDOW))
 
 
 def test_nothing_is_due_before_the_maximum():
-    assert due(Session(entries=talk(3)), WINDOW) is None
+    assert next_plan(Session(entries=talk(3)), WINDOW) is None
 
 
 def test_past_it_all_but_what_is_kept_is():
-    plan = due(Session(entries=talk(4)), WINDOW)
+    plan = next_plan(Session(entries=talk(4)), WINDOW)
     assert (plan.behind, plan.reach) == (TurnRef(0, -1), TurnRef(0, 2))
 
 
 def test_few_long_turns_pass_the_tokens_first():
     long = tuple(entry(n, text="word " * 200) for n in range(5))
     window = Window(max_messages=100, keep_messages=20, max_tokens=900, summaries=4)
-    assert due(Session(entries=long), window).reach.turn >= 2
-    assert due(Session(entries=long[:2]), window) is None
+    assert next_plan(Session(entries=long), window).reach.turn >= 2
+    assert next_plan(Session(entries=long[:2]), window) is None
 
 
 def test_a_new_life_makes_the_former_due():
     session = Session(entries=(*talk(2), *talk(1, life=1)), call=1)
-    assert due(session, WINDOW).reach == TurnRef(0, 1)
+    assert next_plan(session, WINDOW).reach == TurnRef(0, 1)
 
 
 def test_turns_that_had_to_be_left_out_are_due_at_once():
-    assert due(Session(entries=talk(2), trimmed=True), WINDOW).reach == TurnRef(0, 0)
+    assert next_plan(Session(entries=talk(2), trimmed=True), WINDOW).reach == TurnRef(0, 0)
 
 
 def test_all_that_had_no_room_is_covered_by_one_summary():
-    assert due(Session(entries=talk(8), trimmed=True, room=2), Window(60, 20, summaries=4)).reach == TurnRef(
-        0, 5
-    )
-    assert due(Session(entries=talk(8), trimmed=True, room=7), Window(60, 20, summaries=4)).reach == TurnRef(
-        0, 3
-    )
+    assert next_plan(
+        Session(entries=talk(8), trimmed=True, room=2), Window(60, 20, summaries=4)
+    ).reach == TurnRef(0, 5)
+    assert next_plan(
+        Session(entries=talk(8), trimmed=True, room=7), Window(60, 20, summaries=4)
+    ).reach == TurnRef(0, 3)
 
 
 def test_where_every_prompt_passes_its_budget_a_summary_is_due_after_some_turns_again():
     window = Window(60, 20, summaries=4)
     first = Session(entries=talk(2), next_turn=2, trimmed=True, room=1)
-    after = made(first, due(first, window))
+    after = made(first, next_plan(first, window))
     newest = after.summaries[-1].created_at
     for turns in range(8):
         later = tuple(
             msgspec.structs.replace(e, recorded_at=newest + 1 + e.turn) for e in talk(2 + turns, start=2)
         )
         session = msgspec.structs.replace(after, entries=(*after.entries, *later), next_turn=2 + turns)
-        assert (due(session, window) is not None) is (turns >= 4)
-        assert due(msgspec.structs.replace(session, room=0), window) is None
+        assert (next_plan(session, window) is not None) is (turns >= 4)
+        assert next_plan(msgspec.structs.replace(session, room=0), window) is None
 
 
 def test_a_digest_of_turns_that_were_taken_back_tells_nothing_of_them():
@@ -94,23 +94,23 @@ def test_a_digest_of_turns_that_were_taken_back_tells_nothing_of_them():
     (one,) = session.summaries
     stale = msgspec.structs.replace(one, text="user: My secret is scarecrow.", stale=True)
     session = msgspec.structs.replace(session, summaries=(stale,))
-    plan = due(session, WINDOW)
-    assert "scarecrow" not in digested(session, plan, [], now=1.0).text
+    plan = next_plan(session, WINDOW)
+    assert "scarecrow" not in digest_segment(session, plan, [], now=1.0).text
     calls = [entry(0, "assistant", " ", tool_calls=[{"id": "c", "function": {"name": "f"}}])]
-    assert "scarecrow" not in digested(session, plan, calls, now=1.0).text
+    assert "scarecrow" not in digest_segment(session, plan, calls, now=1.0).text
 
 
 def test_of_the_newest_turn_alone_nothing_is_due():
-    assert due(Session(entries=talk(1), trimmed=True, room=1), WINDOW) is None
+    assert next_plan(Session(entries=talk(1), trimmed=True, room=1), WINDOW) is None
 
 
 def test_what_moved_out_before_there_were_summaries_is_due():
-    assert due(Session(entries=talk(2), cold_count=40), WINDOW).reach == TurnRef(0, 0)
+    assert next_plan(Session(entries=talk(2), cold_count=40), WINDOW).reach == TurnRef(0, 0)
 
 
 def test_what_is_summarised_is_not_due_again():
     session = compacted(4)
-    assert due(session, WINDOW) is None
+    assert next_plan(session, WINDOW) is None
     assert [e.turn for e in uncovered(session)] == [3, 3]
 
 
@@ -118,7 +118,7 @@ def test_what_is_summarised_is_not_due_again():
 def test_a_correction_behind_the_reach_makes_its_segment_stale_and_no_other(change):
     before = Session(entries=talk(8))
     for _ in range(2):
-        plan = due(
+        plan = next_plan(
             before, Window(max_messages=2, keep_messages=10 if not before.summaries else 2, summaries=4)
         )
         before = made(before, plan)
@@ -129,13 +129,13 @@ def test_a_correction_behind_the_reach_makes_its_segment_stale_and_no_other(chan
         "withdrawn": before.entries[1:],
         "added": (before.entries[0], entry(0, text="More"), *before.entries[1:]),
     }[change]
-    after = corrected(before, msgspec.structs.replace(before, entries=entries))
+    after = mark_stale(before, msgspec.structs.replace(before, entries=entries))
     assert [s.stale for s in after.summaries] == [True, False]
-    plan = due(after, WINDOW)
+    plan = next_plan(after, WINDOW)
     assert (plan.first, plan.last, plan.reach) == (0, 1, first)
     again = made(after, plan, "Other notes.")
     assert [s.end for s in again.summaries] == [first, second]
-    assert due(again, WINDOW) is None
+    assert next_plan(again, WINDOW) is None
 
 
 def test_a_correction_before_the_reach_makes_nothing_stale():
@@ -144,20 +144,20 @@ def test_a_correction_before_the_reach_makes_nothing_stale():
         *before.entries[:-1],
         msgspec.structs.replace(before.entries[-1], content="Cut", pending=False),
     )
-    after = corrected(before, msgspec.structs.replace(before, entries=entries))
+    after = mark_stale(before, msgspec.structs.replace(before, entries=entries))
     assert not any(s.stale for s in after.summaries)
 
 
 def test_an_answer_that_is_confirmed_is_no_correction():
     before = compacted(4)
     entries = tuple(msgspec.structs.replace(e, pending=True, recorded_at=5.0) for e in before.entries)
-    assert corrected(before, msgspec.structs.replace(before, entries=entries)).summaries == before.summaries
+    assert mark_stale(before, msgspec.structs.replace(before, entries=entries)).summaries == before.summaries
 
 
 def test_a_digest_does_not_say_that_the_user_said_what_a_program_put_in():
     entries = (entry(0, text="The caller is a VIP.", source="command"), *talk(2, start=1))
     session = Session(entries=(*entries, *talk(14, start=2)))
-    text = digested(session, forced(session, WINDOW), entries, now=1.0).text
+    text = digest_segment(session, forced_plan(session, WINDOW), entries, now=1.0).text
     assert text.startswith("notes: The caller is a VIP.\nuser: user 1")
 
 
@@ -165,7 +165,7 @@ def test_beyond_twice_the_maximum_a_digest_stands_in_without_anybody():
     session = Session()
     for n in range(30):
         after = msgspec.structs.replace(session, entries=(*session.entries, *talk(n + 1, n)))
-        session, _ = fitted(session, after, WINDOW, now=1.0)
+        session, _ = fit(session, after, WINDOW, now=1.0)
         assert len(uncovered(session)) <= 2 * WINDOW.max_messages
     assert all(s.digest for s in session.summaries)
     assert len(session.summaries) <= 2 * WINDOW.summaries
@@ -173,13 +173,13 @@ def test_beyond_twice_the_maximum_a_digest_stands_in_without_anybody():
 
 
 def test_without_summaries_the_oldest_move_out_as_before():
-    kept, moved = fitted(Session(), Session(entries=talk(4)), Window(6, 2), now=1.0)
+    kept, moved = fit(Session(), Session(entries=talk(4)), Window(6, 2), now=1.0)
     assert (len(kept.entries), len(moved)) == (2, 6)
     assert kept.summaries == ()
 
 
 def test_covered_turns_move_to_the_cold_part_but_for_the_newest():
-    kept, moved = settled(compacted(6), 4)
+    kept, moved = settle(compacted(6), 4)
     assert [e.turn for e in moved] == [0, 0, 1, 1, 2, 2]
     assert [e.turn for e in kept.entries] == [3, 3, 4, 4, 5, 5]
     assert kept.cold_count == 6
@@ -189,11 +189,11 @@ def test_past_the_most_summaries_the_oldest_are_merged_and_none_is_lost():
     session = Session(entries=talk(1))
     for n in range(1, 8):
         session = msgspec.structs.replace(session, entries=(*session.entries, *talk(n + 1, n)))
-        session = made(session, forced(session, WINDOW), f"Notes {n}.")
-    plan = due(session, WINDOW)
+        session = made(session, forced_plan(session, WINDOW), f"Notes {n}.")
+    plan = next_plan(session, WINDOW)
     assert plan.merge
     assert session.summaries[plan.last - 1].end == plan.reach
-    merged = put(session, plan, digested(session, plan, [], now=1.0))
+    merged = insert_segment(session, plan, digest_segment(session, plan, [], now=1.0))
     assert len(merged.summaries) == 7 - plan.last + 1
     assert all(f"Notes {n}." in merged.summaries[0].text for n in range(1, plan.last + 1))
     assert merged.summarized_until == session.summarized_until
@@ -203,7 +203,7 @@ def test_an_open_tool_group_is_never_covered():
     calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
     waiting = entry(1, "assistant", tool_calls=calls)
     session = Session(entries=(*talk(1), entry(1), waiting, *talk(5, 2)))
-    assert due(session, WINDOW).reach == TurnRef(0, 0)
+    assert next_plan(session, WINDOW).reach == TurnRef(0, 0)
 
 
 def test_a_session_comes_back_from_bytes_as_it_was():
@@ -227,13 +227,13 @@ def in_digests(session, *, each):
         first = len(session.summaries)
         plan = Plan(first, first, session.summarized_until, TurnRef(0, last))
         told = [e for e in session.entries if plan.covers(e)]
-        session = put(session, plan, digested(session, plan, told, now=1.0))
+        session = insert_segment(session, plan, digest_segment(session, plan, told, now=1.0))
     return session
 
 
 def merged(session):
     plan = Plan(0, len(session.summaries), TurnRef(0, -1), session.summarized_until, merge=True)
-    return digested(session, plan, [], now=2.0).text.split("\n")
+    return digest_segment(session, plan, [], now=2.0).text.split("\n")
 
 
 def test_a_merge_of_digests_keeps_who_said_what():
@@ -248,7 +248,9 @@ def test_a_merge_of_digests_keeps_who_said_what():
 def test_a_line_of_a_models_notes_is_no_speakers():
     plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 1))
     talks = Session(entries=said_by("bob", "bob"), user="bob")
-    session = put(talks, plan, segment(talks, plan, talks.entries, "user data: 4711", now=1.0, model="notes"))
+    session = insert_segment(
+        talks, plan, make_segment(talks, plan, talks.entries, "user data: 4711", now=1.0, model="notes")
+    )
     assert merged(session) == ["notes: user data: 4711"]
 
 
@@ -261,21 +263,21 @@ def test_one_speaker_is_told_as_if_nobody_were_named(roles, name):
 
     plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 99))
     unnamed, by_mark, by_name = session(), session(user=name), session(name=name)
-    expected = digested(unnamed, plan, unnamed.entries, now=1.0)
+    expected = digest_segment(unnamed, plan, unnamed.entries, now=1.0)
     for told in (by_mark, by_name, msgspec.structs.replace(by_mark, user=name)):
-        assert digested(told, plan, told.entries, now=1.0) == expected
+        assert digest_segment(told, plan, told.entries, now=1.0) == expected
 
 
 def test_where_nobody_knows_who_spoke_nobody_is_named():
     """Requests of several persons have come, whose messages name nobody."""
     talks = Session(entries=(*said_by(None), *said_by("eve", "bob", start=1)), user="ann", shared=True)
     plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 2))
-    lines = digested(talks, plan, talks.entries, now=1.0).text.split("\n")
+    lines = digest_segment(talks, plan, talks.entries, now=1.0).text.split("\n")
     assert [line.partition(":")[0] for line in lines] == ["user", "user eve", "user bob"]
 
 
 def test_what_a_program_put_in_is_nobodys():
     talks = Session(entries=(*said_by("bob"), *said_by("eve", start=1, source="command")), user="bob")
     plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 1))
-    lines = digested(talks, plan, talks.entries, now=1.0).text.split("\n")
+    lines = digest_segment(talks, plan, talks.entries, now=1.0).text.split("\n")
     assert [line.partition(":")[0] for line in lines] == ["user", "notes"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.tokens import in_text
-from proxy.memory.summaries.digest import digest, noted
+from proxy.memory.summaries.digest import digest, parse_note
 
 SMALL_TALK = [
     ("user", "Hello there."),
@@ -92,4 +92,4 @@ def test_it_is_as_short_as_it_is_told_and_never_empty(said, most):
     ],
 )
 def test_a_digest_can_be_made_of_notes(line, expected):
-    assert noted(line) == expected
+    assert parse_note(line) == expected

@@ -47,7 +47,7 @@ class Writer:
             raise SummaryFailed("no")
         return WrittenNotes(text, "m")
 
-    async def merged(self, notes: Any, *, last: Any) -> WrittenNotes:
+    async def merge(self, notes: Any, *, last: Any) -> WrittenNotes:
         return await self.notes([Entry(role="user", turn=0, content=n) for n in notes], (), last=last)
 
 
@@ -76,7 +76,7 @@ def test_a_turn_that_is_corrected_while_the_model_writes_is_summarised_as_correc
     async def run() -> tuple[list[str], int]:
         store = await stored(Session(entries=entries(4)))
         writer = Writer(lambda: change(store, corrected))
-        await Summaries(store, WINDOW, writer).do(KEY, 0)
+        await Summaries(store, WINDOW, writer).run(KEY, 0)
         return await texts(store), writer.asked
 
     (text,), asked = asyncio.run(run())
@@ -84,7 +84,7 @@ def test_a_turn_that_is_corrected_while_the_model_writes_is_summarised_as_correc
     assert asked == 2
 
 
-@pytest.mark.parametrize("way", ["do", "stand_in", "summarize", "clear"])
+@pytest.mark.parametrize("way", ["run", "run_fallback", "summarize", "clear"])
 def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
     async def run() -> tuple[int, Any]:
         store = open_store("memory:", deadline=1, codec=codec.Plain())
@@ -93,7 +93,7 @@ def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
             told = Segment(text="x", call=0, turn=0, messages=2, fingerprint="", created_at=1.0)
             digested = msgspec.structs.replace(digested, summaries=(told,))
         await store.write(KEY, BlobWrite(encode(digested), version=0, ttl=0.5))
-        await getattr(Summaries(store, WINDOW, Writer()), way)(KEY, *([0] if way == "do" else []))
+        await getattr(Summaries(store, WINDOW, Writer()), way)(KEY, *([0] if way == "run" else []))
         count = len(await texts(store))
         await asyncio.sleep(0.6)
         return count, await store.read(KEY)
@@ -136,7 +136,7 @@ def test_while_nobody_can_be_asked_each_request_has_a_digest_of_what_came_since(
         assert await summaries.summarize(KEY)
         both = await texts(store)
         writer.named = True
-        while await summaries.do(KEY, 0):
+        while await summaries.run(KEY, 0):
             pass
         return first, both, await texts(store)
 
@@ -154,7 +154,7 @@ def test_turns_that_are_said_while_the_model_writes_stay() -> None:
     async def run() -> tuple[Session, int]:
         store = await stored(Session(entries=entries(4)))
         writer = Writer(lambda: change(store, grown))
-        await Summaries(store, WINDOW, writer).do(KEY, 0)
+        await Summaries(store, WINDOW, writer).run(KEY, 0)
         held = await store.read(KEY)
         assert held
         return decode(held.blob), writer.asked
@@ -169,7 +169,7 @@ def test_of_two_that_summarise_the_same_one_counts() -> None:
     async def run() -> list[str]:
         store = await stored(Session(entries=entries(4)))
         both = [Summaries(store, WINDOW, Writer(lambda: asyncio.sleep(0.01))) for _ in range(2)]
-        await asyncio.gather(*(one.do(KEY, 0) for one in both))
+        await asyncio.gather(*(one.run(KEY, 0) for one in both))
         return await texts(store)
 
     assert len(asyncio.run(run())) == 1
@@ -178,7 +178,7 @@ def test_of_two_that_summarise_the_same_one_counts() -> None:
 def test_a_session_that_is_deleted_while_the_model_writes_stays_deleted() -> None:
     async def run() -> Any:
         store = await stored(Session(entries=entries(4)))
-        await Summaries(store, WINDOW, Writer(lambda: store.delete(KEY))).do(KEY, 0)
+        await Summaries(store, WINDOW, Writer(lambda: store.delete(KEY))).run(KEY, 0)
         return await store.read(KEY)
 
     assert asyncio.run(run()) is None
@@ -209,7 +209,7 @@ def test_a_session_that_is_made_anew_before_the_model_is_asked_is_left_alone() -
     async def run() -> tuple[Session, int]:
         store = await stored(Session(entries=entries(4), next_turn=4, created=1.0))
         writer = Writer()
-        await Summaries(Overtaken(store, again), WINDOW, writer).do(KEY, 0)
+        await Summaries(Overtaken(store, again), WINDOW, writer).run(KEY, 0)
         held = await store.read(KEY)
         assert held
         return decode(held.blob), writer.asked
@@ -228,9 +228,9 @@ def test_a_turn_that_is_corrected_while_summaries_are_merged_is_summarised_anew(
     async def run() -> list[tuple[str, bool]]:
         store = await stored(Session(entries=entries(6), next_turn=6, summaries=FULL))
         summaries = Summaries(store, WINDOW, Writer(lambda: change(store, corrected)))
-        await summaries.do(KEY, 0)
+        await summaries.run(KEY, 0)
         merged = (await summaries.get_summaries(KEY))[0]
-        await summaries.do(KEY, 0)
+        await summaries.run(KEY, 0)
         anew = (await summaries.get_summaries(KEY))[0]
         return [(one.text, one.stale) for one in (merged, anew)]
 
@@ -244,7 +244,7 @@ def test_summaries_that_are_cleared_before_they_are_merged_stay_cleared() -> Non
 
     async def run() -> Session:
         store = await stored(Session(entries=entries(6), next_turn=6, summaries=FULL))
-        await Summaries(Overtaken(store, cleared), WINDOW, Writer()).do(KEY, 0)  # type: ignore[arg-type]
+        await Summaries(Overtaken(store, cleared), WINDOW, Writer()).run(KEY, 0)  # type: ignore[arg-type]
         held = await store.read(KEY)
         assert held
         return decode(held.blob)
@@ -261,13 +261,13 @@ def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(dig
         summaries = Summaries(store, WINDOW, Writer())
         await summaries.summarize(KEY, elsewhere)
         await change(store, lambda s: msgspec.structs.replace(s, entries=entries(40), next_turn=40))
-        while await summaries.do(KEY, 0):
+        while await summaries.run(KEY, 0):
             await change(store, _longer)
         await change(store, lambda s: msgspec.structs.replace(s, summaries=tuple(map(_stale, s.summaries))))
         if digest:
-            await summaries.stand_in(KEY)
+            await summaries.run_fallback(KEY)
         else:
-            await summaries.do(KEY, 0)
+            await summaries.run(KEY, 0)
         return await texts(store)
 
     told = asyncio.run(run())
@@ -281,11 +281,11 @@ def test_what_was_added_grows_no_summary_for_ever() -> None:
         for number in range(40):
             long = " ".join(f"Hotel {number} has {room} free rooms." for room in range(30))
             await summaries.summarize(KEY, [Message(role="user", content=long)])
-            while await summaries.do(KEY, 0):
+            while await summaries.run(KEY, 0):
                 pass
         # It was corrected what was said.
         await change(store, lambda s: msgspec.structs.replace(s, summaries=tuple(map(_stale, s.summaries))))
-        while await summaries.do(KEY, 0):
+        while await summaries.run(KEY, 0):
             pass
         return list(await summaries.get_summaries(KEY))
 
@@ -313,10 +313,10 @@ def test_a_summary_that_reaches_no_further_leaves_due_what_was_left_out(how: str
         store = await stored(held)
         summaries = Summaries(store, Window(60, 20, summaries=4), Writer())
         if how == "anew":
-            await summaries.do(KEY, 0)
+            await summaries.run(KEY, 0)
         else:
             await summaries.summarize(KEY, [Message(role="user", content="Before.")])
-        await summaries.do(KEY, 0)
+        await summaries.run(KEY, 0)
         return (await summaries.get_summaries(KEY))[-1].end == (0, 2)
 
     assert asyncio.run(run())
@@ -349,14 +349,14 @@ def test_a_digest_stands_in_until_a_model_answers() -> None:
             told.append([one.digest for one in await summaries.get_summaries(KEY)])
 
         with pytest.raises(SummaryFailed):
-            await summaries.do(KEY, 0)
+            await summaries.run(KEY, 0)
         await look()
         for _ in range(2):
-            await summaries.stand_in(KEY)
+            await summaries.run_fallback(KEY)
             await look()
-        while await summaries.do(KEY, 0):
+        while await summaries.run(KEY, 0):
             await look()
-        await summaries.stand_in(KEY)
+        await summaries.run_fallback(KEY)
         await look()
         return told, writer.asked
 
@@ -369,9 +369,9 @@ def test_what_would_merge_summaries_that_a_model_made_waits_for_a_model() -> Non
     async def run() -> list[str]:
         store = await stored(Session(entries=entries(6), next_turn=6, summaries=made))
         summaries = Summaries(store, WINDOW, Writer())
-        await summaries.stand_in(KEY)
+        await summaries.run_fallback(KEY)
         before = await texts(store)
-        await summaries.do(KEY, 0)
+        await summaries.run(KEY, 0)
         return [*before, str(len(await texts(store)))]
 
     assert asyncio.run(run()) == [*(f"Notes {n}." for n in range(5)), "3"]
@@ -381,10 +381,10 @@ def test_what_became_stale_is_made_anew_from_the_cold_part_too() -> None:
     async def run() -> tuple[list[str], list[str]]:
         store = await stored(Session(entries=entries(8)))
         summaries = Summaries(store, WINDOW, Writer())
-        await summaries.do(KEY, 0)
+        await summaries.run(KEY, 0)
         before = await texts(store)
         await change(store, lambda s: msgspec.structs.replace(s, summaries=(_stale(s.summaries[0]),)))
-        await summaries.do(KEY, 0)
+        await summaries.run(KEY, 0)
         return before, await texts(store)
 
     before, after = asyncio.run(run())
@@ -466,7 +466,7 @@ def test_nothing_moves_to_the_cold_part_uncovered(keep: int) -> None:
     async def run() -> Session:
         store = await stored(Session(entries=entries(20)))
         window = msgspec.structs.replace(WINDOW, keep_messages=keep)
-        await Summaries(store, window, Writer()).do(KEY, 0)
+        await Summaries(store, window, Writer()).run(KEY, 0)
         held = await store.read(KEY)
         assert held
         return decode(held.blob)

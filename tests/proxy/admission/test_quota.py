@@ -61,7 +61,7 @@ async def left_after(asked: int, pieces: int) -> str:
 
     async with quota.admit("acme", asked, reply := Reply(nowhere)):
         reply.record()
-        reply.observation.sent.extend([b"data: {}\n\n"] * pieces)
+        reply.observation.chunks.extend([b"data: {}\n\n"] * pieces)
     await quota.aclose()
     async with quota.admit("acme", 0, reply := Reply(noted)):
         await reply.start(200, [])

@@ -23,16 +23,16 @@ def test_a_session_is_told_of_once_after_the_pause() -> None:
         """When each was written last before it was told of."""
         now = asyncio.get_running_loop().time
         pause = IdleTimer(lambda key: told.append((key, now())), after=AFTER)
-        pause.told(ONE, Session())
+        pause.session_written(ONE, Session())
         two = now()
-        pause.told(TWO, Session(next_turn=7))
+        pause.session_written(TWO, Session(next_turn=7))
         for turn in range(1, 3):
             await asyncio.sleep(0.1)
             one = now()
-            pause.told(ONE, Session(next_turn=turn))
+            pause.session_written(ONE, Session(next_turn=turn))
         await until(2)
         again = now()
-        pause.told(ONE, Session(next_turn=9))
+        pause.session_written(ONE, Session(next_turn=9))
         await until(3)
         return [two, one, again]
 

@@ -162,7 +162,7 @@ def test_without_a_named_model_the_sessions_own_is_asked() -> None:
 def test_notes_are_merged_into_one_text() -> None:
     model = Model("All of it.")
     summariser = Summariser(model, model="small", fallback="", input_tokens=2000)  # type: ignore[arg-type]
-    made = asyncio.run(summariser.merged([LONG, "</notes>"], last=None))
+    made = asyncio.run(summariser.merge([LONG, "</notes>"], last=None))
     assert made.text == "All of it."
     assert model.asked[0][1].count("</notes>") == 1
 

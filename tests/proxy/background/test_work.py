@@ -40,8 +40,8 @@ class Counting:
     """Counts to three in a session's state, one step at a time."""
 
     name = "counting"
-    after = 0.0
-    bridges = True
+    delay = 0.0
+    has_fallback = True
 
     def __init__(self, store: Store, fails: int = 0) -> None:
         self.store, self.fails = store, fails
@@ -50,14 +50,14 @@ class Counting:
         self.under_way = 0
         self.most = 0
 
-    def due(self, session: Session) -> bool:
+    def is_due(self, session: Session) -> bool:
         return session.state.get("n", 0) < 3
 
-    async def do(self, key: Key, unusable: int) -> bool:
+    async def run(self, key: Key, unusable: int) -> bool:
         self.tries.append(unusable)
         held = await self.store.read(key)
         session = decode(held.blob) if held else Session(state={"n": 3})
-        if not self.due(session):
+        if not self.is_due(session):
             return False
         self.under_way += 1
         self.most = max(self.most, self.under_way)
@@ -72,7 +72,7 @@ class Counting:
             key, BlobWrite(encode(Session(state=state)), version=held.version, ttl=60)
         )
 
-    async def stand_in(self, key: Key) -> None:
+    async def run_fallback(self, key: Key) -> None:
         self.stood_in.append(key)
 
 
@@ -170,13 +170,13 @@ def test_a_nudge_is_followed_at_once_and_one_before_the_start_is_not_lost() -> N
         store = memory()
         worker = Worker(store, [Counting(store)], ["default"])
         await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
-        worker.nudge(KEY, Session())
+        worker.session_written(KEY, Session())
         before = await count(store)
         task = running(worker)
         await until(lambda: _is(store, KEY))
         other = Key("default", "s2")
         await store.write(other, BlobWrite(encode(Session()), version=0, ttl=60))
-        worker.nudge(other, Session())
+        worker.session_written(other, Session())
         await until(lambda: _is(store, other))
         task.cancel()
         return before, await count(store, other)
@@ -187,13 +187,13 @@ def test_a_nudge_is_followed_at_once_and_one_before_the_start_is_not_lost() -> N
 class Ending(Counting):
     """Work whose last look is over when more becomes due."""
 
-    async def do(self, key: Key, unusable: int) -> bool:
-        done = await super().do(key, unusable)
+    async def run(self, key: Key, unusable: int) -> bool:
+        done = await super().run(key, unusable)
         if not done and len(self.tries) < 6:
             held = await self.store.read(key)
             assert held
             await self.store.write(key, BlobWrite(encode(Session()), version=held.version, ttl=60))
-            self.worker.nudge(key, Session())
+            self.worker.session_written(key, Session())
         return done
 
     worker: Worker
@@ -259,9 +259,9 @@ class Seen(Counting):
 
     seen: "weakref.ref[Exception] | None" = None
 
-    async def do(self, key: Key, unusable: int) -> bool:
+    async def run(self, key: Key, unusable: int) -> bool:
         try:
-            return await super().do(key, unusable)
+            return await super().run(key, unusable)
         except UpstreamBroken as error:
             self.seen = weakref.ref(error)
             raise
@@ -363,9 +363,9 @@ def test_when_it_answers_again_all_is_done_within_five_minutes() -> None:
 class Choosy(Counting):
     """Fails for one session alone."""
 
-    async def do(self, key: Key, unusable: int) -> bool:
+    async def run(self, key: Key, unusable: int) -> bool:
         if key != KEY:
-            return await super().do(key, unusable)
+            return await super().run(key, unusable)
         self.tries.append(unusable)
         raise RuntimeError
 
@@ -381,7 +381,7 @@ def test_one_session_that_always_fails_holds_up_no_other() -> None:
         asked = len(choosy.tries)
         other = Key("default", "other")
         await store.write(other, BlobWrite(encode(Session()), version=0, ttl=60))
-        worker.nudge(other, Session())
+        worker.session_written(other, Session())
         await asyncio.sleep(1)
         task.cancel()
         return await count(store, other), asked
@@ -406,11 +406,11 @@ def test_whatever_tells_of_no_model_that_is_away_holds_up_no_other(
     fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Faulty(Counting):
-        async def do(self, key: Key, unusable: int) -> bool:
+        async def run(self, key: Key, unusable: int) -> bool:
             if key in SESSIONS:
                 self.tries.append(unusable)
                 raise fault
-            return await super().do(key, unusable)
+            return await super().run(key, unusable)
 
     async def run() -> tuple[Any, bool, int]:
         store = memory()
@@ -422,7 +422,7 @@ def test_whatever_tells_of_no_model_that_is_away_holds_up_no_other(
         asked, failing = len(faulty.tries), any(worker.failing.values())
         other = Key("default", "other")
         await store.write(other, BlobWrite(encode(Session()), version=0, ttl=60))
-        worker.nudge(other, Session())
+        worker.session_written(other, Session())
         await asyncio.sleep(1)
         task.cancel()
         return await count(store, other), failing, asked
@@ -444,8 +444,8 @@ def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCapture
         for number in range(600):
             key = Key("default", f"s{number}")
             await store.write(key, BlobWrite(encode(Session()), version=0, ttl=60))
-            worker.nudge(key, Session())
-            worker.nudge(KEY, Session())
+            worker.session_written(key, Session())
+            worker.session_written(KEY, Session())
             await asyncio.sleep(0.01)
         task.cancel()
 
@@ -456,9 +456,9 @@ def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCapture
 
 def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
     class Nameless(Counting):
-        async def do(self, key: Key, unusable: int) -> bool:
+        async def run(self, key: Key, unusable: int) -> bool:
             if key == KEY:
-                return await super().do(key, unusable)
+                return await super().run(key, unusable)
             raise NoModel
 
     async def run() -> tuple[Any, bool]:
@@ -470,7 +470,7 @@ def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytes
         task = running(worker)
         await asyncio.sleep(HOUR)
         await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
-        worker.nudge(KEY, Session())
+        worker.session_written(KEY, Session())
         await asyncio.sleep(1)
         task.cancel()
         return await count(store), set(nameless.stood_in) == set(others)
@@ -482,10 +482,10 @@ def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytes
 @pytest.mark.parametrize("fault", [NoModel, RuntimeError], ids=["nobody to ask", "a fault of ours"])
 def test_who_asks_no_model_leaves_the_turn_to_the_next(fault: type[Exception]) -> None:
     class Few(Counting):
-        async def do(self, key: Key, unusable: int) -> bool:
+        async def run(self, key: Key, unusable: int) -> bool:
             if int(key.session[1:]) % 20:
                 raise fault
-            return await super().do(key, unusable)
+            return await super().run(key, unusable)
 
     async def run() -> bool:
         store = memory()
@@ -503,7 +503,7 @@ def test_who_asks_no_model_leaves_the_turn_to_the_next(fault: type[Exception]) -
 
 def test_answers_of_no_use_are_counted_apart_from_a_model_that_is_away() -> None:
     class Babbling(Counting):
-        async def do(self, key: Key, unusable: int) -> bool:
+        async def run(self, key: Key, unusable: int) -> bool:
             self.tries.append(unusable)
             if len(self.tries) > 9:
                 return False
@@ -530,7 +530,7 @@ def test_what_becomes_due_while_a_model_is_away_is_stood_in_for_at_once() -> Non
         task = running(worker)
         await asyncio.sleep(HOUR)
         before = len(failing.stood_in)
-        worker.nudge(SESSIONS[-1], Session())
+        worker.session_written(SESSIONS[-1], Session())
         await asyncio.sleep(0.1)
         task.cancel()
         return len(failing.stood_in) - before
@@ -542,14 +542,14 @@ class Later(Counting):
     """Work that becomes due when nothing was written for a second."""
 
     name = "later"
-    after = 1.0
+    delay = 1.0
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.began = time.monotonic()
 
-    def due(self, session: Session) -> bool:
-        return time.monotonic() - self.began > self.after and super().due(session)
+    def is_due(self, session: Session) -> bool:
+        return time.monotonic() - self.began > self.delay and super().is_due(session)
 
 
 def test_what_becomes_due_long_after_the_last_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,15 +13,15 @@ from proxy.observe.observation import Observation
 
 def account(tenant: str = "acme", session: str = "s", **known: Any):
     watch = Observation("req_1")
-    watch.turn_of(tenant, "default")
+    watch.begin_turn(tenant, "default")
     watch.session, watch.outcome = session, "done"
     for name, value in known.items():
         setattr(watch, name, value)
-    return watch.account()
+    return watch.report()
 
 
 async def collect(feed: Feed, tenant: str, seen: list[Event]) -> None:
-    async for event in feed.turns(tenant):
+    async for event in feed.subscribe(tenant):
         seen.append(event)  # noqa: PERF401 - what was seen counts, however early it ends
 
 
@@ -36,13 +36,13 @@ async def test_an_onlooker_sees_what_was_and_what_comes() -> None:
     feed.publish(account(session="before"))
     looking = asyncio.create_task(collect(feed, "acme", seen))
     await ticks()
-    assert feed.watched
+    assert feed.has_subscribers
     feed.publish(account(session="after"))
     await ticks()
     assert [event.session for event in seen] == ["before", "after"]
     feed.close()
     await looking
-    assert not feed.watched
+    assert not feed.has_subscribers
 
 
 @pytest.mark.anyio
@@ -61,7 +61,7 @@ async def test_nobody_sees_another_tenant_s_turns() -> None:
 @pytest.mark.anyio
 async def test_who_falls_behind_misses_the_oldest_and_the_end_comes_all_the_same() -> None:
     feed, seen = Feed(), []
-    turns = feed.turns("acme")
+    turns = feed.subscribe("acme")
     feed.publish(account(session="first"))
     seen.append(await anext(turns))
     for number in range(2000):
@@ -77,7 +77,7 @@ async def test_what_is_kept_is_bounded() -> None:
     feed = Feed()
     for number in range(1000):
         feed.publish(account(session=str(number)))
-    turns = feed.turns("acme")
+    turns = feed.subscribe("acme")
     kept = [await anext(turns) for _ in range(200)]
     await turns.aclose()
     assert kept[0].session == "800"
@@ -89,11 +89,11 @@ async def test_what_is_let_go_of_is_shown_to_nobody_any_more() -> None:
     feed, seen = Feed(), []
     feed.publish(account(user="ann"))
     feed.publish(account("other", user="ann"))
-    slow = feed.turns("acme")
+    slow = feed.subscribe("acme")
     assert (await anext(slow)).user == "ann"
     for name in ("ann", "bob"):
         feed.publish(account(user=name))
-    feed.let_go("acme", lambda one, _: one.user == "ann")
+    feed.remove("acme", lambda one, _: one.user == "ann")
     feed.close()
     seen.extend([event async for event in slow])
     assert [event.user for event in seen] == ["bob"]
@@ -132,7 +132,7 @@ def test_a_state_says_where_a_turn_stands(known: dict[str, Any], state: str) -> 
 
 def test_an_event_holds_no_words() -> None:
     sent = [b'data: {"choices":[{"delta":{"content":"a secret"}}]}\n\n']
-    assert b"secret" not in msgspec.json.encode(Event.of(account(sent=sent)))
+    assert b"secret" not in msgspec.json.encode(Event.of(account(chunks=sent)))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_the_first_is_told_at_once_and_those_of_a_minute_together(caplog: pytest
         refusals.add("invalid_api_key")
         assert lines(caplog) == ["requests refused code=invalid_api_key count=1"]
         refusals.add("invalid_api_key")
-        refusals.settle()
+        refusals.flush()
         assert lines(caplog) == ["requests refused code=invalid_api_key count=1"]
 
     with asyncio.Runner(loop_factory=HurriedLoop) as runner:
