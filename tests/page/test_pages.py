@@ -1046,10 +1046,10 @@ def test_a_name_that_browsers_take_for_a_way_up_is_no_link(archiving: ProxyServe
     feed, traces = archiving.app.feed, archiving.app.traces
     trace = msgspec.structs.replace(
         traces.find("default", account),
-        account=msgspec.structs.replace(next(feed.newest("default")), session=name, user=name),
+        report=msgspec.structs.replace(next(feed.newest("default")), session=name, user=name),
     )
     traces._ring.append(trace)
-    feed.publish(trace.account)
+    feed.publish(trace.report)
     visit = Visit(archiving)
     for path in ("/", "/people", "/conversations", f"/turns/{account}"):
         links = [str(each["href"]) for each in Markup(visit.page(path)).of("a")]
