@@ -95,7 +95,7 @@ class Fallback:
             if candidate.ready:
                 await asyncio.sleep(candidate.ready - self._time())
             if candidate.tried > 1:
-                self._tries.again.append(candidate.target.name)
+                self._tries.retries.append(candidate.target.name)
             asked_at = self._time()
             try:
                 begun = await self._ask(candidate, candidate.target)
@@ -134,7 +134,7 @@ class Fallback:
             candidate.target.health.unreachable()
         elif isinstance(error, UpstreamRefused):
             candidate.target.health.reached()
-        self._tries.failed.append((candidate.target.name, error.code or ""))
+        self._tries.failures.append((candidate.target.name, error.code or ""))
         wanted = self._candidates.put_back(candidate, error, self._time())
         if wanted.unhealthy and not (candidate.talks and isinstance(error, UpstreamTimeout)):
             candidate.breaker.failed()
