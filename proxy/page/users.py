@@ -43,9 +43,7 @@ async def _shown(request: PageRequest) -> Response:
         if asked:
             query = Query(text=asked, now=time.time(), limit=_FOUND, zone=request.runtime.zone)
             found = await archiving.finder.search(person, query)
-    recent = [
-        t.report for t in request.server.traces.newest(request.tenant) if t.report.user == person.user
-    ]
+    recent = [t.report for t in request.server.traces.newest(request.tenant) if t.report.user == person.user]
     return await request.page(
         "person.html",
         _HERE,
