@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxy.memory.archive.archive import Archive, open_archive
-from proxy.memory.archive.records import Found, Query
+from proxy.memory.archive.records import Query, SearchResult
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Key, Owner
@@ -94,7 +94,7 @@ def _seconds(written: str, number: int) -> float:
 async def ask(archive: Archive, sample: Mapping[str, Any], person: str) -> list[Answered]:
     """All questions of a sample that name their evidence."""
     kept = talks(sample, person)
-    await asyncio.gather(*(archive.keep(talk.key, talk.session, mark=0.0) for talk in kept))
+    await asyncio.gather(*(archive.save_session(talk.key, talk.session, as_of=0.0) for talk in kept))
     names = {(talk.key.session, turn): name for talk in kept for turn, name in talk.names.items()}
     now = max(talk.session.created for talk in kept) + _DAY
     answers = []
@@ -112,7 +112,7 @@ async def ask(archive: Archive, sample: Mapping[str, Any], person: str) -> list[
     return answers
 
 
-def _named(found: Sequence[Found], names: Mapping[tuple[str, int], str]) -> Iterator[str]:
+def _named(found: Sequence[SearchResult], names: Mapping[tuple[str, int], str]) -> Iterator[str]:
     for one in found:
         if one.session_id is not None and one.turn_id is not None:
             yield names[one.session_id, one.turn_id]

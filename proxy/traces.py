@@ -144,7 +144,7 @@ def exported(trace: Trace, person: str, is_theirs: bool) -> dict[str, Any]:  # n
 
 def buries(buried: Tombstones, persons: Iterable[str | None], session: str | None, arrived: float) -> bool:
     """Whether a turn's session, or one of its persons, was forgotten after it had arrived."""
-    times = [buried.persons.get(name or "") for name in persons]
+    times = [buried.users.get(name or "") for name in persons]
     times.append(buried.sessions.get(session or ""))
     return any(at is not None and arrived <= at for at in times)
 
@@ -428,6 +428,6 @@ class TombstoneWatch:
         now = time.time()
         for tenant, oldest in self._traces.oldest().items():
             since = max(oldest, self._seen - _SLACK)
-            buried = await self._archive.buried(tenant, since=since, until=now + CLOCK_TOLERANCE)
+            buried = await self._archive.tombstones(tenant, since=since, until=now + CLOCK_TOLERANCE)
             self._traces.remove_erased(tenant, buried)
         self._seen = now

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.memory.archive.records import Vector
-from proxy.memory.archive.vectors import unit
+from proxy.memory.archive.vectors import normalize
 from tests.peers.fake_upstream import Received, Step, answer, by_default
 
 ABOUT = (
@@ -24,7 +24,7 @@ def numbers(text: str) -> list[float]:
 
 
 def vector(text: str) -> Vector:
-    return unit(numbers(text))
+    return normalize(numbers(text))
 
 
 def embeddings(request: Received) -> list[Step]:

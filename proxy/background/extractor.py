@@ -191,10 +191,10 @@ def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[F
             yield FactDraft(
                 text=text,
                 category=one.category,
-                evidence=tuple(dict.fromkeys(words.place for words in rests_on)),
+                evidence=tuple(dict.fromkeys(words.source for words in rests_on)),
                 replaces=ids.get(one.replaces or "") or ids.get(comparable(one.replaces or "")),
                 importance=min(max(one.importance, 0.0), 1.0),
-                said=max(words.at for words in rests_on),
+                stated_at=max(words.at for words in rests_on),
             )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from proxy.background.models import ModelEndpoint, PromptRedaction, truncated
 from proxy.errors import UpstreamBroken
 from proxy.memory.archive.records import Vector
-from proxy.memory.archive.vectors import unit
+from proxy.memory.archive.vectors import normalize
 from proxy.upstream.target import Target
 
 _EMBEDDINGS: Final = "/embeddings"
@@ -48,7 +48,9 @@ class HttpEmbedder:
         if sorted(places) != list(range(len(texts))):
             raise UpstreamBroken("The embeddings are not one for each text.")
         try:
-            found = {place: unit(line.embedding) for place, line in zip(places, answer.data, strict=True)}
+            found = {
+                place: normalize(line.embedding) for place, line in zip(places, answer.data, strict=True)
+            }
         except (ValueError, OverflowError):
             raise UpstreamBroken("An embedding is no vector.") from None
         return [found[place] for place in range(len(texts))]

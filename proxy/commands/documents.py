@@ -9,7 +9,7 @@ import typer
 from proxy.commands.memory import Tenant, archived, archiving_of, nowhere, run_on_memory
 from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, exit_codes
 from proxy.memory.archive.archive import Archive
-from proxy.memory.archive.documents import chunks, files, name_of, text_of
+from proxy.memory.archive.documents import document_files, document_name, read_text, split_document
 from proxy.memory.memory import Memory
 
 documents = typer.Typer(help="What the filter 'recall' tells of your own documents.", no_args_is_help=True)
@@ -27,7 +27,7 @@ def add(paths: Paths, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant =
     from rich.console import Console
     from rich.progress import track
 
-    found = {name_of(path): path for given in paths for path in files(given)}
+    found = {document_name(path): path for given in paths for path in document_files(given)}
     console = Console(stderr=True)
 
     async def work(memory: Memory, whose: str) -> tuple[dict[str, str], list[str]]:
@@ -50,7 +50,7 @@ def add(paths: Paths, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant =
 
 def _is_gone(name: str, paths: Collection[Path], found: Collection[str]) -> bool:
     """Whether a document was in one of these folders, and is there no more."""
-    folders = [Path(name_of(path)) for path in paths if path.is_dir()]
+    folders = [Path(document_name(path)) for path in paths if path.is_dir()]
     return name not in found and any(map(Path(name).is_relative_to, folders)) and not Path(name).exists()
 
 
@@ -86,13 +86,13 @@ async def _removed(archive: Archive, tenant: str, name: str) -> bool:
     """Whether it was there, under this name or as the file that it is the path of."""
     if await archive.remove_document(tenant, name):
         return True
-    return await archive.remove_document(tenant, name_of(Path(name)))
+    return await archive.remove_document(tenant, document_name(Path(name)))
 
 
 async def _added(archive: Archive, tenant: str, name: str, path: Path) -> str:
     """What is wrong with it, if anything."""
     try:
-        parts = chunks(text_of(path), path.stem)
+        parts = split_document(read_text(path), path.stem)
     except (OSError, ValueError) as error:
         return f"{path}: {error.strerror if isinstance(error, OSError) else error}"
     if not parts:

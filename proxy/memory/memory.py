@@ -8,7 +8,7 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
-from proxy.memory.archive.recall import Finder, Passages
+from proxy.memory.archive.recall import RecallReader, Retriever
 from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.mem0 import Mem0
@@ -35,13 +35,13 @@ class Archiving(msgspec.Struct, frozen=True):
     """
 
     archive: Archive
-    finder: Finder
+    retriever: Retriever
     archivist: Archivist
-    passages: Passages
-    knowledge: UserFacts
-    acquaintance: FactReader
+    recall: RecallReader
+    facts: UserFacts
+    fact_reader: FactReader
     mem0: Mem0 | None = None
-    promises: PendingChanges = msgspec.field(default_factory=PendingChanges)
+    pending_changes: PendingChanges = msgspec.field(default_factory=PendingChanges)
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         """Writes down what is left, within three seconds for all of it, and closes the stores."""
         clock = asyncio.get_running_loop().time
         until = clock() + _DRAINED_WITHIN
-        promised = self.archiving.promises if self.archiving else PendingChanges()
+        promised = self.archiving.pending_changes if self.archiving else PendingChanges()
         await asyncio.gather(self.recorder.drain(), promised.drain())
         closing = [self.store.aclose()]
         if self.archiving:

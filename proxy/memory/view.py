@@ -18,7 +18,7 @@ from proxy.memory.align.anchors import AGAIN
 from proxy.memory.align.forgotten import FORGOTTEN
 from proxy.memory.align.line import NEW, turn_id_of
 from proxy.memory.align.strategies import align
-from proxy.memory.facts.prompt import epoch
+from proxy.memory.facts.prompt import prompt_epoch
 from proxy.memory.merge.entries import renew_entry, without_ellipsis
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.redaction.view import UNREDACTED, RedactedView, WindowRedaction
@@ -199,7 +199,9 @@ def prompt_view(read: SessionView, wanted: ChainNeeds = DEFAULT_NEEDS) -> Prompt
     if replay is None:
         carried = () if session.cold_count else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
-        return PromptView(snapshot, read.window, epoch(session, session.call, injecting=wanted.summaries))
+        return PromptView(
+            snapshot, read.window, prompt_epoch(session, session.call, injecting=wanted.summaries)
+        )
     given, results = veiled.originals_by_place(replay), parted(replay)
     window, replay, results = _without(veiled.window, replay, results, session)
     window, replay = reorder_belated(window, replay)
@@ -218,7 +220,7 @@ def prompt_view(read: SessionView, wanted: ChainNeeds = DEFAULT_NEEDS) -> Prompt
     return PromptView(
         snapshot,
         veiled.restore(window, seen),
-        epoch(session, session.call + replay.new_call, injecting=wanted.summaries),
+        prompt_epoch(session, session.call + replay.new_call, injecting=wanted.summaries),
     )
 
 

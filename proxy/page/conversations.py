@@ -161,7 +161,7 @@ def _position(given: str | None, otherwise: int) -> int:
 
 async def _list_archived(request: PageRequest) -> Response:
     archive, after = _archive_of(request), request.query.get("after", "")
-    found = [*(await archive.talks(request.tenant, after=after, limit=_ON_A_PAGE + 1)).items()]
+    found = [*(await archive.list_sessions(request.tenant, after=after, limit=_ON_A_PAGE + 1)).items()]
     shown = found[:_ON_A_PAGE]
     more = shown[-1][0] if len(found) > len(shown) else None
     return await request.page("archive.html", _HERE, sessions=shown, after=after, more=more)
@@ -169,7 +169,7 @@ async def _list_archived(request: PageRequest) -> Response:
 
 async def _archived_page(request: PageRequest, key: Key, start: int) -> Response:
     """What was said in a session, from the line at ``start`` on; raises NotFound where nothing is kept."""
-    found = await _archive_of(request).turns_of(key, start=start, limit=_LINES + 1)
+    found = await _archive_of(request).session_turns(key, start=start, limit=_LINES + 1)
     if not found:
         raise NotFound("There is no such conversation, neither held nor in the archive.")
     heard = lines_of([], [turn.entry for turn in found[:_LINES]], start)
@@ -186,7 +186,7 @@ async def _archived_page(request: PageRequest, key: Key, start: int) -> Response
 
 async def _confirm_archive_deletion(request: PageRequest) -> Response:
     key = await _archived_key(request)
-    if not await _archive_of(request).turns_of(key, start=0, limit=1):
+    if not await _archive_of(request).session_turns(key, start=0, limit=1):
         raise NotFound("There is no such conversation in the archive.")
     return await request.page("delete.html", _HERE, id=key.session, archived=True)
 

@@ -39,10 +39,10 @@ async def _shown(request: PageRequest) -> Response:
     asked = request.query.get("query", "").strip()[:2000]
     facts, found = [], []
     if archiving:
-        facts = await archiving.knowledge.of(person)
+        facts = await archiving.facts.current(person)
         if asked:
             query = Query(text=asked, now=time.time(), limit=_FOUND, zone=request.runtime.zone)
-            found = await archiving.finder.search(person, query)
+            found = await archiving.retriever.search(person, query)
     recent = [t.report for t in request.server.traces.newest(request.tenant) if t.report.user == person.user]
     return await request.page(
         "person.html",
@@ -58,7 +58,7 @@ async def _shown(request: PageRequest) -> Response:
 
 async def _fact_removed(request: PageRequest) -> Response:
     person, archiving = _person(request), _archiving(request)
-    if archiving is None or not await archiving.knowledge.drop(person, request.params["fact"]):
+    if archiving is None or not await archiving.facts.remove(person, request.params["fact"]):
         raise NotFound("This fact is not there any more.")
     return redirect(_HERE, person.user)
 

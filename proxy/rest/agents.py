@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy.memory.episodes.episode import DEFAULT_HOURS, EpisodicMemory, beginning, lifetime
+from proxy.memory.episodes.episode import DEFAULT_HOURS, EpisodicMemory, ttl_seconds, window_start
 from proxy.rest import validation
 from proxy.rest.endpoint import body_of, by_method, json_response, key_of, memory_of
 
@@ -72,14 +72,14 @@ async def _added(request: Request) -> Response:
     episodes, agent = memory_of(request).episodes, key_of(request)
     new = validation.validated(NewEpisode, await body_of(request))
     episode = new.at(time.time())
-    kept = await episodes.add(agent, episode, ttl=lifetime(episode.ttl_hours))
+    kept = await episodes.add(agent, episode, ttl=ttl_seconds(episode.ttl_hours))
     return json_response(_shown(kept), status=201)
 
 
 async def _recent(request: Request) -> Response:
     episodes, agent = memory_of(request).episodes, key_of(request)
     wanted = validation.validated_query(EpisodesAsked, request)
-    since = beginning(time.time(), wanted.hours)
+    since = window_start(time.time(), wanted.hours)
     found = await episodes.recent(agent, since=since, limit=wanted.limit, background=True)
     # In a thread: it may be long, and callers wait on the loop.
     return await asyncio.to_thread(_listed, found)

@@ -84,7 +84,7 @@ async def _stored_sessions(request: Request, after: str, limit: int) -> list[tup
 async def _archived_sessions(request: Request, after: str, limit: int) -> list[tuple[str, float]]:
     """Those of which turns are kept for good, whether or not they are still held."""
     archive = archiving_of(request).archive
-    return [*(await archive.talks(request.scope["tenant"], after=after, limit=limit)).items()]
+    return [*(await archive.list_sessions(request.scope["tenant"], after=after, limit=limit)).items()]
 
 
 async def _create_session(request: Request) -> Response:
@@ -139,7 +139,7 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
         return True
     there = await memory.store.delete(key)
     if memory.archiving:
-        there = bool(await memory.archiving.archive.forget_strangers(key, at=time.time())) or there
+        there = bool(await memory.archiving.archive.forget_anonymous(key, at=time.time())) or there
     return there
 
 
@@ -347,7 +347,7 @@ async def _list_turns(request: Request) -> Response:
     archive = archiving_of(request).archive
     key = key_of(request)
     page = validation.validated_query(_TurnPage, request)
-    found = await archive.turns_of(key, start=page.after, limit=page.limit + 1)
+    found = await archive.session_turns(key, start=page.after, limit=page.limit + 1)
     if not found and not page.after:
         fault = f"Nothing is archived of a session '{key.session}'."
         raise NotFound(fault, param="id", code="session_not_found")

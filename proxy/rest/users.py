@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from filters.injection import fence, one_line
 from proxy.errors import NotFound, RequestError, SessionsUnreadable
-from proxy.memory.archive.records import Category, Fact, Found, Query
+from proxy.memory.archive.records import Category, Fact, Query, SearchResult
 from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.memory import Memory
@@ -75,7 +75,7 @@ def routes() -> list[Route]:
 
 
 async def _search(request: Request) -> Response:
-    finder = archiving_of(request).finder
+    finder = archiving_of(request).retriever
     asked = validation.validated(SearchQuery, await body_of(request))
     person = Owner(request.scope["tenant"], identifier(asked.user) or "")
     zone = request.scope["runtime"].zone
@@ -83,7 +83,7 @@ async def _search(request: Request) -> Response:
     return json_response({"results": [_result_fields(one) for one in await finder.search(person, query)]})
 
 
-def _result_fields(found: Found) -> dict[str, Any]:
+def _result_fields(found: SearchResult) -> dict[str, Any]:
     """What was found, by name; what a fact or a document is known by says nothing of a session."""
     return {name: value for name, value in msgspec.structs.asdict(found).items() if name != "source"}
 
@@ -147,7 +147,7 @@ def fact_routes() -> list[Route]:
 
 
 async def _list_facts(request: Request) -> Response:
-    known = await _knowledge_of(request).of(user_of(request))
+    known = await _knowledge_of(request).current(user_of(request))
     return json_response({"object": "list", "data": [_fact_fields(fact) for fact in known]})
 
 
@@ -157,7 +157,7 @@ async def _create_fact(request: Request) -> Response:
     if new.replaces is not None and await knowledge.find(person, new.replaces) is None:
         raise RequestError("'replaces' names no fact of this user.", param="replaces")
     learnt = FactDraft(text=new.text, category=new.category, replaces=new.replaces, importance=new.importance)
-    return json_response(_fact_fields(await knowledge.learn(person, learnt)), status=201)
+    return json_response(_fact_fields(await knowledge.add(person, learnt)), status=201)
 
 
 async def _update_fact(request: Request) -> Response:
@@ -171,7 +171,7 @@ async def _update_fact(request: Request) -> Response:
 
 
 async def _delete_fact(request: Request) -> Response:
-    if not await _knowledge_of(request).drop(user_of(request), path_id(request, "fact_id")):
+    if not await _knowledge_of(request).remove(user_of(request), path_id(request, "fact_id")):
         raise _fact_not_found()
     return Response(status_code=204)
 
@@ -183,7 +183,7 @@ def _knowledge_of(request: Request) -> UserFacts:
             "There is no archive to know anything by; keep sessions in SQL, or set ARCHIVE_URL.",
             code="archive_off",
         )
-    return archiving.knowledge
+    return archiving.facts
 
 
 def _fact_not_found() -> NotFound:
@@ -192,7 +192,7 @@ def _fact_not_found() -> NotFound:
 
 def _fact_fields(fact: Fact) -> dict[str, Any]:
     """A fact that holds; what is known of one that does not is in an export."""
-    return {name: value for name, value in fact.told().items() if name != "superseded"}
+    return {name: value for name, value in fact.as_dict().items() if name != "superseded"}
 
 
 def system_message_routes() -> list[Route]:
@@ -213,7 +213,7 @@ async def _list_system_messages(request: Request) -> Response:
 async def _fact_lines(memory: Memory, person: Owner) -> list[str]:
     if memory.archiving is None:
         return []
-    return [one_line(fact.text, _LONGEST_LINE) for fact in await memory.archiving.knowledge.of(person)]
+    return [one_line(fact.text, _LONGEST_LINE) for fact in await memory.archiving.facts.current(person)]
 
 
 async def _last_call_lines(memory: Memory, person: Owner) -> list[str]:
@@ -221,12 +221,12 @@ async def _last_call_lines(memory: Memory, person: Owner) -> list[str]:
     if memory.archiving is None:
         return await _newest_session_lines(memory.store, person)
     try:
-        archived = await memory.archiving.archive.last_talk(person, limit=_MOST_READ)
+        archived = await memory.archiving.archive.latest_turns(person, limit=_MOST_READ)
     except StoreError:
         if held := await _newest_session_lines(memory.store, person):
             return held
         raise
-    waiting = memory.archiving.archivist.waiting(person)
+    waiting = memory.archiving.archivist.unsaved_session(person)
     session = waiting or (archived[-1].session if archived else None)
     held = await _session_lines(memory.store, person, session) if session else []
     told = supposed(person.user, [turn.entry for turn in archived])

@@ -16,12 +16,12 @@ from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
 from proxy.errors import ConfigError
 from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import Archivist
-from proxy.memory.archive.embeddings import Embedding
-from proxy.memory.archive.recall import WITHIN, Finder, Likeness, Order, Passages
-from proxy.memory.episodes.episodes import Episodes, open_episodes, redacted
+from proxy.memory.archive.embeddings import EmbeddingWorker
+from proxy.memory.archive.recall import MODEL_TIMEOUT, RecallReader, Reranking, Retriever, VectorSearch
+from proxy.memory.episodes.episodes import Episodes, open_episodes, with_redaction
 from proxy.memory.facts.extraction import FactExtraction
 from proxy.memory.facts.mem0 import Mem0, open_mem0
-from proxy.memory.facts.user_facts import MOST, FactReader, UserFacts
+from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, UserFacts
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
 from proxy.memory.recorder import WRITE_TOLERANCE, HealthCheck, Recorder, SessionListener, Writer
@@ -161,28 +161,28 @@ def _build_extractor(settings: Settings, models: Models) -> Extractor | None:
     )
 
 
-def _build_finder(archive: Archive, settings: RecallAids, models: Models) -> Finder:
+def _build_finder(archive: Archive, settings: RecallAids, models: Models) -> Retriever:
     """A search of the archive with all the help that is configured."""
     likeness = _likeness(settings.embeddings, models)
-    return Finder(archive, likeness=likeness, order=_order(settings.rerank, models))
+    return Retriever(archive, likeness=likeness, order=_order(settings.rerank, models))
 
 
-def _likeness(settings: Embeddings | None, models: Models) -> Likeness | None:
+def _likeness(settings: Embeddings | None, models: Models) -> VectorSearch | None:
     target = models.target(settings.upstream) if settings else None
     if settings is None or target is None:
         return None
     model = settings.model or target.model or _UNNAMED
     embedder = HttpEmbedder(target, model=model, timeout=settings.timeout, discretion=models.discretion)
-    return Likeness(embedder, settings.weight, settings.least)
+    return VectorSearch(embedder, settings.weight, settings.least)
 
 
-def _order(settings: Rerank | None, models: Models) -> Order | None:
+def _order(settings: Rerank | None, models: Models) -> Reranking | None:
     target = models.target(settings.upstream) if settings else None
     if settings is None or target is None:
         return None
     model = settings.model or target.model or _UNNAMED
-    reranker = HttpReranker(target, model=model, timeout=WITHIN, discretion=models.discretion)
-    return Order(reranker, settings.top)
+    reranker = HttpReranker(target, model=model, timeout=MODEL_TIMEOUT, discretion=models.discretion)
+    return Reranking(reranker, settings.top)
 
 
 def _build_archiving(
@@ -196,11 +196,11 @@ def _build_archiving(
     knowledge = _knowledge(settings, stores, mem0 or archive)
     return Archiving(
         archive=archive,
-        finder=finder,
+        retriever=finder,
         archivist=Archivist(stores.calls, archive, tenants, keep=settings.archive.seconds),
-        passages=Passages(finder, deadline=settings.deadline),
-        knowledge=knowledge,
-        acquaintance=FactReader(knowledge, deadline=settings.deadline),
+        recall=RecallReader(finder, deadline=settings.deadline),
+        facts=knowledge,
+        fact_reader=FactReader(knowledge, deadline=settings.deadline),
         mem0=mem0,
     )
 
@@ -214,7 +214,7 @@ def _archive(settings: MemorySettings, stores: Stores) -> Archive | None:
 
 
 def _knowledge(settings: MemorySettings, stores: Stores, shelf: Archive | Mem0) -> UserFacts:
-    most = settings.facts.max if settings.facts else MOST
+    most = settings.facts.max if settings.facts else MAX_FACTS
     return UserFacts(shelf, most=most, conversation=settings.window.ttl, redaction=stores.redaction)
 
 
@@ -301,20 +301,20 @@ def _learning(
     """Who finds facts; nobody without an archive."""
     facts, extractor = settings.memory and settings.memory.facts, _build_extractor(settings, models)
     if facts and extractor and archiving:
-        yield FactExtraction(store, archiving.knowledge, extractor, pause=facts.pause)
+        yield FactExtraction(store, archiving.facts, extractor, pause=facts.pause)
 
 
 def _chores(store: Store, archiving: Archiving | None) -> Iterator[Service]:
-    embedder = archiving.finder.embedder if archiving else None
+    embedder = archiving.retriever.embedder if archiving else None
     if archiving and embedder:
-        yield Embedding(store, archiving.archive, embedder)
+        yield EmbeddingWorker(store, archiving.archive, embedder)
 
 
 def _listeners(
     settings: MemorySettings, archiving: Archiving | None, worker: Worker
 ) -> Iterator[SessionListener]:
     if archiving:
-        yield archiving.archivist.told
+        yield archiving.archivist.enqueue
     yield worker.session_written
     if settings.facts:
         yield IdleTimer(worker.check, after=settings.facts.pause).session_written
@@ -323,7 +323,7 @@ def _listeners(
 def _episodes(settings: MemorySettings, stores: Stores) -> Episodes:
     url, deadline = settings.sessions.get_secret_value(), settings.deadline
     opened = open_episodes(url, deadline=deadline, codec=stores.codec, store=stores.calls)
-    return redacted(opened, stores.redaction)
+    return with_redaction(opened, stores.redaction)
 
 
 def _holdings(

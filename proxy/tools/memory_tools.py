@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta
 
 from filters.injection import comparable
-from proxy.memory.archive.recall import Finder
-from proxy.memory.archive.records import Category, Found, Query
+from proxy.memory.archive.recall import Retriever
+from proxy.memory.archive.records import Category, Query, SearchResult
 from proxy.memory.errors import StoreError
-from proxy.memory.facts.user_facts import Change, FactDraft, PendingChanges, UserFacts, id_of
+from proxy.memory.facts.user_facts import Change, FactDraft, PendingChanges, UserFacts, fact_id
 from proxy.memory.stores.store import Owner
 from proxy.memory.view import RetractedTexts
 from proxy.tools.offer import FORGET, RECALL, STORE
@@ -66,7 +66,7 @@ class MemoryTools:
         self,
         person: Owner,
         knowledge: UserFacts,
-        finder: Finder,
+        finder: Retriever,
         zone: tzinfo = UTC,
         promises: PendingChanges | None = None,
         *,
@@ -115,7 +115,7 @@ class MemoryTools:
         """As the protocol has it: whatever becomes of the turn."""
         if self._owed:
             works = [one.work for one in self._owed if one.work]
-            self._keeping = self._promises.make(works, behind=self._keeping)
+            self._keeping = self._promises.start(works, behind=self._keeping)
             self._begun += self._owed
             self._owed = []
 
@@ -127,15 +127,15 @@ class MemoryTools:
 
     async def _store(self, arguments: str, _: float) -> Any:
         asked = msgspec.json.decode(arguments, type=_Store)
-        asked.text = self._knowledge.kept(asked.text)
+        asked.text = self._knowledge.redact(asked.text)
         if not self._person.user:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
         key, known = secrets.token_hex(8), await self._known()
-        named = _named(asked.text, known) or id_of(self._person, key, asked.text)
-        former = _named(self._knowledge.kept(asked.replaces or ""), known)
+        named = _named(asked.text, known) or fact_id(self._person, key, asked.text)
+        former = _named(self._knowledge.redact(asked.replaces or ""), known)
         learnt = FactDraft(text=asked.text, category=asked.category, replaces=former)
         # As of now: whoever is forgotten meanwhile stays so.
-        work = partial(self._knowledge.learn, self._person, learnt, key=key, at=time.time())
+        work = partial(self._knowledge.add, self._person, learnt, key=key, at=time.time())
         self._owed.append(_Owed(named, work, known.get(named, asked.text)))
         told: dict[str, Any] = {"stored": True, "id": named}
         if former == named or not asked.replaces:
@@ -155,7 +155,7 @@ class MemoryTools:
         told = [*new, *(_told(one, self._zone) for one in found)]
         return {"found": [{**one, "text": self._shown(one["text"])} for one in told]}
 
-    def _was_not_said(self, one: Found) -> bool:
+    def _was_not_said(self, one: SearchResult) -> bool:
         return one.kind == "turn" and self._unsaid.includes(one.session_id, one.text)
 
     async def _forget(self, arguments: str, _: float) -> Any:
@@ -164,7 +164,7 @@ class MemoryTools:
         if name is None:
             return {"forgotten": False}
         self._owed = [one for one in self._owed if one.id != name]
-        self._owed.append(_Owed(name, partial(self._knowledge.drop, self._person, name)))
+        self._owed.append(_Owed(name, partial(self._knowledge.remove, self._person, name)))
         return {"forgotten": True}
 
     @property
@@ -174,7 +174,7 @@ class MemoryTools:
 
     async def _known(self) -> dict[str, str]:
         """What is known by its id, as it will be."""
-        known = {fact.id: fact.text for fact in await self._knowledge.of(self._person)}
+        known = {fact.id: fact.text for fact in await self._knowledge.current(self._person)}
         for one in self._changes:
             known.pop(one.id, None)
             if one.text is not None:
@@ -190,7 +190,7 @@ def _named(words: str, known: Mapping[str, str]) -> str | None:
     return next((name for name, text in known.items() if comparable(text) == said), None)
 
 
-def _told(found: Found, zone: tzinfo) -> dict[str, Any]:
+def _told(found: SearchResult, zone: tzinfo) -> dict[str, Any]:
     told: dict[str, Any] = {"text": found.text, "kind": found.kind}
     if found.kind == "fact":
         told["id"] = found.source

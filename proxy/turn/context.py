@@ -112,8 +112,8 @@ def _with_facts(
     found = prompt_facts(session, recollected.epoch or b"", person, facts, limit=pipeline.max_facts, now=now)
     snapshot = recollected.snapshot
     if found.head or found.tail:
-        snapshot = msgspec.structs.replace(snapshot, facts=found.known, news=found.news)
-    told = None if recollected.epoch is None else found.told
+        snapshot = msgspec.structs.replace(snapshot, facts=found.facts, news=found.news)
+    told = None if recollected.epoch is None else found.shown
     return recollected._replace(snapshot=snapshot, told=told)
 
 
@@ -138,9 +138,9 @@ def _of_person(
         return
     person = Owner(who.tenant, who.user)
     if pipeline.max_facts and who.session and not known:
-        yield Aside(_FACTS, "facts", partial(memory.archiving.acquaintance.of, person))
+        yield Aside(_FACTS, "facts", partial(memory.archiving.fact_reader.read, person))
     if pipeline.max_recalled:
-        words, of = newest_words(call.messages), memory.archiving.passages.of
+        words, of = newest_words(call.messages), memory.archiving.recall.search
         ask = partial(of, person, words, now=time.time(), limit=pipeline.max_recalled, zone=pipeline.zone)
         yield Aside(_RECALLED, "recall", ask)
 
@@ -149,7 +149,7 @@ def _facts_at_once(pipeline: Pipeline, memory: Memory, who: Identity) -> Sequenc
     """The facts about a person where nobody has to wait for them, and the chain tells of them."""
     if not (pipeline.max_facts and memory.archiving and who.user and who.session):
         return None
-    return memory.archiving.acquaintance.at_once(Owner(who.tenant, who.user))
+    return memory.archiving.fact_reader.read_nowait(Owner(who.tenant, who.user))
 
 
 async def _of_session(
@@ -220,9 +220,9 @@ def offer_memory_tools(
     if offer is None:
         return None
     person = Owner(who.tenant, who.user or "")
-    known, found = archiving.knowledge, archiving.finder
+    known, found = archiving.facts, archiving.retriever
     notebook = MemoryTools(
-        person, known, found, pipeline.zone, archiving.promises, unsaid=unsaid, shown=_shown(pipeline)
+        person, known, found, pipeline.zone, archiving.pending_changes, unsaid=unsaid, shown=_shown(pipeline)
     )
     return Tools(offer, notebook, pipeline.tool_rounds)
 

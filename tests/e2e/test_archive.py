@@ -124,7 +124,7 @@ def test_a_talk_that_is_not_archived_yet_is_the_last_one(archiving: ProxyServer)
     with pytest.MonkeyPatch.context() as held_up:
         held_up.setattr(archivist, "_quiet", 60)
         say(archiving, "I also have a wheelbarrow.", session="b")
-        awaited(lambda: archivist.waiting(Owner("default", "ann")) == "b")
+        awaited(lambda: archivist.unsaved_session(Owner("default", "ann")) == "b")
         assert "wheelbarrow" in last_talk(archiving)
 
 
@@ -136,7 +136,7 @@ def test_the_last_talk_is_told_while_the_archive_is_gone(
 
     say(archiving, WORDS)
     settle(archiving)
-    monkeypatch.setattr(archiving.app.memory.archiving.archive, "last_talk", gone)
+    monkeypatch.setattr(archiving.app.memory.archiving.archive, "latest_turns", gone)
     assert WORDS in last_talk(archiving)
     assert archiving.client.get("/v1/memory/users/bob/system_messages").status_code == 503
 
@@ -278,7 +278,7 @@ def test_no_more_is_found_than_may_be(archiving: ProxyServer, monkeypatch: pytes
     asked: list[int] = []
     memory = archiving.app.memory
     assert memory and memory.archiving
-    finder = memory.archiving.finder
+    finder = memory.archiving.retriever
     find = finder.search
 
     async def noting(person: Any, query: Any) -> Any:

@@ -80,10 +80,10 @@ def test_all_three_are_asked_at_once_and_none_waits_for_another(proxy, upstream,
     store, archiving = memory.store, memory.archiving
     monkeypatch.setattr(store, "read", met("stm", store.read))
     monkeypatch.setattr(
-        archiving.acquaintance, "at_once", lambda _: None
+        archiving.fact_reader, "read_nowait", lambda _: None
     )  # as where a server has to be asked
-    monkeypatch.setattr(archiving.acquaintance, "of", met("ltm", archiving.acquaintance.of))
-    monkeypatch.setattr(archiving.passages, "of", met("search", archiving.passages.of))
+    monkeypatch.setattr(archiving.fact_reader, "read", met("ltm", archiving.fact_reader.read))
+    monkeypatch.setattr(archiving.recall, "search", met("search", archiving.recall.search))
     got = say(proxy, "When does the harbour museum open?")
     assert sorted(began[:3]) == ["ltm", "search", "stm"]
     assert "x-turnkeeper-degraded" not in got.headers

@@ -330,7 +330,7 @@ def test_facts_that_come_too_late_cost_the_call_nothing_but_themselves(proxy, up
     async def slow(*_: Any) -> Any:
         await asyncio.sleep(5)
 
-    monkeypatch.setattr(memory.archiving.acquaintance, "_knowledge", type("Slow", (), {"of": slow})())
+    monkeypatch.setattr(memory.archiving.fact_reader, "_facts", type("Slow", (), {"current": slow})())
     began = time.monotonic()
     got = say(proxy, "Hello?")
     assert got.status_code == 200

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive import embeddings
-from proxy.memory.archive.vectors import packed
+from proxy.memory.archive.vectors import pack
 from tests import remembering
 from tests.meanings import asked, knowing, vector
 from tests.peers.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
@@ -68,11 +68,11 @@ def settle(proxy: ProxyServer, *, embedded: bool = True) -> None:
     remembering.settle(proxy)
     memory = proxy.app.memory
     assert memory is not None and memory.archiving is not None
-    archive, finder = memory.archiving.archive, memory.archiving.finder
+    archive, finder = memory.archiving.archive, memory.archiving.retriever
 
     async def idle() -> None:
         async with asyncio.timeout(8):
-            while embedded and await archive.unmeant(finder.embedder.model, limit=1):  # noqa: ASYNC110 - it works when it likes
+            while embedded and await archive.unembedded_texts(finder.embedder.model, limit=1):  # noqa: ASYNC110 - it works when it likes
                 await asyncio.sleep(0.02)
 
     proxy.run(idle())
@@ -204,7 +204,7 @@ def test_of_a_forgotten_person_no_vector_is_left_in_the_files(start, tmp_path: P
     proxy = start(KEY=key)
     say(proxy, WORDS)
     settle(proxy)
-    numbers = packed(vector(WORDS))
+    numbers = pack(vector(WORDS))
     assert texts(proxy) == [WORDS]
     assert (numbers in raw(tmp_path)) is not bool(key)
     assert proxy.client.delete("/v1/memory/users/ann").status_code == 204

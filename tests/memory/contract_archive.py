@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
-from proxy.memory.archive.records import Chunk, Fact, Meaning, Query, Removed, Tombstones
-from proxy.memory.archive.sql import Database, Steps, Work, fetch_value
+from proxy.memory.archive.records import Chunk, ErasureCount, Fact, Query, QueryVector, Tombstones
+from proxy.memory.archive.sql import Database, Steps, Transaction, fetch_value
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec, Plain
 from proxy.memory.stores.encryption import Encryption
@@ -64,7 +64,7 @@ async def asked(archive: Archive, text: str, person: Owner = ANN, limit: int = 1
 
 
 async def kept(archive: Archive, key: Key = KEY) -> list[str]:
-    return [turn.entry.text for turn in await archive.turns_of(key)]
+    return [turn.entry.text for turn in await archive.session_turns(key)]
 
 
 # --- turns
@@ -72,32 +72,32 @@ async def kept(archive: Archive, key: Key = KEY) -> list[str]:
 
 async def test_what_was_said_is_kept_whole_and_in_order(archive: Archive):
     held = session("My dog is Rex.", "Lovely.", "Bye.")
-    await archive.keep(KEY, held, mark=NOW)
-    assert tuple(turn.entry for turn in await archive.turns_of(KEY)) == held.entries
+    await archive.save_session(KEY, held, as_of=NOW)
+    assert tuple(turn.entry for turn in await archive.session_turns(KEY)) == held.entries
 
 
 async def test_the_same_again_changes_nothing(archive: Archive):
     held = session("My dog is Rex.", "Lovely.")
-    await archive.keep(KEY, held, mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
     before = await archive.turns(ANN)
-    await archive.keep(KEY, held, mark=NOW + 1)
+    await archive.save_session(KEY, held, as_of=NOW + 1)
     assert await archive.turns(ANN) == before
 
 
 async def test_a_correction_corrects_and_is_found_by_its_new_words_alone(archive: Archive):
     held = session("My dog is Rex.", "A long story about scarecrows.")
-    await archive.keep(KEY, held, mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
     cut = msgspec.structs.replace(held.entries[1], content="A long story", original="A long story about …")
-    await archive.keep(KEY, msgspec.structs.replace(held, entries=(held.entries[0], cut)), mark=NOW)
-    assert [turn.entry for turn in await archive.turns_of(KEY)] == [held.entries[0], cut]
+    await archive.save_session(KEY, msgspec.structs.replace(held, entries=(held.entries[0], cut)), as_of=NOW)
+    assert [turn.entry for turn in await archive.session_turns(KEY)] == [held.entries[0], cut]
     assert cut.text in await asked(archive, "story")
     assert await asked(archive, "scarecrows") == []
 
 
 async def test_what_is_withdrawn_goes(archive: Archive):
     held = session("My dog is Rex.", "Lovely.", "And my cat is Tom.")
-    await archive.keep(KEY, held, mark=NOW)
-    await archive.keep(KEY, msgspec.structs.replace(held, entries=held.entries[:2]), mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
+    await archive.save_session(KEY, msgspec.structs.replace(held, entries=held.entries[:2]), as_of=NOW)
     assert await kept(archive) == ["My dog is Rex.", "Lovely."]
     assert "And my cat is Tom." not in await asked(archive, "cat")
 
@@ -105,65 +105,67 @@ async def test_what_is_withdrawn_goes(archive: Archive):
 async def test_a_later_life_overwrites_nothing(archive: Archive):
     first = session("One", "Two")
     both = (*first.entries, *entries("Three", "Four", life=1))
-    await archive.keep(KEY, first, mark=NOW)
-    await archive.keep(KEY, msgspec.structs.replace(first, entries=both, call=1), mark=NOW)
+    await archive.save_session(KEY, first, as_of=NOW)
+    await archive.save_session(KEY, msgspec.structs.replace(first, entries=both, call=1), as_of=NOW)
     assert await kept(archive) == ["One", "Two", "Three", "Four"]
 
 
 async def test_a_session_made_anew_under_its_name_overwrites_nothing(archive: Archive):
-    await archive.keep(KEY, session("One", "Two", created=NOW - 5000), mark=NOW)
-    await archive.keep(KEY, session("Three", "Four"), mark=NOW)
+    await archive.save_session(KEY, session("One", "Two", created=NOW - 5000), as_of=NOW)
+    await archive.save_session(KEY, session("Three", "Four"), as_of=NOW)
     assert await kept(archive) == ["One", "Two", "Three", "Four"]
 
 
 async def test_what_moved_out_stays_and_what_is_missing_is_told_and_taken(archive: Archive):
     whole = entries("One", "Two", "Three", "Four", "Five", "Six")
     hot = session(entries=whole[4:], cold_count=4)
-    assert await archive.keep(KEY, hot, mark=NOW) == 0
-    await archive.keep_moved(KEY, hot, whole[:4], start=0)
-    assert await archive.keep(KEY, hot, mark=NOW) == 4
+    assert await archive.save_session(KEY, hot, as_of=NOW) == 0
+    await archive.save_moved(KEY, hot, whole[:4], start=0)
+    assert await archive.save_session(KEY, hot, as_of=NOW) == 4
     assert await kept(archive) == ["One", "Two", "Three", "Four", "Five", "Six"]
 
 
 async def test_a_withdrawal_in_the_hot_part_leaves_what_moved_out(archive: Archive):
     whole = entries("One", "Two", "Three", "Four", "Five", "Six")
-    await archive.keep(KEY, session(entries=whole), mark=NOW)
-    await archive.keep(KEY, session(entries=whole[4:5], cold_count=4), mark=NOW)
+    await archive.save_session(KEY, session(entries=whole), as_of=NOW)
+    await archive.save_session(KEY, session(entries=whole[4:5], cold_count=4), as_of=NOW)
     assert await kept(archive) == ["One", "Two", "Three", "Four", "Five"]
 
 
 async def test_an_older_state_changes_nothing_where_a_newer_one_was_kept(archive: Archive):
     whole = entries("One", "Two", "Three", "Four", "Five", "Six")
     older = session(entries=(*whole[:3], *entries("Other", first=9)), updated=NOW - 2)
-    await archive.keep(KEY, session(entries=whole, updated=NOW - 1), mark=NOW - 1)
-    assert await archive.keep(KEY, msgspec.structs.replace(older, cold_count=3), mark=NOW) == 3
-    await archive.keep_moved(KEY, older, entries("Wrong", "Moved"), start=0)
+    await archive.save_session(KEY, session(entries=whole, updated=NOW - 1), as_of=NOW - 1)
+    assert await archive.save_session(KEY, msgspec.structs.replace(older, cold_count=3), as_of=NOW) == 3
+    await archive.save_moved(KEY, older, entries("Wrong", "Moved"), start=0)
     assert await kept(archive) == ["One", "Two", "Three", "Four", "Five", "Six"]
-    assert await archive.marks("acme") == {"call": NOW - 1}
+    assert await archive.saved_times("acme") == {"call": NOW - 1}
     assert await asked(archive, "other wrong moved") == []
 
 
 async def test_a_correction_within_the_same_moment_is_kept(archive: Archive):
     held = session("My dog is Rex.", updated=NOW - 1)
-    await archive.keep(KEY, held, mark=NOW)
-    await archive.keep(KEY, msgspec.structs.replace(held, entries=entries("My dog is Max.")), mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
+    await archive.save_session(
+        KEY, msgspec.structs.replace(held, entries=entries("My dog is Max.")), as_of=NOW
+    )
     assert await kept(archive) == ["My dog is Max."]
 
 
 async def test_a_state_of_a_clock_that_ran_ahead_orders_nothing(archive: Archive):
     held = session("One", "Two", updated=NOW + 86_400)
-    await archive.keep(KEY, held, mark=NOW + 86_400)
+    await archive.save_session(KEY, held, as_of=NOW + 86_400)
     whole = (*held.entries, *entries("Three", first=1))
     for second in (1, 2):
         later = msgspec.structs.replace(held, entries=whole, updated=NOW + second)
-        await archive.keep(KEY, later, mark=NOW + second)
+        await archive.save_session(KEY, later, as_of=NOW + second)
     assert await kept(archive) == ["One", "Two", "Three"]
-    assert await archive.marks("acme") == {"call": NOW + 2}
+    assert await archive.saved_times("acme") == {"call": NOW + 2}
 
 
 async def test_a_session_made_anew_is_kept_whatever_its_clock_says(archive: Archive):
-    await archive.keep(KEY, session("One", "Two", created=NOW - 50, updated=NOW), mark=NOW)
-    await archive.keep(KEY, session("Three", created=NOW - 60, updated=NOW - 60), mark=NOW)
+    await archive.save_session(KEY, session("One", "Two", created=NOW - 50, updated=NOW), as_of=NOW)
+    await archive.save_session(KEY, session("Three", created=NOW - 60, updated=NOW - 60), as_of=NOW)
     assert await kept(archive) == ["Three", "One", "Two"]
 
 
@@ -171,22 +173,22 @@ async def test_many_states_at_once_leave_the_newest(archive: Archive):
     whole = entries(*(str(number) for number in range(24)))
     states = [session(entries=whole[:count], updated=NOW - 90 + count) for count in range(2, 25, 2)]
     shuffled = [*states[1::2], *reversed(states[::2])]
-    await asyncio.gather(*(archive.keep(KEY, state, mark=state.updated) for state in shuffled))
+    await asyncio.gather(*(archive.save_session(KEY, state, as_of=state.updated) for state in shuffled))
     assert await kept(archive) == [str(number) for number in range(24)]
-    assert await archive.marks("acme") == {"call": states[-1].updated}
+    assert await archive.saved_times("acme") == {"call": states[-1].updated}
 
 
 async def test_marks_tell_when_each_session_was_kept(archive: Archive):
-    await archive.keep(KEY, session("One"), mark=7.5)
-    await archive.keep(Key("other", "call"), session("One"), mark=9.5)
-    assert await archive.marks("acme") == {"call": 7.5}
+    await archive.save_session(KEY, session("One"), as_of=7.5)
+    await archive.save_session(Key("other", "call"), session("One"), as_of=9.5)
+    assert await archive.saved_times("acme") == {"call": 7.5}
 
 
 async def test_a_mark_never_goes_back(archive: Archive):
-    await archive.keep(KEY, session("One"), mark=7.5)
-    await archive.keep(KEY, session("One"), mark=5.5)
-    await archive.keep_moved(KEY, session(cold_count=1), entries("One"), start=0)
-    assert await archive.marks("acme") == {"call": 7.5}
+    await archive.save_session(KEY, session("One"), as_of=7.5)
+    await archive.save_session(KEY, session("One"), as_of=5.5)
+    await archive.save_moved(KEY, session(cold_count=1), entries("One"), start=0)
+    assert await archive.saved_times("acme") == {"call": 7.5}
 
 
 @pytest.mark.parametrize("text", ["", "\0", "a\ud800b", "'; DROP TABLE x; --", "{0} %s \\ ' \" | & ! :* <->"])
@@ -194,27 +196,29 @@ async def test_any_text_and_any_id_is_kept_and_asked(archive: Archive, text: str
     key = Key(text or "t", f"s{text}")
     person = Owner(key.tenant, text or "u")
     said = f"{text.replace(chr(0xD800), '')} scarecrow"  # half a character is mended where it comes in
-    await archive.keep(key, session(said, user=person.user), mark=NOW)
+    await archive.save_session(key, session(said, user=person.user), as_of=NOW)
     assert await kept(archive, key) == [said]
     assert await asked(archive, f"{text} scarecrow", person) == [said]
 
 
 async def last(archive: Archive, person: Owner = ANN, limit: int = 10) -> list[str]:
-    return [turn.entry.text for turn in await archive.last_talk(person, limit=limit)]
+    return [turn.entry.text for turn in await archive.latest_turns(person, limit=limit)]
 
 
 async def test_the_last_talk_is_the_one_that_was_spoken_in_last(archive: Archive):
     assert await last(archive) == []
-    await archive.keep(Key("acme", "b"), session("Hello.", "The newest.", created=NOW - 50), mark=NOW)
-    await archive.keep(Key("acme", "a"), session("Kept later.", created=NOW - 5000), mark=NOW)
-    await archive.keep(Key("acme", "c"), session("Of Bob.", user="bob", created=NOW - 10), mark=NOW)
-    await archive.keep(Key("other", "d"), session("Of another tenant.", created=NOW - 10), mark=NOW)
+    await archive.save_session(
+        Key("acme", "b"), session("Hello.", "The newest.", created=NOW - 50), as_of=NOW
+    )
+    await archive.save_session(Key("acme", "a"), session("Kept later.", created=NOW - 5000), as_of=NOW)
+    await archive.save_session(Key("acme", "c"), session("Of Bob.", user="bob", created=NOW - 10), as_of=NOW)
+    await archive.save_session(Key("other", "d"), session("Of another tenant.", created=NOW - 10), as_of=NOW)
     assert await last(archive) == ["Hello.", "The newest."]
     assert await last(archive, limit=1) == ["The newest."]
     assert await last(archive, BOB) == ["Of Bob."]
     assert await last(archive, Owner("acme", "")) == []
     # Words that everybody says stand in no index.
-    await archive.keep(Key("acme", "e"), session("And so?", created=NOW - 5), mark=NOW)
+    await archive.save_session(Key("acme", "e"), session("And so?", created=NOW - 5), as_of=NOW)
     assert await last(archive) == ["And so?"]
     await archive.forget(ANN, at=NOW)
     assert await last(archive) == []
@@ -223,7 +227,7 @@ async def test_the_last_talk_is_the_one_that_was_spoken_in_last(archive: Archive
 async def test_of_anothers_talk_the_last_one_holds_what_the_speaker_said(archive: Archive):
     held = session("Of Ann.", "Noted.", created=NOW - 100).entries
     guest = msgspec.structs.replace(held[0], turn=1, content="Of Bob.", user="bob", recorded_at=NOW - 90)
-    await archive.keep(KEY, session(entries=(*held, guest)), mark=NOW)
+    await archive.save_session(KEY, session(entries=(*held, guest)), as_of=NOW)
     assert await last(archive, BOB) == ["Of Bob."]
     assert await last(archive) == ["Of Ann.", "Noted.", "Of Bob."]
 
@@ -238,7 +242,7 @@ async def as_it_was(archive: Archive) -> None:
 
 
 async def test_what_was_indexed_in_an_older_way_is_indexed_anew(archive: Archive):
-    await archive.keep(KEY, session("नमस्ते दुनिया"), mark=NOW)
+    await archive.save_session(KEY, session("नमस्ते दुनिया"), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f", text="Speaks हिन्दी.", created=NOW))
     await archive.add_document("acme", "a.md", [Chunk(title="नियम", text="Open at nine.")], at=NOW)
     assert await archive.reindex() == 0
@@ -257,7 +261,7 @@ async def test_what_cannot_be_read_holds_up_no_index(request: pytest.FixtureRequ
     url = await DRIVERS[driver](request)
     for number in (1, 2):
         archive = open_archive(url, codec=Encryption([bytes([number]) * 32]))
-        await archive.keep(Key("acme", f"s{number}"), session("नमस्ते"), mark=NOW)
+        await archive.save_session(Key("acme", f"s{number}"), session("नमस्ते"), as_of=NOW)
         await as_it_was(archive)
         if number == 2:
             assert [await archive.reindex(), await archive.reindex()] == [2, 0]
@@ -266,12 +270,12 @@ async def test_what_cannot_be_read_holds_up_no_index(request: pytest.FixtureRequ
 
 
 async def test_an_index_that_is_made_anew_keeps_what_texts_mean(archive: Archive):
-    await archive.keep(KEY, session("dog"), mark=NOW)
-    (due,) = await archive.unmeant("m", limit=9)
+    await archive.save_session(KEY, session("dog"), as_of=NOW)
+    (due,) = await archive.unembedded_texts("m", limit=9)
     await archive.add_vectors("m", [(due, vector("dog"))])
     await as_it_was(archive)
     assert await archive.reindex() == 1
-    assert await archive.unmeant("m", limit=9) == []
+    assert await archive.unembedded_texts("m", limit=9) == []
 
 
 # --- search
@@ -281,7 +285,7 @@ async def test_the_best_goes_first(archive: Archive):
     held = session(
         "I like walks with my dog.", "Nice.", "My dog is called Rex.", "Noted.", "I also like tea."
     )
-    await archive.keep(KEY, held, mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
     found = await archive.search(ANN, Query(text="What was my dog called again?", now=NOW))
     assert found[0].text == "My dog is called Rex."
     assert (found[0].kind, found[0].role, found[0].session_id, found[0].turn_id) == (
@@ -295,7 +299,7 @@ async def test_the_best_goes_first(archive: Archive):
 
 
 async def test_a_day_is_looked_for_where_it_begins(archive: Archive):
-    await archive.keep(KEY, session("My dog is called Rex.", created=NOW - 3600), mark=NOW)
+    await archive.save_session(KEY, session("My dog is called Rex.", created=NOW - 3600), as_of=NOW)
     for clock, found in ((60, True), (43_200, False)):
         zone = timezone(timedelta(seconds=clock - NOW % 86_400))
         query = Query(text="Anything from yesterday?", now=NOW, zone=zone)
@@ -303,7 +307,7 @@ async def test_a_day_is_looked_for_where_it_begins(archive: Archive):
 
 
 async def test_words_are_found_by_their_stems_and_without_accents(archive: Archive):
-    await archive.keep(KEY, session("I was running to the café.", "Good."), mark=NOW)
+    await archive.save_session(KEY, session("I was running to the café.", "Good."), as_of=NOW)
     assert (await asked(archive, "who runs?"))[0] == "I was running to the café."
     assert (await asked(archive, "which CAFE"))[0] == "I was running to the café."
 
@@ -318,13 +322,13 @@ async def test_words_are_found_by_their_stems_and_without_accents(archive: Archi
     ],
 )
 async def test_two_characters_of_a_script_without_spaces_hit(archive: Archive, said: str, question: str):
-    await archive.keep(KEY, session(said), mark=NOW)
+    await archive.save_session(KEY, session(said), as_of=NOW)
     assert await asked(archive, question) == [said]
 
 
 async def test_what_speech_recognition_writes_as_one_word_or_as_several_is_found(archive: Archive):
     said = ["Meine Haftpflichtversicherung ist teuer.", "My flight is LH 438.", "The order is A48213."]
-    await archive.keep(KEY, session(*said), mark=NOW)
+    await archive.save_session(KEY, session(*said), as_of=NOW)
     for question, place in (("Haftpflicht Versicherung?", 0), ("And LH438?", 1), ("Order A 48213?", 2)):
         found = await archive.search(ANN, Query(text=question, now=NOW))
         assert (found[0].text, found[0].score > 0.9) == (said[place], True)
@@ -332,7 +336,7 @@ async def test_what_speech_recognition_writes_as_one_word_or_as_several_is_found
 
 async def test_an_answer_is_found_by_the_question_before_it(archive: Archive):
     held = session("Hello", "What is your favourite colour?", "Blue.", "And so on")
-    await archive.keep(KEY, held, mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
     assert "Blue." in await asked(archive, "favourite colours", limit=3)
 
 
@@ -340,15 +344,15 @@ async def test_a_time_in_the_question_helps(archive: Archive):
     for days in (1, 8, 40):
         text = f"I went to the doctor, {days}."
         held = session(text, created=NOW - days * 86_400)
-        await archive.keep(Key("acme", f"call{days}"), held, mark=NOW)
+        await archive.save_session(Key("acme", f"call{days}"), held, as_of=NOW)
     assert (await asked(archive, "Which doctor did I go to yesterday?"))[0].endswith(" 1.")
     assert await asked(archive, "What did I say yesterday?") == ["I went to the doctor, 1."]
 
 
 async def test_nobody_finds_what_is_anothers(archive: Archive):
-    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
-    await archive.keep(Key("acme", "bobs"), session("My dog is Max.", user="bob"), mark=NOW)
-    await archive.keep(Key("acme", "strangers"), session("My dog is Tim.", user=None), mark=NOW)
+    await archive.save_session(KEY, session("My dog is Rex."), as_of=NOW)
+    await archive.save_session(Key("acme", "bobs"), session("My dog is Max.", user="bob"), as_of=NOW)
+    await archive.save_session(Key("acme", "strangers"), session("My dog is Tim.", user=None), as_of=NOW)
     assert await asked(archive, "dog") == ["My dog is Rex."]
     assert await asked(archive, "dog", BOB) == ["My dog is Max."]
     for nobody in (Owner("acme", ""), Owner("other", "ann"), Owner("acme", "carl"), Owner("", "ann")):
@@ -361,9 +365,11 @@ async def test_neighbours_under_a_key_that_is_lost_are_left_out(request: pytest.
     url = await DRIVERS[driver](request)
     held = session("My dog is Rex.", "Lovely.", "Is the dog hungry?")
     async with under(bytes(32), url) as old:
-        await old.keep(KEY, held, mark=NOW)
+        await old.save_session(KEY, held, as_of=NOW)
     async with under(bytes([1] * 32), url) as new:
-        await new.keep(KEY, msgspec.structs.replace(held, entries=held.entries[2:], cold_count=2), mark=NOW)
+        await new.save_session(
+            KEY, msgspec.structs.replace(held, entries=held.entries[2:], cold_count=2), as_of=NOW
+        )
         assert await asked(new, "dog") == ["Is the dog hungry?"]
 
 
@@ -373,7 +379,7 @@ def under(key: bytes, url: str) -> AbstractAsyncContextManager[Archive]:
 
 
 async def test_a_question_is_never_syntax(archive: Archive):
-    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    await archive.save_session(KEY, session("My dog is Rex."), as_of=NOW)
     for question in ('dog" OR "', "dog' | '", "terms:dog", "dog*", "NEAR(dog)", "-dog", "dog & !dog", "(dog"):
         assert await asked(archive, question) == ["My dog is Rex."]
     for question in ("", "   ", "*", '"', "the of and", "OR AND NOT"):
@@ -442,7 +448,9 @@ async def test_what_has_expired_takes_no_others_place(archive: Archive):
     for number in range(25):
         jazz = Fact(id=f"f{number}", text=f"Likes jazz, {number}.", created=NOW - 9, expires=NOW - 1)
         await archive.add_fact(ANN, jazz)
-    await archive.keep(KEY, session("On Sundays I do play some jazz with friends of mine."), mark=NOW)
+    await archive.save_session(
+        KEY, session("On Sundays I do play some jazz with friends of mine."), as_of=NOW
+    )
     assert len(await asked(archive, "jazz", limit=10)) == 1
 
 
@@ -470,10 +478,10 @@ class Counting:
     def __getattr__(self, name: str):
         return getattr(self._database, name)
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Transaction[T]) -> T:
         return await self._database.write(partial(self._counted, work))
 
-    def _counted(self, work: Work[T]) -> Steps[T]:
+    def _counted(self, work: Transaction[T]) -> Steps[T]:
         steps, rows, self.asked = work(), None, 0
         try:
             while True:
@@ -513,7 +521,7 @@ async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archi
 
 async def test_of_what_answers_alike_facts_go_first_and_documents_last(archive: Archive):
     await archive.add_document("acme", "faq.md", [Chunk(title="", text="Bello barks.")], at=NOW)
-    await archive.keep(KEY, session("Bello barks."), mark=NOW)
+    await archive.save_session(KEY, session("Bello barks."), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Bello barks.", created=NOW - 200))
     found = await archive.search(ANN, Query(text="Bello", now=NOW))
     assert [one.kind for one in found] == ["fact", "turn", "document"]
@@ -523,27 +531,27 @@ async def test_of_what_answers_alike_facts_go_first_and_documents_last(archive: 
 
 
 async def test_a_person_is_forgotten_and_nobody_else(archive: Archive):
-    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
-    await archive.keep(Key("acme", "bobs"), session("My dog is Max.", user="bob"), mark=NOW)
-    await archive.keep(Key("other", "call"), session("My dog is Ada."), mark=NOW)
+    await archive.save_session(KEY, session("My dog is Rex."), as_of=NOW)
+    await archive.save_session(Key("acme", "bobs"), session("My dog is Max.", user="bob"), as_of=NOW)
+    await archive.save_session(Key("other", "call"), session("My dog is Ada."), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW))
-    assert await archive.forget(ANN, at=NOW + 1) == Removed(turns=1, facts=1)
+    assert await archive.forget(ANN, at=NOW + 1) == ErasureCount(turns=1, facts=1)
     assert await archive.turns(ANN) == [] == await archive.facts(ANN, now=NOW)
     assert await asked(archive, "dog") == []
     assert await kept(archive) == []
     assert await asked(archive, "dog", BOB) == ["My dog is Max."]
     assert await kept(archive, Key("other", "call")) == ["My dog is Ada."]
-    assert await archive.forget(ANN, at=NOW + 1) == Removed()
+    assert await archive.forget(ANN, at=NOW + 1) == ErasureCount()
 
 
 async def test_what_was_said_before_the_person_was_forgotten_is_refused(archive: Archive):
     await archive.forget(ANN, at=NOW)
-    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    await archive.save_session(KEY, session("My dog is Rex."), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW - 1))
     assert await archive.turns(ANN) == [] == await archive.facts(ANN, now=NOW)
     replayed = Entry(role="user", turn=0, content="My dog is Rex.", timestamp=NOW - 50, recorded_at=NOW + 5)
     later = Entry(role="user", turn=1, content="Hello again.", timestamp=NOW + 4, recorded_at=NOW + 5)
-    await archive.keep(KEY, session(entries=(replayed, later), created=NOW + 5), mark=NOW)
+    await archive.save_session(KEY, session(entries=(replayed, later), created=NOW + 5), as_of=NOW)
     assert await kept(archive) == ["Hello again."]
 
 
@@ -551,12 +559,12 @@ async def test_what_was_forgotten_under_a_clock_that_ran_ahead_orders_nothing_th
     ahead = NOW + 86_400
     for person in (ANN, BOB):
         await archive.forget(person, at=ahead)
-    for forget in (archive.forget_session, archive.forget_strangers):
+    for forget in (archive.forget_session, archive.forget_anonymous):
         await forget(KEY, at=ahead)
     later = session("My dog is Rex.")
     bobs = msgspec.structs.replace(entries("My dog is Max.", first=1)[0], user="bob")
-    await archive.keep(KEY, msgspec.structs.replace(later, entries=(*later.entries, bobs)), mark=NOW)
-    await archive.keep(KEY, session("Hello.", user=None, created=NOW - 50), mark=NOW)
+    await archive.save_session(KEY, msgspec.structs.replace(later, entries=(*later.entries, bobs)), as_of=NOW)
+    await archive.save_session(KEY, session("Hello.", user=None, created=NOW - 50), as_of=NOW)
     assert await kept(archive) == ["My dog is Rex.", "My dog is Max.", "Hello."]
     await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=NOW))
     assert [fact.id for fact in await archive.facts(ANN, now=NOW)] == ["f1"]
@@ -565,7 +573,7 @@ async def test_what_was_forgotten_under_a_clock_that_ran_ahead_orders_nothing_th
 async def test_what_was_said_under_that_clock_before_it_was_forgotten_stays_away(archive: Archive):
     ahead = NOW + 86_400
     await archive.forget(ANN, at=ahead)
-    await archive.keep(KEY, session("My dog is Rex.", created=ahead - 10), mark=NOW)
+    await archive.save_session(KEY, session("My dog is Rex.", created=ahead - 10), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes dogs.", created=ahead - 10))
     assert await kept(archive) == [] == await archive.facts(ANN, now=NOW)
 
@@ -573,7 +581,7 @@ async def test_what_was_said_under_that_clock_before_it_was_forgotten_stays_away
 async def test_a_forgetting_that_orders_nothing_hides_no_other(archive: Archive):
     await archive.forget(ANN, at=NOW)
     await archive.forget_session(KEY, at=NOW + 86_400)
-    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    await archive.save_session(KEY, session("My dog is Rex."), as_of=NOW)
     assert await kept(archive) == []
 
 
@@ -584,65 +592,65 @@ async def test_who_was_forgotten_is_told(archive: Archive):
     await archive.forget(Owner("acme", "late"), at=NOW + 10)
     await archive.forget_session(KEY, at=NOW)
     await archive.forget(Owner("other", "ann"), at=NOW)
-    told = await archive.buried("acme", since=NOW, until=NOW + 1)
-    assert told == Tombstones(persons={"ann": NOW, "\udc00\0": NOW + 1}, sessions={KEY.session: NOW})
+    told = await archive.tombstones("acme", since=NOW, until=NOW + 1)
+    assert told == Tombstones(users={"ann": NOW, "\udc00\0": NOW + 1}, sessions={KEY.session: NOW})
 
 
 async def test_what_a_forgotten_person_said_in_anothers_session_goes(archive: Archive):
     bobs = msgspec.structs.replace(entries("My dog is Max.")[0], user="bob", turn=1)
-    await archive.keep(KEY, session(entries=(*entries("My dog is Rex."), bobs)), mark=NOW)
-    assert await archive.forget(BOB, at=NOW) == Removed(turns=1)
+    await archive.save_session(KEY, session(entries=(*entries("My dog is Rex."), bobs)), as_of=NOW)
+    assert await archive.forget(BOB, at=NOW) == ErasureCount(turns=1)
     assert await kept(archive) == ["My dog is Rex."]
     assert await asked(archive, "dog") == ["My dog is Rex."]
 
 
 async def test_a_session_is_forgotten_with_what_comes_late(archive: Archive):
     held = session("My dog is Rex.")
-    await archive.keep(KEY, held, mark=NOW)
-    await archive.keep(Key("acme", "other"), session("My cat is Tom."), mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
+    await archive.save_session(Key("acme", "other"), session("My cat is Tom."), as_of=NOW)
     assert await archive.forget_session(KEY, at=NOW) == 1
-    await archive.keep(KEY, held, mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
     assert await kept(archive) == []
     assert await asked(archive, "dog cat") == ["My cat is Tom."]
 
 
 async def test_strangers_turns_go_with_their_session_and_persons_stay(archive: Archive):
-    await archive.keep(KEY, session("My dog is Rex.", user=None), mark=NOW)
-    await archive.keep(Key("acme", "anns"), session("My dog is Rex."), mark=NOW)
-    assert await archive.forget_strangers(KEY, at=NOW) == 1
-    assert await archive.forget_strangers(Key("acme", "anns"), at=NOW) == 0
+    await archive.save_session(KEY, session("My dog is Rex.", user=None), as_of=NOW)
+    await archive.save_session(Key("acme", "anns"), session("My dog is Rex."), as_of=NOW)
+    assert await archive.forget_anonymous(KEY, at=NOW) == 1
+    assert await archive.forget_anonymous(Key("acme", "anns"), at=NOW) == 0
     assert await kept(archive) == []
     assert await kept(archive, Key("acme", "anns")) == ["My dog is Rex."]
 
 
 async def test_what_strangers_said_before_their_session_was_forgotten_is_refused(archive: Archive):
-    await archive.forget_strangers(KEY, at=NOW)
+    await archive.forget_anonymous(KEY, at=NOW)
     late = session("My dog is Rex.", user=None)
-    assert await archive.keep(KEY, msgspec.structs.replace(late, cold_count=3), mark=NOW) == 3
-    await archive.keep_moved(KEY, late, late.entries, start=0)
+    assert await archive.save_session(KEY, msgspec.structs.replace(late, cold_count=3), as_of=NOW) == 3
+    await archive.save_moved(KEY, late, late.entries, start=0)
     assert await kept(archive) == []
-    assert await archive.marks("acme") == {}
-    await archive.keep(KEY, session("Hello again.", user=None, created=NOW + 5), mark=NOW)
+    assert await archive.saved_times("acme") == {}
+    await archive.save_session(KEY, session("Hello again.", user=None, created=NOW + 5), as_of=NOW)
     assert await kept(archive) == ["Hello again."]
 
 
 async def test_what_a_person_said_there_is_kept_all_the_same(archive: Archive):
-    await archive.forget_strangers(KEY, at=NOW)
-    await archive.keep(KEY, session("My dog is Rex."), mark=NOW)
+    await archive.forget_anonymous(KEY, at=NOW)
+    await archive.save_session(KEY, session("My dog is Rex."), as_of=NOW)
     assert await kept(archive) == ["My dog is Rex."]
 
 
 async def test_that_strangers_were_forgotten_is_known_for_a_quarter_of_an_hour(archive: Archive):
-    await archive.forget_strangers(KEY, at=NOW - 1000)
-    await archive.forget_strangers(Key("acme", "other"), at=NOW)
-    await archive.keep(KEY, session("My dog is Rex.", user=None, created=NOW - 2000), mark=NOW)
+    await archive.forget_anonymous(KEY, at=NOW - 1000)
+    await archive.forget_anonymous(Key("acme", "other"), at=NOW)
+    await archive.save_session(KEY, session("My dog is Rex.", user=None, created=NOW - 2000), as_of=NOW)
     assert await kept(archive) == ["My dog is Rex."]
 
 
 async def test_what_is_too_old_is_swept_a_few_at_a_time(archive: Archive):
     old = entries("One apple", "Two apples", "Three apples", at=NOW - 1000)
     new = entries("Four apples", at=NOW, first=5)
-    await archive.keep(KEY, session(entries=(*old, *new)), mark=NOW)
+    await archive.save_session(KEY, session(entries=(*old, *new)), as_of=NOW)
     assert await archive.sweep(before=NOW - 500, limit=2) == 2
     assert await archive.sweep(before=NOW - 500, limit=2) == 1
     assert await archive.sweep(before=NOW - 500, limit=2) == 0
@@ -652,7 +660,7 @@ async def test_what_is_too_old_is_swept_a_few_at_a_time(archive: Archive):
 async def test_many_at_once_write_and_read(archive: Archive):
     keys = [Key("acme", f"call{i}") for i in range(20)]
     await asyncio.gather(
-        *(archive.keep(key, session(f"My number is {key.session}."), mark=NOW) for key in keys),
+        *(archive.save_session(key, session(f"My number is {key.session}."), as_of=NOW) for key in keys),
         *(archive.search(ANN, Query(text="number", now=NOW)) for _ in keys),
     )
     assert len(await archive.turns(ANN)) == 20
@@ -662,34 +670,36 @@ async def test_many_at_once_write_and_read(archive: Archive):
 # --- what is meant
 
 
-def meant(text: str, model: str = "m", weight: float = 0.4) -> Meaning:
-    return Meaning(model=model, vector=vector(text), weight=weight, least=0.3)
+def meant(text: str, model: str = "m", weight: float = 0.4) -> QueryVector:
+    return QueryVector(model=model, vector=vector(text), weight=weight, threshold=0.3)
 
 
 async def embed(archive: Archive, model: str = "m") -> list[str]:
     """Adds all vectors that are lacking; of which texts."""
     made: list[str] = []
-    while due := await archive.unmeant(model, limit=3):
+    while due := await archive.unembedded_texts(model, limit=3):
         await archive.add_vectors(model, [(one, vector(one.text or "")) for one in due])
         made += [one.text or "" for one in due]
     return sorted(made)
 
 
 async def alike(archive: Archive, text: str, person: Owner = ANN, model: str = "m") -> list[str]:
-    query = Query(text=text, now=NOW, meaning=meant(text, model))
+    query = Query(text=text, now=NOW, vector=meant(text, model))
     return [one.text for one in await archive.search(person, query)]
 
 
 async def test_each_text_wants_a_vector_once_and_again_when_it_is_corrected(archive: Archive):
     held = session("My puppy is small.", "Lovely.", "I moved.")
-    await archive.keep(KEY, held, mark=NOW)
+    await archive.save_session(KEY, held, as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes tea.", created=NOW))
     await archive.add_document("acme", "a.md", [Chunk(title="Pets", text="No hound.")], at=NOW)
     whole = ["I moved.", "Likes tea.", "Lovely.", "My puppy is small.", "Pets\nNo hound."]
     assert await embed(archive) == whole
     assert await embed(archive) == []
     corrected = msgspec.structs.replace(held.entries[0], content="My tea is small.")
-    await archive.keep(KEY, msgspec.structs.replace(held, entries=(corrected, *held.entries[1:])), mark=NOW)
+    await archive.save_session(
+        KEY, msgspec.structs.replace(held, entries=(corrected, *held.entries[1:])), as_of=NOW
+    )
     assert "My tea is small." not in await alike(archive, "hound")
     assert await embed(archive) == ["My tea is small."]
     assert await embed(archive, "other") == sorted([*whole[:3], "My tea is small.", whole[4]])
@@ -697,17 +707,19 @@ async def test_each_text_wants_a_vector_once_and_again_when_it_is_corrected(arch
 
 async def test_a_vector_of_what_was_corrected_meanwhile_is_not_added(archive: Archive):
     held = session("My puppy is small.")
-    await archive.keep(KEY, held, mark=NOW)
-    (late,) = await archive.unmeant("m", limit=9)
+    await archive.save_session(KEY, held, as_of=NOW)
+    (late,) = await archive.unembedded_texts("m", limit=9)
     corrected = msgspec.structs.replace(held.entries[0], content="My tea is small.")
-    await archive.keep(KEY, msgspec.structs.replace(held, entries=(corrected,)), mark=NOW)
+    await archive.save_session(KEY, msgspec.structs.replace(held, entries=(corrected,)), as_of=NOW)
     await archive.add_vectors("m", [(late, vector("puppy"))])
     assert await alike(archive, "hound") == []
     assert await embed(archive) == ["My tea is small."]
 
 
 async def test_what_means_the_same_is_found_and_goes_before_a_word_in_passing(archive: Archive):
-    await archive.keep(KEY, session("My puppy sleeps.", "Lovely.", "The weather, animal and all."), mark=NOW)
+    await archive.save_session(
+        KEY, session("My puppy sleeps.", "Lovely.", "The weather, animal and all."), as_of=NOW
+    )
     assert await asked(archive, "Which hound?") == []
     assert await alike(archive, "Which hound?") == []  # there is no vector yet
     await embed(archive)
@@ -717,17 +729,19 @@ async def test_what_means_the_same_is_found_and_goes_before_a_word_in_passing(ar
 
 
 async def test_meaning_adds_to_words(archive: Archive):
-    await archive.keep(KEY, session("The dog and the cat.", "-", "-", "-", "My cat is small."), mark=NOW)
+    await archive.save_session(
+        KEY, session("The dog and the cat.", "-", "-", "-", "My cat is small."), as_of=NOW
+    )
     await embed(archive)
     by_words = await archive.search(ANN, Query(text="cat", now=NOW))
-    both = await archive.search(ANN, Query(text="cat", now=NOW, meaning=meant("dog", weight=0.5)))
+    both = await archive.search(ANN, Query(text="cat", now=NOW, vector=meant("dog", weight=0.5)))
     assert {one.text for one in both} == {one.text for one in by_words}
     assert both[0].text == "The dog and the cat."
     assert max(one.score for one in both) > max(one.score for one in by_words) + 0.3
 
 
 async def test_nobody_finds_what_means_the_same_and_is_anothers(archive: Archive):
-    await archive.keep(KEY, session("My puppy sleeps."), mark=NOW)
+    await archive.save_session(KEY, session("My puppy sleeps."), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Has a puppy.", created=NOW))
     await archive.add_document("acme", "a.md", [Chunk(title="", text="A puppy is welcome.")], at=NOW)
     await embed(archive)
@@ -738,8 +752,8 @@ async def test_nobody_finds_what_means_the_same_and_is_anothers(archive: Archive
 
 
 async def test_vectors_go_with_what_they_belong_to(archive: Archive):
-    await archive.keep(KEY, session("My puppy sleeps."), mark=NOW)
-    await archive.keep(Key("acme", "bobs"), session("My puppy is Max.", user="bob"), mark=NOW)
+    await archive.save_session(KEY, session("My puppy sleeps."), as_of=NOW)
+    await archive.save_session(Key("acme", "bobs"), session("My puppy is Max.", user="bob"), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Has a puppy.", created=NOW))
     await archive.add_document("acme", "a.md", [Chunk(title="", text="A puppy is welcome.")], at=NOW)
     await embed(archive)
@@ -753,10 +767,10 @@ async def test_vectors_go_with_what_they_belong_to(archive: Archive):
 
 
 async def test_a_text_without_a_vector_is_not_asked_for_again(archive: Archive):
-    await archive.keep(KEY, session("My puppy sleeps."), mark=NOW)
-    (one,) = await archive.unmeant("m", limit=9)
+    await archive.save_session(KEY, session("My puppy sleeps."), as_of=NOW)
+    (one,) = await archive.unembedded_texts("m", limit=9)
     await archive.add_vectors("m", [(one, None)])
-    assert await archive.unmeant("m", limit=9) == []
+    assert await archive.unembedded_texts("m", limit=9) == []
     assert await alike(archive, "puppy") == ["My puppy sleeps."]
 
 
@@ -768,13 +782,13 @@ async def vectors_left(archive: Archive) -> int:
 
 
 async def test_a_session_is_read_in_parts_and_found_by_its_name(archive: Archive):
-    await archive.keep(KEY, session("one", "two", "three"), mark=5.0)
-    await archive.keep(Key(KEY.tenant, "zz"), session("four"), mark=6.0)
-    await archive.keep(Key("other", "a"), session("five"), mark=7.0)
-    part = await archive.turns_of(KEY, start=1, limit=1)
+    await archive.save_session(KEY, session("one", "two", "three"), as_of=5.0)
+    await archive.save_session(Key(KEY.tenant, "zz"), session("four"), as_of=6.0)
+    await archive.save_session(Key("other", "a"), session("five"), as_of=7.0)
+    part = await archive.session_turns(KEY, start=1, limit=1)
     assert [turn.entry.text for turn in part] == ["two"]
-    assert await archive.turns_of(KEY, start=3) == []
-    assert await archive.talks(KEY.tenant) == {KEY.session: 5.0, "zz": 6.0}
-    assert await archive.talks(KEY.tenant, after=KEY.session) == {"zz": 6.0}
-    assert list(await archive.talks(KEY.tenant, limit=1)) == [KEY.session]
-    assert await archive.talks("nobody") == {}
+    assert await archive.session_turns(KEY, start=3) == []
+    assert await archive.list_sessions(KEY.tenant) == {KEY.session: 5.0, "zz": 6.0}
+    assert await archive.list_sessions(KEY.tenant, after=KEY.session) == {"zz": 6.0}
+    assert list(await archive.list_sessions(KEY.tenant, limit=1)) == [KEY.session]
+    assert await archive.list_sessions("nobody") == {}

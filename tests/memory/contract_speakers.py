@@ -60,13 +60,13 @@ async def both(archive: Archive) -> tuple[list[str], list[str]]:
 
 
 async def test_each_finds_what_he_said_and_was_answered(archive: Archive):
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     assert await both(archive) == (sorted(ANNS), sorted(BOBS))
 
 
 async def test_nobody_is_told_what_stands_beside_his_words_and_is_anothers(archive: Archive):
     quiet = [msgspec.structs.replace(entry, content="And so?") for entry in TALK]
-    await archive.keep(KEY, talk(*quiet[:2], *TALK[2:4], *quiet[4:]), mark=NOW)
+    await archive.save_session(KEY, talk(*quiet[:2], *TALK[2:4], *quiet[4:]), as_of=NOW)
     assert await found(archive, ALL) == []
     assert await found(archive, "What did I say today and yesterday?") == []
     assert sorted(await found(archive, "insulin", BOB)) == sorted(BOBS)
@@ -74,19 +74,19 @@ async def test_nobody_is_told_what_stands_beside_his_words_and_is_anothers(archi
 
 async def test_what_moved_out_is_found_by_its_speaker(archive: Archive):
     hot = talk(*TALK[4:], cold_count=4)
-    await archive.keep(KEY, hot, mark=NOW)
-    await archive.keep_moved(KEY, hot, TALK[:4], start=0)
+    await archive.save_session(KEY, hot, as_of=NOW)
+    await archive.save_moved(KEY, hot, TALK[:4], start=0)
     assert await both(archive) == (sorted(ANNS), sorted(BOBS))
 
 
 async def test_what_nobody_is_named_for_is_the_sessions_persons(archive: Archive):
     nameless = [msgspec.structs.replace(entry, user=None) for entry in TALK]
-    await archive.keep(KEY, talk(*nameless), mark=NOW)
+    await archive.save_session(KEY, talk(*nameless), as_of=NOW)
     assert await both(archive) == (sorted(ANNS + BOBS), [])
 
 
 async def test_a_number_that_stands_for_the_sessions_person_is_no_other(archive: Archive):
-    await archive.keep(KEY, talk(*TALK[2:], alias="bob"), mark=NOW)
+    await archive.save_session(KEY, talk(*TALK[2:], alias="bob"), as_of=NOW)
     assert await both(archive) == (sorted(ANNS[2:] + BOBS), [])
 
 
@@ -99,22 +99,22 @@ async def test_of_two_in_a_turn_the_answer_is_the_lasts_and_a_result_goes_with_i
         said("tool", 0, "Open.", tool_call_id="c"),
         said("assistant", 0, NOTED),
     )
-    await archive.keep(KEY, talk(*turn), mark=NOW)
+    await archive.save_session(KEY, talk(*turn), as_of=NOW)
     assert await both(archive) == (["Let me see.", CODE], sorted(BOBS))
 
 
 async def test_a_correction_of_who_spoke_is_found_by_him_alone(archive: Archive):
     nameless = [msgspec.structs.replace(entry, user=None) for entry in TALK]
-    await archive.keep(KEY, talk(*nameless), mark=NOW)
+    await archive.save_session(KEY, talk(*nameless), as_of=NOW)
     await embed(archive)
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     assert await both(archive) == (sorted(ANNS), sorted(BOBS))
     assert await embed(archive) == sorted([CODE, *BOBS])
     assert not {*BOBS} & {*await alike(archive, INSULIN)}
 
 
 async def test_the_last_talk_of_a_guest_is_what_he_said(archive: Archive):
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     assert await last(archive, BOB) == [INSULIN]
     assert [turn.entry.text for _, turn in await archive.turns(BOB)] == [INSULIN]
 
@@ -126,36 +126,38 @@ LEFT = [CODE, "I keep the code.", NOTED, "I like tea.", "Tea is fine."]
 
 
 async def test_what_a_forgotten_guest_was_answered_is_found_by_nobody(archive: Archive):
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     await embed(archive)
     assert (await archive.forget(BOB, at=NOW)).turns == 1
     assert await both(archive) == (sorted(ANNS), [])
     assert await kept(archive) == LEFT
     assert await vectors_left(archive) == 4
     left = talk(*TALK[:2], *TALK[3:], forgotten=Forgotten(at=NOW))
-    await archive.keep(KEY, left, mark=NOW)
+    await archive.save_session(KEY, left, as_of=NOW)
     assert await both(archive) == (sorted(ANNS), [])
     assert await kept(archive) == LEFT
 
 
 async def test_nobody_finds_what_a_forgotten_guest_was_answered_and_comes_late(archive: Archive):
     await archive.forget(BOB, at=NOW)
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     hot = talk(*TALK[4:], cold_count=4)
-    await archive.keep_moved(KEY, hot, TALK[:4], start=0)
+    await archive.save_moved(KEY, hot, TALK[:4], start=0)
     assert await kept(archive) == LEFT
     assert await both(archive) == (sorted(ANNS), [])
 
 
 async def test_a_guest_who_speaks_again_is_found_from_then_on(archive: Archive):
     await archive.forget(BOB, at=NOW - 98.5)
-    await archive.keep(KEY, talk(*TALK, said("user", 3, "Tea for me, too.", "bob")), mark=NOW)
+    await archive.save_session(KEY, talk(*TALK, said("user", 3, "Tea for me, too.", "bob")), as_of=NOW)
     assert await both(archive) == (sorted(ANNS), ["Tea for me, too."])
 
 
 async def test_with_the_sessions_person_goes_all_that_was_said_there(archive: Archive):
-    await archive.keep(KEY, talk(), mark=NOW)
-    await archive.keep(Key("acme", "bobs"), talk(said("user", 0, "My tea.", "bob"), user="bob"), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
+    await archive.save_session(
+        Key("acme", "bobs"), talk(said("user", 0, "My tea.", "bob"), user="bob"), as_of=NOW
+    )
     await embed(archive)
     await archive.forget(ANN, at=NOW)
     assert await both(archive) == ([], ["My tea."])
@@ -164,7 +166,7 @@ async def test_with_the_sessions_person_goes_all_that_was_said_there(archive: Ar
 
 
 async def test_with_a_session_goes_what_its_guests_said(archive: Archive):
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     await embed(archive)
     await archive.forget_session(KEY, at=NOW)
     assert await both(archive) == ([], [])
@@ -205,10 +207,10 @@ async def reindexed(archive: Archive) -> None:
 
 async def test_what_was_anothers_is_hidden_at_once_and_found_by_him_later(archive: Archive):
     alone = Key("acme", "alone")
-    await archive.keep(KEY, talk(), mark=NOW)
-    await archive.keep(Key("acme", "second"), talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
+    await archive.save_session(Key("acme", "second"), talk(), as_of=NOW)
     await as_it_was_written(archive)
-    await archive.keep(alone, talk(said("user", 0, "More tea.", "ann")), mark=NOW)
+    await archive.save_session(alone, talk(said("user", 0, "More tea.", "ann")), as_of=NOW)
     await embed(archive)
     assert await both(archive) == (["More tea."], [])
     assert not {*BOBS} & {*await alike(archive, INSULIN)}
@@ -219,7 +221,9 @@ async def test_what_was_anothers_is_hidden_at_once_and_found_by_him_later(archiv
 async def test_the_newest_talk_is_found_again_first(archive: Archive):
     for name, at in (("old", NOW - 900), ("new", NOW - 9), ("middle", NOW - 90)):
         entries = [msgspec.structs.replace(entry, recorded_at=at + entry.turn) for entry in TALK]
-        await archive.keep(Key("acme", name), Session(entries=(*entries,), user="ann", created=at), mark=at)
+        await archive.save_session(
+            Key("acme", name), Session(entries=(*entries,), user="ann", created=at), as_of=at
+        )
     await as_it_was_written(archive)
     order = []
     while await archive.reindex():
@@ -229,7 +233,7 @@ async def test_the_newest_talk_is_found_again_first(archive: Archive):
 
 async def test_of_what_was_written_before_a_number_stays_who_it_stood_for(archive: Archive):
     numbered = [msgspec.structs.replace(entry, user="1001" if entry.user else None) for entry in TALK]
-    await archive.keep(KEY, talk(*numbered, alias="1001"), mark=NOW)
+    await archive.save_session(KEY, talk(*numbered, alias="1001"), as_of=NOW)
     await as_it_was_written(archive)
     await reindexed(archive)
     assert await both(archive) == (sorted(ANNS + BOBS), [])
@@ -237,14 +241,14 @@ async def test_of_what_was_written_before_a_number_stays_who_it_stood_for(archiv
 
 async def test_whoever_spoke_first_in_a_session_that_was_taken_for_anothers_is_told(archive: Archive):
     """A session's person was the newest speaker of its first request once."""
-    await archive.keep(KEY, talk(*TALK[:4], user="bob"), mark=NOW)
+    await archive.save_session(KEY, talk(*TALK[:4], user="bob"), as_of=NOW)
     await as_it_was_written(archive)
     await reindexed(archive)
     assert await both(archive) == (sorted(ANNS[:2]), sorted(BOBS))
 
 
 async def test_whoever_is_forgotten_meanwhile_is_found_by_nobody(archive: Archive):
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     await as_it_was_written(archive)
     await archive.forget(BOB, at=NOW)
     await reindexed(archive)
@@ -256,9 +260,9 @@ async def test_whoever_is_forgotten_meanwhile_is_found_by_nobody(archive: Archiv
 
 
 async def test_what_is_kept_again_meanwhile_is_in_its_place(archive: Archive):
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     await as_it_was_written(archive)
-    await archive.keep(KEY, talk(), mark=NOW)
+    await archive.save_session(KEY, talk(), as_of=NOW)
     assert set(BOBS) <= set(await found(archive, ALL, BOB))
     assert await found(archive, "insulin") == []
 
@@ -267,9 +271,9 @@ async def test_what_is_kept_again_meanwhile_is_in_its_place(archive: Archive):
 async def test_what_nobody_can_read_holds_up_no_other(request: pytest.FixtureRequest, driver: str):
     url = await DRIVERS[driver](request)
     async with under(bytes(32), url) as old:
-        await old.keep(Key("acme", "lost"), talk(), mark=NOW)
+        await old.save_session(Key("acme", "lost"), talk(), as_of=NOW)
     async with under(bytes([1] * 32), url) as new:
-        await new.keep(KEY, talk(), mark=NOW)
+        await new.save_session(KEY, talk(), as_of=NOW)
         await as_it_was_written(new)
         await reindexed(new)
         assert await both(new) == (sorted(ANNS), sorted(BOBS))

@@ -64,13 +64,13 @@ async def test_facts_that_nobody_else_can_have_written_are_not_read_again(tmp_pa
         for blob in (b"1", b"2"):
             await put(store, KEYS[0], blob)
             await asyncio.sleep(SETTLED)
-        assert archive.facts_at_once(ANN, now=1.0) == []
-        archive._database.at_once = None
-        assert archive.facts_at_once(ANN, now=1.0) == []
+        assert archive.facts_nowait(ANN, now=1.0) == []
+        archive._database.read_nowait = None
+        assert archive.facts_nowait(ANN, now=1.0) == []
         await asyncio.sleep(SETTLED)
         await put(store, KEYS[0], b"3")
         await asyncio.sleep(SETTLED)
-        assert archive.facts_at_once(ANN, now=1.0) == []
+        assert archive.facts_nowait(ANN, now=1.0) == []
 
 
 async def test_a_fact_is_told_from_its_writing_on_and_until_it_expires(tmp_path: Path):
@@ -78,14 +78,14 @@ async def test_a_fact_is_told_from_its_writing_on_and_until_it_expires(tmp_path:
         for blob in (b"1", b"2"):
             await put(store, KEYS[0], blob)
             await asyncio.sleep(SETTLED)
-        assert archive.facts_at_once(ANN, now=1.0) == []
+        assert archive.facts_nowait(ANN, now=1.0) == []
         await archive.add_fact(ANN, Fact(id="f", text="Likes tea.", expires=5.0))
         await asyncio.sleep(SETTLED)
-        assert [fact.id for fact in archive.facts_at_once(ANN, now=1.0)] == ["f"]
-        assert [fact.id for fact in archive.facts_at_once(ANN, now=4.0)] == ["f"]
-        assert archive.facts_at_once(ANN, now=6.0) == []
+        assert [fact.id for fact in archive.facts_nowait(ANN, now=1.0)] == ["f"]
+        assert [fact.id for fact in archive.facts_nowait(ANN, now=4.0)] == ["f"]
+        assert archive.facts_nowait(ANN, now=6.0) == []
         await archive.forget(ANN, at=2.0)
-        assert archive.facts_at_once(ANN, now=4.0) == []
+        assert archive.facts_nowait(ANN, now=4.0) == []
 
 
 async def test_another_process_with_a_write_of_the_same_size_is_seen(tmp_path: Path):
@@ -156,7 +156,7 @@ async def kept(store: Store, key: Key, step: str, before: object, blob: bytes) -
 
 
 async def known(archive: Archive, step: str, before: object, text: str) -> object:
-    found = archive.facts_at_once(ANN, now=1.0)
+    found = archive.facts_nowait(ANN, now=1.0)
     assert (found[0].text if found else None) == before
     if step == "put":
         await archive.add_fact(ANN, Fact(id="f", text=text))

@@ -20,9 +20,9 @@ class Place:
 async def ended():
     place, promises = Place(), PendingChanges()
     others = {name: place for name in Archiving.__struct_fields__ if name not in {"promises", "mem0"}}
-    archiving = Archiving(**others, promises=promises)
+    archiving = Archiving(**others, pending_changes=promises)
     memory = Memory(**dict.fromkeys(Memory.__struct_fields__, place) | {"archiving": archiving})
-    promises.make([asyncio.Event().wait])
+    promises.start([asyncio.Event().wait])
     before = asyncio.get_running_loop().time()
     await memory.aclose()
     return asyncio.get_running_loop().time() - before

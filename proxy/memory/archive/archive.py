@@ -11,16 +11,16 @@ from proxy.memory.archive import documents, erasure, facts, search, turns, vecto
 from proxy.memory.archive.facts import FactCache
 from proxy.memory.archive.records import (
     Chunk,
+    ErasureCount,
     Fact,
-    Found,
     Query,
-    Removed,
+    SearchResult,
     Tombstones,
     Turn,
     UnembeddedText,
     Vector,
 )
-from proxy.memory.archive.sql import Database, RowCodec, Work
+from proxy.memory.archive.sql import Database, RowCodec, Transaction
 from proxy.memory.archive.statements import POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.archive.vectors import add_vectors
@@ -48,7 +48,7 @@ class Archive:
         self._shelf = shelf
         self._latest = latest or FactCache()
 
-    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+    async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
         """Keeps what is held of a session as it is now; the same again changes nothing.
 
         What was corrected is corrected, what was withdrawn goes. An older state, by ``updated``, changes
@@ -56,9 +56,9 @@ class Archive:
         when this was the session, in seconds since 1970. Returns how many of the ``moved`` entries are kept:
         those behind are missing.
         """
-        return await self._database.write(partial(turns.keep, self._shelf, key, session, mark=mark))
+        return await self._database.write(partial(turns.keep, self._shelf, key, session, mark=as_of))
 
-    async def keep_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
+    async def save_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
         """Keeps entries that have moved out of a session, of which the first is the one at ``start``.
 
         It is the first of its turn, too: what a turn was said in is counted from there. Where a newer state
@@ -67,17 +67,17 @@ class Archive:
         work = partial(turns.keep_moved, self._shelf, key, session, moved, start=start)
         await self._database.write(work)
 
-    async def marks(self, tenant: str) -> dict[str, float]:
+    async def saved_times(self, tenant: str) -> dict[str, float]:
         """By session, the newest mark that it was kept with."""
         return await self._database.read(partial(turns.marks, tenant))
 
-    async def search(self, person: Owner, query: Query) -> list[Found]:
+    async def search(self, person: Owner, query: Query) -> list[SearchResult]:
         """The person's turns and facts, and the tenant's documents, best first."""
         return await self._database.read(partial(search.search, self._shelf, person, query))
 
-    async def unmeant(self, model: str, *, limit: int) -> list[UnembeddedText]:
+    async def unembedded_texts(self, model: str, *, limit: int) -> list[UnembeddedText]:
         """A few of the texts, of anybody, of which no vector by this model was added."""
-        return await self._database.read(partial(vectors.unmeant, self._shelf, model, limit))
+        return await self._database.read(partial(vectors.unembedded_texts, self._shelf, model, limit))
 
     async def add_vectors(self, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]) -> None:
         """Adds vectors of length 1 for texts that are still the same; ``None`` for one that has none."""
@@ -87,19 +87,19 @@ class Archive:
         """What was said by the person and in the person's talks; each with the number to go on ``after``."""
         return await self._database.read(partial(turns.turns, self._shelf, person, after, limit))
 
-    async def last_talk(self, person: Owner, *, limit: int) -> list[Turn]:
+    async def latest_turns(self, person: Owner, *, limit: int) -> list[Turn]:
         """The end, in order, of the talk in which the person spoke last; of another's, what that one said."""
         return await self._database.read(partial(turns.last_talk, self._shelf, person, limit))
 
-    async def turns_of(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
+    async def session_turns(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
         """What is kept of a session, in order, from the turn at index ``start`` on."""
         return await self._database.read(partial(turns.turns_of, self._shelf, key, start, limit))
 
-    async def talks(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
+    async def list_sessions(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
         """The sessions behind ``after`` in the order of their ids, and when each was kept last."""
         return await self._database.read(partial(turns.talks, tenant, after, limit))
 
-    async def forget(self, person: Owner, *, at: float) -> Removed:
+    async def forget(self, person: Owner, *, at: float) -> ErasureCount:
         """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on."""
         return await self._rewritten(partial(erasure.forget, person, at=at))
 
@@ -107,14 +107,14 @@ class Archive:
         """Removes all turns of a session, and refuses what was said in it until ``at``; how many."""
         return await self._rewritten(partial(erasure.forget_session, key, at=at))
 
-    async def forget_strangers(self, key: Key, *, at: float) -> int:
+    async def forget_anonymous(self, key: Key, *, at: float) -> int:
         """Removes the turns of a session that belong to no person; how many there were.
 
         For a quarter of an hour, what was said in it until ``at`` is refused while it is nobody's session.
         """
         return await self._rewritten(partial(erasure.forget_strangers, key, at=at))
 
-    async def buried(self, tenant: str, *, since: float, until: float) -> Tombstones:
+    async def tombstones(self, tenant: str, *, since: float, until: float) -> Tombstones:
         """Who was forgotten between two times, and which sessions were, whoever did it."""
         return await self._database.read(partial(erasure.tombstones, tenant, since=since, until=until))
 
@@ -125,12 +125,12 @@ class Archive:
     async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """What is known of a person and has not expired, the oldest first."""
         work = partial(facts.facts, self._shelf, person, now=now, superseded=superseded)
-        return await self._database.glance(work)
+        return await self._database.read_inline(work)
 
-    def facts_at_once(self, person: Owner, *, now: float) -> list[Fact] | None:
+    def facts_nowait(self, person: Owner, *, now: float) -> list[Fact] | None:
         """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
         work = partial(facts.facts, self._shelf, person, now=now, superseded=False)
-        return self._latest.of(person, lambda: self._database.at_once(work), now=now)
+        return self._latest.get(person, lambda: self._database.read_nowait(work), now=now)
 
     async def remove_fact(self, person: Owner, fact: str) -> bool:
         """Removes a fact; whether there was one."""
@@ -173,7 +173,7 @@ class Archive:
         """Closes everything; further calls raise StoreError."""
         await self._database.aclose()
 
-    async def _rewritten(self, work: Work[T]) -> T:
+    async def _rewritten(self, work: Transaction[T]) -> T:
         """As the database writes; what was known of facts is known no more."""
         try:
             return await self._database.write(work)
@@ -196,7 +196,10 @@ class ArchiveHolder:
             after = page[-1][0]
         facts = await self._archive.facts(person, now=0.0, superseded=True)
         # In a thread: there may be many, and callers wait on the loop.
-        return {"turns": await asyncio.to_thread(_exported, turns), "facts": [fact.told() for fact in facts]}
+        return {
+            "turns": await asyncio.to_thread(_exported, turns),
+            "facts": [fact.as_dict() for fact in facts],
+        }
 
     async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
         """As the protocol has it."""
@@ -221,7 +224,7 @@ def _exported(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 def _chronological(turn: Turn) -> tuple[float, str, TurnRef]:
     """Talk by talk, and each as it went: the archive has first what a session holds ready."""
-    return turn.began, turn.session, turn.entry.turn_ref
+    return turn.created, turn.session, turn.entry.turn_ref
 
 
 _POSTGRES: Final = EntryPoint("postgresql", "proxy.memory.archive.postgres:PostgresDatabase", _GROUP)

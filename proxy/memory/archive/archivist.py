@@ -80,7 +80,7 @@ class Archivist:
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def told(self, key: Key, session: Session) -> None:
+    def enqueue(self, key: Key, session: Session) -> None:
         """Takes note of a session; it never waits. The newest state counts."""
         if len(self._due) >= _MOST_DUE and key not in self._due:
             self._missed = True
@@ -92,7 +92,7 @@ class Archivist:
         if not former:
             self._awake.set()
 
-    def waiting(self, person: Owner) -> str | None:
+    def unsaved_session(self, person: Owner) -> str | None:
         """The newest session of a person that is still to be kept, or being kept, if there is any."""
         for key, due in (*reversed(self._due.items()), *self._taken.items()):
             if key.tenant == person.tenant and due.session.user == person.user:
@@ -203,7 +203,7 @@ class Archivist:
         began = time.time()
         since = self._compared - _SLACK if self._compared <= began else 0.0
         for tenant in self._tenants:
-            marks = await self._archive.marks(tenant)
+            marks = await self._archive.saved_times(tenant)
             ahead = time.time() + CLOCK_TOLERANCE
             after = ""
             while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
@@ -252,7 +252,7 @@ class Keeping:
     async def keep(self, key: Key, session: Session, *, mark: float) -> None:
         """Keeps a session as it was told at ``mark``. Raises StoreError; what else is wrong the log tells."""
         try:
-            reach = await self._archive.keep(key, session, mark=mark)
+            reach = await self._archive.save_session(key, session, as_of=mark)
             await self._keep_moved(key, session, reach)
             self._settled.add(key, session.cold_count)
         except Unreadable as error:
@@ -270,7 +270,7 @@ class Keeping:
 
     async def _keep_pages(self, key: Key, session: Session, reach: int) -> None:
         async for start, moved in pages(self._store, key, session, reach):
-            await self._archive.keep_moved(key, session, moved, start=start)
+            await self._archive.save_moved(key, session, moved, start=start)
 
 
 class Settled:

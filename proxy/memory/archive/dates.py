@@ -57,13 +57,13 @@ _SPACED: Final = re.compile(r"[a-zà-ÿœ]")
 _PARTS: Final = 2
 
 
-class Span(NamedTuple):
+class TimeRange(NamedTuple):
     """From a time up to another, in seconds since 1970."""
 
     begin: float
     end: float
 
-    def holds(self, at: float) -> bool:
+    def contains(self, at: float) -> bool:
         """Whether a time lies within."""
         return self.begin <= at < self.end
 
@@ -175,13 +175,13 @@ def _counted(one: _Ago) -> re.Pattern[str]:
 _AGO: Final = tuple((one, _counted(one)) for one in _AGO_OF)
 
 
-def spans(question: str, now: float, zone: tzinfo = UTC) -> tuple[Span, ...]:
+def time_ranges(question: str, now: float, zone: tzinfo = UTC) -> tuple[TimeRange, ...]:
     """The times that a question speaks of, all of them past, as they are counted from ``now``."""
     text = question[:1000].lower().replace("\u2019", "'")
     today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     return tuple(
         dict.fromkeys(
-            Span(begin.timestamp(), end.timestamp())
+            TimeRange(begin.timestamp(), end.timestamp())
             for begin, end in _found(text, today)
             if begin.timestamp() <= now
         )

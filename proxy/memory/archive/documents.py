@@ -14,7 +14,7 @@ from proxy.memory.stores.store import Key, Owner
 
 _PDF: Final = EntryPoint("pdf", "pypdf:PdfReader", "turnkeeper.readers")
 _PLAIN: Final = frozenset({".md", ".markdown", ".txt", ".text", ".rst"})
-LONGEST: Final = 900
+MAX_CHUNK: Final = 900
 """How many characters a part has at the most: what one can be told of at a time."""
 _MARKS: Final = re.compile(r"(#{1,6})\s+")
 _FENCE: Final = re.compile(r"\s*(```|~~~)")
@@ -27,7 +27,7 @@ SUFFIXES: Final = frozenset({*_PLAIN, ".pdf"})
 """Of a folder, files that end so are documents."""
 
 
-def files(path: Path) -> Iterator[Path]:
+def document_files(path: Path) -> Iterator[Path]:
     """The file itself, or a folder's documents at any depth; hidden ones are left out."""
     if not path.is_dir():
         yield path
@@ -38,13 +38,13 @@ def files(path: Path) -> Iterator[Path]:
             yield found
 
 
-def name_of(path: Path) -> str:
+def document_name(path: Path) -> str:
     """What a file is known by, however its path is spelt: from the working folder on, else from the root."""
     here, whole = Path.cwd(), path.resolve() if ".." in path.parts else path.absolute()
     return (whole.relative_to(here) if whole.is_relative_to(here) else whole).as_posix()
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a file. Raises OSError, and ValueError for one that is no text."""
     if path.suffix.lower() == ".pdf":
         return _pdf(path)
@@ -70,7 +70,7 @@ def _pdf(path: Path) -> str:
         raise ValueError(f"it cannot be read as PDF ({type(error).__name__})") from error
 
 
-def chunks(text: str, title: str) -> list[Chunk]:
+def split_document(text: str, title: str) -> list[Chunk]:
     """The parts of a text or Markdown document, each under the headings that it stands under.
 
     They are the document's own text, in its order; between them stands nothing but white space.
@@ -123,7 +123,7 @@ def _by_sentences(paragraph: str) -> Iterator[str]:
 
 
 def _by_length(sentence: str) -> Iterator[str]:
-    yield from (sentence[start : start + LONGEST] for start in range(0, len(sentence), LONGEST))
+    yield from (sentence[start : start + MAX_CHUNK] for start in range(0, len(sentence), MAX_CHUNK))
 
 
 def _cut(text: str, between: re.Pattern[str]) -> Iterator[str]:
@@ -140,11 +140,11 @@ def _together(pieces: Iterable[str], smaller: Callable[[str], Iterable[str]]) ->
     held = ""
     for piece in pieces:
         whole = held + piece
-        if len(whole.strip()) <= LONGEST:
+        if len(whole.strip()) <= MAX_CHUNK:
             held = whole
             continue
         yield held
-        *done, held = smaller(piece) if len(piece.strip()) > LONGEST else [piece]
+        *done, held = smaller(piece) if len(piece.strip()) > MAX_CHUNK else [piece]
         yield from done
     yield held
 
@@ -158,10 +158,10 @@ def add_document(
     owner = yield from ensure_owner(whose)
     place = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
     for number, chunk in enumerate(chunks):
-        blob = shelf.sealed(Key(tenant, path), chunk)
+        blob = shelf.encode(Key(tenant, path), chunk)
         item = yield from fetch_value(PUT_CHUNK, {**place, "chunk": number, "at": at, "blob": blob})
         text = f"{chunk.title}\n{chunk.text}"
-        yield from shelf.indexed(whose, owner, text, IndexRow(DOCUMENT, item, at))
+        yield from shelf.index(whose, owner, text, IndexRow(DOCUMENT, item, at))
 
 
 def documents(tenant: str) -> Steps[list[str]]:

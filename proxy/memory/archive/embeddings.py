@@ -34,7 +34,7 @@ class Embedder(Protocol):
         ...
 
 
-class Embedding:
+class EmbeddingWorker:
     """Adds to an archive the vectors that it lacks, a few texts at a time; one process at a time does."""
 
     def __init__(self, store: Store, archive: Archive, embedder: Embedder) -> None:
@@ -70,10 +70,12 @@ class Embedding:
 
     async def catch_up(self) -> None:
         """Every text has its vector, or another process is at it. Raises UpstreamError and StoreError."""
-        if not await self._archive.unmeant(self._embedder.model, limit=1):
+        if not await self._archive.unembedded_texts(self._embedder.model, limit=1):
             return
         async with lease.lease(self._store, _NAME, Key("", _NAME)) as ours:
-            while ours and (due := await self._archive.unmeant(self._embedder.model, limit=_AT_ONCE)):
+            while ours and (
+                due := await self._archive.unembedded_texts(self._embedder.model, limit=_AT_ONCE)
+            ):
                 await self._embed(due)
                 self._succeeded()
 

@@ -2,7 +2,7 @@
 
 import time
 
-from proxy.memory.archive.records import Removed, Tombstones
+from proxy.memory.archive.records import ErasureCount, Tombstones
 from proxy.memory.archive.sql import RowCodec, Steps, fetch, fetch_value, find_owner
 from proxy.memory.archive.statements import (
     BURIED,
@@ -31,13 +31,13 @@ from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key, Owner
 
 
-def forget(person: Owner, *, at: float) -> Steps[Removed]:
+def forget(person: Owner, *, at: float) -> Steps[ErasureCount]:
     """As the archive's ``forget``."""
     tenant = {"tenant": id_bytes(person.tenant)}
     yield from fetch(ENTOMB, {**tenant, "kind": PERSON, "name": id_bytes(person.user), "at": at})
     owner = yield from find_owner(person)
     if owner is None:
-        return Removed()
+        return ErasureCount()
     theirs = {"owner": owner}
     # A fact before its passage, as wherever facts change: of two who lock them crosswise one is refused.
     facts = yield from fetch(FORGET_FACTS, theirs)
@@ -46,7 +46,7 @@ def forget(person: Owner, *, at: float) -> Steps[Removed]:
     turns = yield from fetch(FORGET_TURNS, theirs)
     yield from fetch(FORGET_TALKS, tenant)
     yield from fetch(NO_PERSON, theirs)
-    return Removed(turns=len(turns), facts=len(facts))
+    return ErasureCount(turns=len(turns), facts=len(facts))
 
 
 def forget_session(key: Key, *, at: float) -> Steps[int]:

@@ -45,7 +45,7 @@ def add_fact(shelf: RowCodec, person: Owner, fact: Fact) -> Steps[None]:
     owner = yield from ensure_owner(person)
     item = yield from fetch_value(PUT_FACT, _row(shelf, person, fact) | {"owner": owner})
     if fact.superseded is None:
-        yield from shelf.indexed(person, owner, fact.text, IndexRow(FACT, item, fact.created))
+        yield from shelf.index(person, owner, fact.text, IndexRow(FACT, item, fact.created))
     else:
         yield from fetch(NO_PASSAGE, {"kind": FACT, "item": item})
     if fact.replaces is not None:
@@ -64,7 +64,7 @@ def facts(shelf: RowCodec, person: Owner, *, now: float, superseded: bool) -> St
     rows = yield from fetch(FACTS_EVER if superseded else FACTS, owner_arguments(person) | {"now": now})
     # When it was superseded is told by the row: nobody opens a sealed fact to put it there.
     return [
-        msgspec.structs.replace(shelf.opened(_key(person), row[6], Fact), superseded=row[4]) for row in rows
+        msgspec.structs.replace(shelf.decode(_key(person), row[6], Fact), superseded=row[4]) for row in rows
     ]
 
 
@@ -87,7 +87,7 @@ def _row(shelf: RowCodec, person: Owner, fact: Fact) -> dict[str, object]:
         "expires": fact.expires,
         "superseded": fact.superseded,
         "importance": fact.importance,
-        "blob": shelf.sealed(_key(person), fact),
+        "blob": shelf.encode(_key(person), fact),
     }
 
 
@@ -111,7 +111,7 @@ class FactCache:
         self._elsewhere = elsewhere
         self._looked: dict[Owner, _CachedFacts] = {}
 
-    def of(self, person: Owner, look: Callable[[], list[Fact] | None], *, now: float) -> list[Fact] | None:
+    def get(self, person: Owner, look: Callable[[], list[Fact] | None], *, now: float) -> list[Fact] | None:
         """What a look at the file finds, or found when it said the same; ``None`` where it cannot be read."""
         count = self._elsewhere.count_if_certain() if self._elsewhere else None
         if count is None:

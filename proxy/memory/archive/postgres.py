@@ -5,7 +5,7 @@ import re
 from functools import lru_cache, partial
 from typing import Final, TypeVar
 
-from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Work
+from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres_pool import Connection, Pool
 from proxy.memory.stores.sql import Statement
@@ -29,7 +29,7 @@ class PostgresDatabase:
         # One at a time, or those who ask again would take all connections.
         self._scrubbing = asyncio.Lock()
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Transaction[T]) -> T:
         """As the protocol has it."""
 
         async def carry_out(connection: Connection) -> T:
@@ -38,7 +38,7 @@ class PostgresDatabase:
 
         return await self._pool.run(carry_out)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Transaction[T]) -> T:
         """As the protocol has it."""
 
         async def carry_out(connection: Connection) -> T:
@@ -46,11 +46,11 @@ class PostgresDatabase:
 
         return await self._pool.run(carry_out)
 
-    async def glance(self, work: Work[T]) -> T:
+    async def read_inline(self, work: Transaction[T]) -> T:
         """As any reading."""
         return await self.read(work)
 
-    def at_once(self, work: Work[T]) -> None:
+    def read_nowait(self, work: Transaction[T]) -> None:
         """A server is always waited for."""
 
     async def scrub(self) -> None:
@@ -72,7 +72,7 @@ class PostgresDatabase:
         await self._pool.aclose()
 
 
-async def _carried_out(work: Work[T], connection: Connection) -> T:
+async def _carried_out(work: Transaction[T], connection: Connection) -> T:
     steps: Steps[T] = work()
     try:
         step = next(steps)

@@ -12,14 +12,14 @@ from filters.remembered import Remembered
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.embeddings import Embedder
-from proxy.memory.archive.records import Found, Meaning, Query
+from proxy.memory.archive.records import Query, QueryVector, SearchResult
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Owner
 from proxy.memory.tasks import retrieve_exception, wait_for
 
 T = TypeVar("T")
 _log = logging.getLogger("turnkeeper")
-WITHIN: Final = 2.0
+MODEL_TIMEOUT: Final = 2.0
 """How long the models have where nobody is on the line, in seconds."""
 # What is left at the end is for the way back.
 _SHARE: Final = 0.9
@@ -38,29 +38,29 @@ class Reranker(Protocol):
         ...
 
 
-class Likeness(NamedTuple):
+class VectorSearch(NamedTuple):
     """Who says what a question means, and what that counts beside its words; as in ``Meaning``."""
 
     embedder: Embedder
     weight: float
-    least: float
+    threshold: float
 
 
-class Order(NamedTuple):
+class Reranking(NamedTuple):
     """Who puts the first ``top`` answers in order."""
 
     reranker: Reranker
     top: int
 
 
-class Finder:
+class Retriever:
     """Searches an archive. A model that is too slow, or fails, costs no answer.
 
     One that failed or was late three times in a row is left alone for ten seconds.
     """
 
     def __init__(
-        self, archive: Archive, *, likeness: Likeness | None = None, order: Order | None = None
+        self, archive: Archive, *, likeness: VectorSearch | None = None, order: Reranking | None = None
     ) -> None:
         self._archive = archive
         self._likeness = likeness
@@ -73,7 +73,9 @@ class Finder:
         """Who says what texts mean, if anybody does."""
         return self._likeness.embedder if self._likeness else None
 
-    async def search(self, person: Owner, query: Query, *, within: float = WITHIN) -> list[Found]:
+    async def search(
+        self, person: Owner, query: Query, *, within: float = MODEL_TIMEOUT
+    ) -> list[SearchResult]:
         """What answers a question, best first; the models have ``within`` seconds. Raises StoreError."""
         if not (self._likeness or self._order) or not person.user:
             return await self._archive.search(person, query)
@@ -82,7 +84,7 @@ class Finder:
         found = await self._found(person, msgspec.structs.replace(query, limit=max(query.limit, top)), due)
         return (await self._ranked(query.text, found, due))[: query.limit]
 
-    async def _found(self, person: Owner, query: Query, due: float) -> list[Found]:
+    async def _found(self, person: Owner, query: Query, due: float) -> list[SearchResult]:
         by_words = asyncio.ensure_future(self._archive.search(person, query))
         by_words.add_done_callback(retrieve_exception)
         meaning = await self._meaning(query.text, due)
@@ -94,16 +96,16 @@ class Finder:
         except (TimeoutError, StoreError):
             return await by_words
 
-    async def _meaning(self, text: str, due: float) -> Meaning | None:
+    async def _meaning(self, text: str, due: float) -> QueryVector | None:
         if self._likeness is None or not text.strip():
             return None
         embedder, weight, least = self._likeness
         vectors = await self._embedding.ask(lambda: embedder.vectors([text]), due)
         if vectors is None:
             return None
-        return Meaning(model=embedder.model, vector=vectors[0], weight=weight, least=least)
+        return QueryVector(model=embedder.model, vector=vectors[0], weight=weight, threshold=least)
 
-    async def _ranked(self, question: str, found: list[Found], due: float) -> list[Found]:
+    async def _ranked(self, question: str, found: list[SearchResult], due: float) -> list[SearchResult]:
         """What is put in order bears the model's score, and what comes after it no higher one."""
         if self._order is None or not found:
             return found
@@ -147,26 +149,26 @@ class _Trust:
             self._shut_until = now + _SHUT
 
 
-def _scored(found: Found, score: float) -> Found:
+def _scored(found: SearchResult, score: float) -> SearchResult:
     return msgspec.structs.replace(found, score=round(score, 4))
 
 
 _PAUSE: Final = 0.5
 
 
-class Passages:
+class RecallReader:
     """Asks the archive on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
 
     An archive that was too slow three times in a row is left alone for half a second.
     """
 
-    def __init__(self, finder: Finder, *, deadline: float) -> None:
+    def __init__(self, finder: Retriever, *, deadline: float) -> None:
         self._finder = finder
         self._deadline = deadline
         self._shut_until = 0.0
         self._slow = 0
 
-    async def of(
+    async def search(
         self, person: Owner, text: str, *, now: float, limit: int, zone: tzinfo = UTC
     ) -> tuple[Remembered, ...]:
         """What answers a text, best first, with some to spare. Raises StoreError."""
@@ -186,7 +188,7 @@ class Passages:
         return _told(found)
 
 
-def _told(found: Sequence[Found]) -> tuple[Remembered, ...]:
+def _told(found: Sequence[SearchResult]) -> tuple[Remembered, ...]:
     return tuple(
         Remembered(
             kind=one.kind,

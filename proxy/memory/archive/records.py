@@ -19,7 +19,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One message as it was heard, and the session in which it was. ``at`` is in seconds since 1970."""
 
     session: str
-    began: float
+    created: float
     """When the session was made: the same name may come back."""
     at: float
     entry: Entry
@@ -42,7 +42,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """Since when another fact stands in its place."""
     importance: float = 0.5
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """All of it by name, what is not known of it too."""
         return msgspec.structs.asdict(self)
 
@@ -54,7 +54,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Something that answers a question; ``score`` is about 1 where it holds every word of it.
 
     Facts and documents were said in no session, by nobody, in no turn: ``source`` is the fact's id, and the
@@ -71,7 +71,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
 
 
-class Meaning(msgspec.Struct, frozen=True, kw_only=True):
+class QueryVector(msgspec.Struct, frozen=True, kw_only=True):
     """What a question means to a ``model``: a vector of length 1.
 
     What is as alike as ``least`` (a cosine) gains nothing, what means the same gains ``weight``.
@@ -80,7 +80,7 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     vector: Vector
     weight: float
-    least: float
+    threshold: float
 
 
 class UnembeddedText(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class UnembeddedText(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None
 
 
-class Removed(NamedTuple):
+class ErasureCount(NamedTuple):
     """How many turns and facts of a person were removed."""
 
     turns: int = 0
@@ -102,7 +102,7 @@ class Removed(NamedTuple):
 class Tombstones(msgspec.Struct, frozen=True):
     """Which of a tenant's persons and sessions were forgotten, and when, in seconds since 1970."""
 
-    persons: Mapping[str, float]
+    users: Mapping[str, float]
     sessions: Mapping[str, float]
 
 
@@ -114,5 +114,5 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 10
     zone: tzinfo = UTC
     """Where the days begin that the text speaks of."""
-    meaning: Meaning | None = None
+    vector: QueryVector | None = None
     """What the text means, where that is known."""

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.memory.archive.dates import Span, spans
-from proxy.memory.archive.records import Chunk, Fact, Found, Meaning, Query
+from proxy.memory.archive.dates import TimeRange, time_ranges
+from proxy.memory.archive.records import Chunk, Fact, Query, QueryVector, SearchResult
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value, find_owner, gather
 from proxy.memory.archive.statements import DOCUMENT, DURING, FACT, OWNED, TURN, json_array
-from proxy.memory.archive.vectors import alike
+from proxy.memory.archive.vectors import similarity_scores
 from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.stores.sql import id_text
 from proxy.memory.stores.store import Key, Owner
@@ -60,7 +60,7 @@ class Lookup(msgspec.Struct, frozen=True):
     """What is asked: its words as terms, the times that it speaks of, and when it was asked."""
 
     groups: Groups
-    spans: tuple[Span, ...]
+    spans: tuple[TimeRange, ...]
     now: float
 
 
@@ -125,33 +125,33 @@ def _whole(question: Lookup, one: Passage, own: float, there: Mapping[tuple[int,
     if one.talk:
         around = (share * there.get((one.talk, one.place + step), 0.0) for step, share in _NEIGHBOURS)
         worth += max(around)
-    if any(span.holds(one.at) for span in question.spans):
+    if any(span.contains(one.at) for span in question.spans):
         worth = max(worth * _DATE_BOOST, _BY_TIME_ALONE)
     age = max(0.0, question.now - one.at) / _MONTH
     return worth * (1 + _FRESH / (1 + age))
 
 
-def search(shelf: RowCodec, person: Owner, query: Query) -> Steps[list[Found]]:
+def search(shelf: RowCodec, person: Owner, query: Query) -> Steps[list[SearchResult]]:
     """As the archive's ``search``. A person without a name finds nothing."""
     if not person.user:
         return []
     text = query.text[:_LONGEST]
-    ways = [(stem, *others) for stem, others in shelf.lexicon.spelt(text).items()][:_MOST_WORDS]
-    times = spans(text, query.now, query.zone)
-    theirs = Lookup(shelf.lexicon.asked(person, ways), times, query.now)
+    ways = [(stem, *others) for stem, others in shelf.lexicon.spellings(text).items()][:_MOST_WORDS]
+    times = time_ranges(text, query.now, query.zone)
+    theirs = Lookup(shelf.lexicon.query_terms(person, ways), times, query.now)
     everybody = Owner(person.tenant)
-    documents = Lookup(shelf.lexicon.asked(everybody, ways), (), query.now)
+    documents = Lookup(shelf.lexicon.query_terms(everybody, ways), (), query.now)
     found: list[list[Ranked]] = yield from gather(
-        _owned(shelf, person, theirs, query.meaning), _owned(shelf, everybody, documents, query.meaning)
+        _owned(shelf, person, theirs, query.vector), _owned(shelf, everybody, documents, query.vector)
     )
     weighed = ((worth * _WORTH[one.kind], one) for worth, one in chain(*found) if worth > 0)
     best = sorted(weighed, key=lambda pair: -pair[0])
     return (yield from _answers(shelf, person, best, query))
 
 
-def _answers(shelf: RowCodec, person: Owner, best: list[Ranked], query: Query) -> Steps[list[Found]]:
+def _answers(shelf: RowCodec, person: Owner, best: list[Ranked], query: Query) -> Steps[list[SearchResult]]:
     """The first that are still there, read a few at a time: what is gone takes no other's place."""
-    answers: list[Found] = []
+    answers: list[SearchResult] = []
     few = 2 * query.limit
     for start in range(0, len(best), few):
         answers += yield from _read(shelf, person, best[start : start + few], query.now)
@@ -160,7 +160,9 @@ def _answers(shelf: RowCodec, person: Owner, best: list[Ranked], query: Query) -
     return answers[: query.limit]
 
 
-def _owned(shelf: RowCodec, whose: Owner, question: Lookup, meaning: Meaning | None) -> Steps[list[Ranked]]:
+def _owned(
+    shelf: RowCodec, whose: Owner, question: Lookup, meaning: QueryVector | None
+) -> Steps[list[Ranked]]:
     owner = yield from find_owner(whose)
     if owner is None or not (question.groups or question.spans or meaning):
         return []
@@ -177,10 +179,10 @@ def _owned(shelf: RowCodec, whose: Owner, question: Lookup, meaning: Meaning | N
 
 
 def _meant(
-    shelf: RowCodec, whose: Owner, owner: int, meaning: Meaning, own: Worths
+    shelf: RowCodec, whose: Owner, owner: int, meaning: QueryVector, own: Worths
 ) -> Steps[dict[int, Passage]]:
     """Passages that are alike in meaning, which adds to what they are worth by their own words."""
-    found = yield from alike(shelf, whose, owner, meaning, _best(own))
+    found = yield from similarity_scores(shelf, whose, owner, meaning, _best(own))
     for passage, worth in found.items():
         own[passage] = own.get(passage, 0.0) + worth
     rows = yield from fetch(shelf.dialect.these, {"owner": owner, "ids": json_array(found)})
@@ -202,7 +204,7 @@ def _candidates(shelf: RowCodec, owner: int, question: Lookup) -> Steps[dict[int
     return passages
 
 
-def _during(owner: int, span: Span) -> dict[str, object]:
+def _during(owner: int, span: TimeRange) -> dict[str, object]:
     return {"owner": owner, "begin": span.begin, "end": span.end, "limit": _MOST_DATED}
 
 
@@ -210,7 +212,7 @@ def _by_id(rows: Rows) -> dict[int, Passage]:
     return {row[0]: Passage(*row) for row in rows}
 
 
-def _read(shelf: RowCodec, person: Owner, best: list[Ranked], now: float) -> Steps[list[Found]]:
+def _read(shelf: RowCodec, person: Owner, best: list[Ranked], now: float) -> Steps[list[SearchResult]]:
     """What the passages stand for, in their order, less what has expired and what cannot be opened."""
     kinds = sorted({one.kind for _, one in best})
     looks = [fetch(shelf.dialect.texts[kind], {"ids": _items(best, kind), "now": now}) for kind in kinds]
@@ -229,8 +231,8 @@ def _results(
     person: Owner,
     best: Iterable[tuple[float, Passage]],
     items: dict[tuple[int, int], Sequence[Any]],
-) -> list[Found]:
-    told: list[Found] = []
+) -> list[SearchResult]:
+    told: list[SearchResult] = []
     for worth, one in best:
         row = items.get((one.kind, one.item))
         # A key that is lost may not hold up what can be read.
@@ -240,18 +242,18 @@ def _results(
     return told
 
 
-def _result(shelf: RowCodec, person: Owner, kind: int, score: float, row: Sequence[Any]) -> Found:
+def _result(shelf: RowCodec, person: Owner, kind: int, score: float, row: Sequence[Any]) -> SearchResult:
     _, place, at, blob = row
     name = id_text(place)
     if kind == FACT:
-        fact = shelf.opened(Key(person.tenant, person.user), blob, Fact)
-        return Found(kind="fact", score=score, text=fact.text, source=name, timestamp=at)
+        fact = shelf.decode(Key(person.tenant, person.user), blob, Fact)
+        return SearchResult(kind="fact", score=score, text=fact.text, source=name, timestamp=at)
     key = Key(person.tenant, name)
     if kind == DOCUMENT:
-        chunk = shelf.opened(key, blob, Chunk)
-        return Found(kind="document", score=score, text=chunk.text, source=name, timestamp=at)
-    entry = shelf.opened(key, blob, Entry)
-    return Found(
+        chunk = shelf.decode(key, blob, Chunk)
+        return SearchResult(kind="document", score=score, text=chunk.text, source=name, timestamp=at)
+    entry = shelf.decode(key, blob, Entry)
+    return SearchResult(
         kind="turn",
         score=score,
         text=entry.text,

@@ -101,26 +101,26 @@ def ensure_owner(whose: Owner) -> Steps[int]:
     return int(found)
 
 
-Work = Callable[[], Steps[T]]
+Transaction = Callable[[], Steps[T]]
 """Begins the steps; it may be called more than once, where the first time failed."""
 
 
 class Database(Protocol):
     """One database. Every method may raise StoreError."""
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Transaction[T]) -> T:
         """What comes of the steps; once this returns, what they changed is durable."""
         ...
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Transaction[T]) -> T:
         """What comes of steps that change nothing."""
         ...
 
-    async def glance(self, work: Work[T]) -> T:
+    async def read_inline(self, work: Transaction[T]) -> T:
         """The same for steps that find a few rows by their keys, on a call."""
         ...
 
-    def at_once(self, work: Work[T]) -> T | None:
+    def read_nowait(self, work: Transaction[T]) -> T | None:
         """The same, where nobody has to wait for it at all; else ``None``."""
         ...
 
@@ -158,19 +158,19 @@ class RowCodec(msgspec.Struct, frozen=True):
     dialect: Dialect
     redaction: Redaction = NO_REDACTION
 
-    def sealed(self, key: Key, value: Any) -> bytes:
+    def encode(self, key: Key, value: Any) -> bytes:
         """A value as bytes that are of no use under another key."""
         return self.codec.encode(key, msgspec.msgpack.encode(value))
 
-    def opened(self, key: Key, blob: bytes, kind: type[V]) -> V:
+    def decode(self, key: Key, blob: bytes, kind: type[V]) -> V:
         """The value again. Raises StoreError for bytes that cannot be read."""
         return msgspec.msgpack.decode(self.codec.decode(key, bytes(blob)), type=kind)
 
-    def sealed_bytes(self, whose: Owner, value: bytes) -> bytes:
+    def encode_bytes(self, whose: Owner, value: bytes) -> bytes:
         """Bytes about something of an owner's, of no use under another's name."""
         return self.codec.encode(Key(whose.tenant, whose.user), value)
 
-    def opened_bytes(self, whose: Owner, blob: bytes) -> bytes:
+    def decode_bytes(self, whose: Owner, blob: bytes) -> bytes:
         """The bytes again. Raises StoreError for what cannot be read."""
         return self.codec.decode(Key(whose.tenant, whose.user), bytes(blob))
 
@@ -178,7 +178,7 @@ class RowCodec(msgspec.Struct, frozen=True):
         """A short mark that changes with the values; with a key it tells nothing of them."""
         return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12, key=self.lexicon.key).digest()
 
-    def indexed(self, whose: Owner, owner: int, text: str, line: IndexRow) -> Steps[None]:
+    def index(self, whose: Owner, owner: int, text: str, line: IndexRow) -> Steps[None]:
         """Puts the words of an item into the index; one without words has no place there."""
         terms = self.lexicon.terms(whose, text)
         words = {**line._asdict(), "owner": owner, "terms": terms}

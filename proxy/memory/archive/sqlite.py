@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Work
+from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.sqlite_file import DatabaseFile, ForeignCommits, Writer
@@ -39,11 +39,11 @@ class SqliteDatabase:
         self._seen: tuple[int, int] | None = None
         self._closed = False
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Transaction[T]) -> T:
         """As the protocol has it."""
         return await self._submitted(partial(_carried_out, work))
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Transaction[T]) -> T:
         """As the protocol has it; where too many are reading, StoreError."""
         if self._closed:
             raise StoreError("The archive has been closed.")
@@ -56,12 +56,12 @@ class SqliteDatabase:
         reading.add_done_callback(self._has_read)
         return await asyncio.shield(reading)
 
-    async def glance(self, work: Work[T]) -> T:
+    async def read_inline(self, work: Transaction[T]) -> T:
         """Inline: a thread would cost more than the look. Whatever hinders it, a thread tries it again."""
-        found = self.at_once(work)
+        found = self.read_nowait(work)
         return await self.read(work) if found is None else found
 
-    def at_once(self, work: Work[T]) -> T | None:
+    def read_nowait(self, work: Transaction[T]) -> T | None:
         """As the protocol has it: where the file is open, and nobody else's for the moment."""
         if self._closed or self._file.identity is None:
             return None
@@ -115,7 +115,7 @@ class SqliteDatabase:
         self._reading -= 1
         retrieve_exception(reading)
 
-    def _read(self, work: Work[T]) -> T:
+    def _read(self, work: Transaction[T]) -> T:
         with self._file.named():
             try:
                 return _carried_out(work, self._connection())
@@ -142,7 +142,7 @@ class SqliteDatabase:
             known.close()
 
 
-def _carried_out(work: Work[T], connection: sqlite3.Connection) -> T:
+def _carried_out(work: Transaction[T], connection: sqlite3.Connection) -> T:
     steps: Steps[T] = work()
     try:
         step = next(steps)

@@ -131,7 +131,7 @@ class Lexicon:
         """The stems of a text in order, without stop words."""
         return self._stemmer.stems(word for word in words(text) if word not in STOP_WORDS)
 
-    def spelt(self, question: str) -> dict[str, list[str]]:
+    def spellings(self, question: str) -> dict[str, list[str]]:
         """The stems of a question in order, each with those of other ways to spell it.
 
         Speech recognition writes compounds and numbers as one word or as several.
@@ -147,7 +147,7 @@ class Lexicon:
         sealed = _sealer(whose, self._keys[0] if self._keys else None)
         return " ".join(map(sealed, self.stems(text)))
 
-    def asked(self, whose: Owner, ways: Iterable[Iterable[str]]) -> list[tuple[str, ...]]:
+    def query_terms(self, whose: Owner, ways: Iterable[Iterable[str]]) -> list[tuple[str, ...]]:
         """For the stems of each word the terms that may stand for it: one for each stem and key."""
         sealers = [_sealer(whose, key) for key in self._keys or (None,)]
         return [tuple(sealed(stem) for stem in stems for sealed in sealers) for stems in ways]

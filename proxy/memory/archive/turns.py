@@ -178,8 +178,8 @@ def turns_of(shelf: RowCodec, key: Key, start: int, limit: int) -> Steps[list[Tu
 def _turn(shelf: RowCodec, tenant: str, row: Sequence[object]) -> Turn:
     _, session, created, at, _, blob = row
     name = id_text(session)  # type: ignore[arg-type]
-    entry = shelf.opened(Key(tenant, name), blob, Entry)  # type: ignore[arg-type]
-    return Turn(session=name, began=created, at=at, entry=entry)  # type: ignore[arg-type]
+    entry = shelf.decode(Key(tenant, name), blob, Entry)  # type: ignore[arg-type]
+    return Turn(session=name, created=created, at=at, entry=entry)  # type: ignore[arg-type]
 
 
 def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
@@ -268,7 +268,7 @@ def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it st
         "at": entry.at,
         "recorded": entry.recorded_at,
         "digest": mark,
-        "blob": shelf.sealed(talk.key, entry),
+        "blob": shelf.encode(talk.key, entry),
     }
     item = yield from fetch_value(PUT_TURN, row)
     if talk.owner is not None:
@@ -282,7 +282,7 @@ def indexed(shelf: RowCodec, person: Owner, owner: int | None, entry: Entry, lin
         yield from fetch(NO_PASSAGE, {"kind": line.kind, "item": line.item})
     elif entry.role in _SPOKEN:
         # What a program put in the user's place would be told as the user's words.
-        yield from shelf.indexed(person, owner, "" if entry.is_injected else entry.text, line)
+        yield from shelf.index(person, owner, "" if entry.is_injected else entry.text, line)
 
 
 def _remove(item: int) -> Steps[None]:
@@ -311,7 +311,7 @@ def assign_owner(shelf: RowCodec) -> Steps[int]:
 def _decoded(shelf: RowCodec, rows: Rows) -> Iterator[DecodedRow]:
     for row in rows:
         try:
-            yield row, shelf.opened(Key(id_text(row[0]), id_text(row[1])), row[7], Entry)
+            yield row, shelf.decode(Key(id_text(row[0]), id_text(row[1])), row[7], Entry)
         except UNREADABLE:
             continue
 

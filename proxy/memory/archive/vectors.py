@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.memory.archive.records import Chunk, Fact, Meaning, UnembeddedText, Vector
+from proxy.memory.archive.records import Chunk, Fact, QueryVector, UnembeddedText, Vector
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value
 from proxy.memory.archive.statements import (
     DOCUMENT,
@@ -30,7 +30,7 @@ from proxy.memory.session import Entry
 from proxy.memory.stores.sql import id_text
 from proxy.memory.stores.store import Key, Owner
 
-MOST: Final = 8192
+MAX_DIMENSIONS: Final = 8192
 """How many numbers a vector has at the most."""
 _LOOKED_THROUGH: Final = 2000
 """Of one owner, the newest."""
@@ -46,15 +46,15 @@ def _sum_of_products(one: Vector, other: Sequence[float]) -> float:
 _product: Final[Callable[[Vector, Sequence[float]], float]] = getattr(math, "sumprod", _sum_of_products)
 
 
-def unit(numbers: Sequence[float]) -> Vector:
+def normalize(numbers: Sequence[float]) -> Vector:
     """The vector of length 1 that points the same way. Raises ValueError where there is none."""
-    length = math.hypot(*numbers) if 0 < len(numbers) <= MOST else 0.0
+    length = math.hypot(*numbers) if 0 < len(numbers) <= MAX_DIMENSIONS else 0.0
     if not (math.isfinite(length) and length > 0):
         raise ValueError("this is no vector")
     return tuple(number / length for number in numbers)
 
 
-def packed(vector: Vector) -> bytes:
+def pack(vector: Vector) -> bytes:
     """Its numbers as float32, little-endian."""
     numbers = array("f", vector)
     if sys.byteorder == "big":
@@ -72,13 +72,13 @@ def cosine(vector: Vector, blob: bytes) -> float:
     return _product(vector, numbers)
 
 
-def sign(vector: Vector) -> bytes:
+def sign_bits(vector: Vector) -> bytes:
     """Which of its numbers are positive, a bit for each: alike vectors differ in few of them."""
     bits = "".join("1" if number > 0 else "0" for number in vector)
     return int(bits, 2).to_bytes((len(vector) + 7) // 8, "big")
 
 
-def unmeant(shelf: RowCodec, model: str, limit: int) -> Steps[list[UnembeddedText]]:
+def unembedded_texts(shelf: RowCodec, model: str, limit: int) -> Steps[list[UnembeddedText]]:
     """As the archive's ``unmeant``."""
     rows = yield from fetch(UNMEANT, {"model": model, "limit": limit})
     return (yield from _read(shelf, rows))
@@ -115,12 +115,12 @@ def _text(shelf: RowCodec, owner: Owner, kind: int, item: Sequence[Any]) -> str 
     _, place, _, blob = item
     try:
         if kind == FACT:
-            return shelf.opened(Key(owner.tenant, owner.user), blob, Fact).text
+            return shelf.decode(Key(owner.tenant, owner.user), blob, Fact).text
         key = Key(owner.tenant, id_text(place))
         if kind == DOCUMENT:
-            chunk = shelf.opened(key, blob, Chunk)
+            chunk = shelf.decode(key, blob, Chunk)
             return f"{chunk.title}\n{chunk.text}"
-        return shelf.opened(key, blob, Entry).text
+        return shelf.decode(key, blob, Entry).text
     except (StoreError, msgspec.DecodeError):
         return None
 
@@ -138,14 +138,14 @@ def add_vectors(
             yield from fetch(NO_VECTOR, {"passage": text.passage})
             continue
         sealed = {
-            "sign": shelf.sealed_bytes(text.owner, sign(vector)),
-            "blob": shelf.sealed_bytes(text.owner, packed(vector)),
+            "sign": shelf.encode_bytes(text.owner, sign_bits(vector)),
+            "blob": shelf.encode_bytes(text.owner, pack(vector)),
         }
         yield from fetch(PUT_VECTOR, {**place, "owner": owner, **sealed})
 
 
-def alike(
-    shelf: RowCodec, whose: Owner, owner: int, meaning: Meaning, others: Iterable[int]
+def similarity_scores(
+    shelf: RowCodec, whose: Owner, owner: int, meaning: QueryVector, others: Iterable[int]
 ) -> Steps[dict[int, float]]:
     """By passage, what its meaning is worth: of the most alike of one owner, and of ``others`` of theirs."""
     owned = {"owner": owner, "model": meaning.model}
@@ -155,20 +155,20 @@ def alike(
     return dict(_worths(shelf, whose, meaning, rows))
 
 
-def _nearest(shelf: RowCodec, whose: Owner, meaning: Meaning, signs: Rows) -> list[int]:
+def _nearest(shelf: RowCodec, whose: Owner, meaning: QueryVector, signs: Rows) -> list[int]:
     """The passages whose signs differ least from the question's."""
-    own = sign(meaning.vector)
+    own = sign_bits(meaning.vector)
     bits = int.from_bytes(own, "big")
     distances = (
         ((bits ^ int.from_bytes(blob, "big")).bit_count(), -passage)
-        for passage, blob in ((passage, shelf.opened_bytes(whose, sealed)) for passage, sealed in signs)
+        for passage, blob in ((passage, shelf.decode_bytes(whose, sealed)) for passage, sealed in signs)
         if len(blob) == len(own)
     )
     return [-passage for _, passage in nsmallest(_COMPARED, distances)]
 
 
-def _worths(shelf: RowCodec, whose: Owner, meaning: Meaning, rows: Rows) -> Iterator[tuple[int, float]]:
+def _worths(shelf: RowCodec, whose: Owner, meaning: QueryVector, rows: Rows) -> Iterator[tuple[int, float]]:
     for passage, blob in rows:
-        found = cosine(meaning.vector, shelf.opened_bytes(whose, blob))
-        if found > meaning.least:
-            yield passage, meaning.weight * (found - meaning.least) / (1 - meaning.least)
+        found = cosine(meaning.vector, shelf.decode_bytes(whose, blob))
+        if found > meaning.threshold:
+            yield passage, meaning.weight * (found - meaning.threshold) / (1 - meaning.threshold)

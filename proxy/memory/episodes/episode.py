@@ -13,7 +13,7 @@ _LONGEST = 100 * 365 * 24
 """A hundred years of hours."""
 
 
-def lifetime(hours: float | None) -> float:
+def ttl_seconds(hours: float | None) -> float:
     """Seconds that an episode lasts, two hours where nothing is said; ValueError for what is no lifetime."""
     hours = DEFAULT_HOURS if hours is None else hours
     if not 0 < hours <= _LONGEST:
@@ -21,14 +21,14 @@ def lifetime(hours: float | None) -> float:
     return hours * 3600.0
 
 
-def beginning(now: float, hours: float) -> float:
+def window_start(now: float, hours: float) -> float:
     """Since when episodes are looked for, in seconds since 1970; ValueError for what is no length of time."""
     if not (math.isfinite(hours) and hours >= 0):
         raise ValueError("hours must be a number, 0 or above")
     return now - hours * 3600.0
 
 
-def bounded(limit: int | None) -> int | None:
+def checked_limit(limit: int | None) -> int | None:
     """How many episodes are wanted; ``None`` for all. ValueError for a number below 0."""
     if limit is not None and limit < 0:
         raise ValueError("limit must be 0 or above")
@@ -69,10 +69,10 @@ class EpisodicMemory(BaseModel):
         """One line for a prompt, its time in UTC: ``[14:23] posted_tweet on x: Just shipped it``."""
         return self.episode.as_line()
 
-    def encoded(self) -> bytes:
+    def to_json(self) -> bytes:
         """The episode as JSON; raises ValueError for metadata that JSON cannot hold."""
         return self.model_dump_json(exclude_none=True).encode()
 
-    def later(self, microseconds: int) -> "EpisodicMemory":
+    def delayed(self, microseconds: int) -> "EpisodicMemory":
         """The same, so much later."""
         return self.model_copy(update={"timestamp": self.timestamp + timedelta(microseconds=microseconds)})

@@ -74,7 +74,7 @@ def agent_id(agent: Key) -> str:
     return _MISTAKEN.sub(lambda found: quote(found[0], safe=""), agent.session)
 
 
-def agent_of(agent_id: str) -> Key:
+def parse_agent_id(agent_id: str) -> Key:
     """The agent that is called so by a program beside the proxy."""
     tenant, slash, name = agent_id.partition("/")
     is_anothers = slash and name and tenant not in {"", _KEYLESS}
@@ -146,7 +146,7 @@ class StoredEpisodes:
         hot, version = await self._hot(agent, background=True)
         now, at = time.time(), episode.timestamp.timestamp()
         own = _alone(episode, [*hot.kept, *(await self._cold(agent, hot) if at <= hot.reach else ())])
-        new = _KeptEpisode(own.timestamp.timestamp(), now + ttl, own.encoded())
+        new = _KeptEpisode(own.timestamp.timestamp(), now + ttl, own.to_json())
         kept, moving = _parted([*_living(hot.kept), new])
         hot = msgspec.structs.replace(hot, kept=kept)
         written = await self._write(agent, hot, moving, version)
@@ -229,7 +229,7 @@ def _alone(episode: EpisodicMemory, kept: Sequence[_KeptEpisode]) -> EpisodicMem
     """The episode at a time that no other has."""
     taken = {one.at for one in kept}
     while episode.timestamp.timestamp() in taken:
-        episode = episode.later(1)
+        episode = episode.delayed(1)
     return episode
 
 
@@ -249,7 +249,7 @@ class RedactedEpisodes:
         return await self._episodes.add(agent, marked, ttl=ttl)
 
 
-def redacted(episodes: Episodes, redaction: Redaction) -> Episodes:
+def with_redaction(episodes: Episodes, redaction: Redaction) -> Episodes:
     """The episodes without what a redaction finds; the very same where it looks for nothing."""
     return RedactedEpisodes(episodes, redaction) if redaction else episodes
 

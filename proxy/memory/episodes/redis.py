@@ -80,7 +80,7 @@ class AgentEpisodes:
         for _ in range(_ATTEMPTS):
             if await client.execute_command("SET", self.key(episode), blob, "NX", "PX", lasting):
                 return episode
-            episode = episode.later(1 + secrets.randbelow(_FURTHEST))
+            episode = episode.delayed(1 + secrets.randbelow(_FURTHEST))
             blob = self._written(episode)
         raise RedisError("no time is free for this episode")
 
@@ -104,7 +104,7 @@ class AgentEpisodes:
         return [blob for blob in blobs if blob is not None]
 
     def _written(self, episode: EpisodicMemory) -> bytes:
-        return self._codec.encode(self._agent, episode.encoded())
+        return self._codec.encode(self._agent, episode.to_json())
 
     def _read(self, blob: bytes | str) -> EpisodicMemory:
         stored = blob.encode() if isinstance(blob, str) else blob

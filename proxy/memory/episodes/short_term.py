@@ -15,8 +15,14 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from filters.injection import fence
-from proxy.memory.episodes.episode import DEFAULT_HOURS, EpisodicMemory, beginning, bounded, lifetime
-from proxy.memory.episodes.episodes import REDIS, StoredEpisodes, agent_of
+from proxy.memory.episodes.episode import (
+    DEFAULT_HOURS,
+    EpisodicMemory,
+    checked_limit,
+    ttl_seconds,
+    window_start,
+)
+from proxy.memory.episodes.episodes import REDIS, StoredEpisodes, parse_agent_id
 from proxy.memory.episodes.redis import AgentEpisodes
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain
@@ -53,7 +59,7 @@ class ShortTermMemory(ABC):
         ttl_hours: int | None = None,
     ) -> EpisodicMemory:
         """Keeps an interaction for two hours, or ``ttl_hours``; raises ValueError for what cannot be kept."""
-        lasting = lifetime(ttl_hours)
+        lasting = ttl_seconds(ttl_hours)
         episode = EpisodicMemory(
             timestamp=datetime.now(UTC),
             interaction_type=interaction_type,
@@ -66,7 +72,7 @@ class ShortTermMemory(ABC):
 
     async def get_recent(self, hours: float = 2.0, limit: int | None = None) -> list[EpisodicMemory]:
         """Those of the last ``hours``, newest first; raises ValueError where one cannot be read."""
-        return await self._recent(beginning(datetime.now(UTC).timestamp(), hours), bounded(limit))
+        return await self._recent(window_start(datetime.now(UTC).timestamp(), hours), checked_limit(limit))
 
     async def get_recent_summaries(self, hours: float = 2.0, limit: int | None = None) -> list[str]:
         """The same as lines: ``[14:23] posted_tweet on x: Just shipped it``, times in UTC."""
@@ -88,7 +94,7 @@ class ShortTermMemoryManager(ShortTermMemory):
     def __init__(self, redis_url: str = REDIS_URL, agent_id: str = AGENT) -> None:
         """Connects nothing; raises ValueError for an address that is none, without showing it."""
         self.agent_id = _named(agent_id)
-        self._shelf = AgentEpisodes(agent_of(agent_id))
+        self._shelf = AgentEpisodes(parse_agent_id(agent_id))
         self._make = _maker(redis_url)
         self._made: Made | None = None
         self._room = asyncio.Semaphore(MOST_CONNECTIONS)
@@ -124,7 +130,7 @@ class StoredShortTermMemory(ShortTermMemory):
     def __init__(self, url: str, agent_id: str = AGENT) -> None:
         """Connects nothing; raises ValueError for an address of no store, without showing it."""
         self.agent_id = _named(agent_id)
-        self._agent = agent_of(agent_id)
+        self._agent = parse_agent_id(agent_id)
         self._open: Callable[[], Store] = lambda: open_store(url, deadline=_TIMEOUT, codec=Plain())
         self._store: Store | None = self._open()
 

@@ -17,7 +17,7 @@ from proxy.memory.session import Entry, Session, TurnRef, decode, encode, made_a
 from proxy.memory.speakers import speaker
 from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Owner, Store
 
-MANY: Final = 6
+ENOUGH: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""
 _SPOKEN: Final = frozenset({None, "asr", "message"})
 _MOST: Final = 4000
@@ -29,7 +29,7 @@ _log = logging.getLogger("turnkeeper")
 class Utterance(msgspec.Struct, frozen=True):
     """What a person said in one message: where (``session/life/turn``), and when, in epoch seconds."""
 
-    place: str
+    source: str
     text: str
     at: float
 
@@ -60,14 +60,14 @@ class FactExtraction:
     def __init__(
         self,
         store: Store,
-        knowledge: UserFacts,
+        facts: UserFacts,
         finder: FactFinder,
         *,
         pause: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._knowledge = knowledge
+        self._facts = facts
         self._finder = finder
         self._pause = pause
         self._clock = clock
@@ -82,11 +82,11 @@ class FactExtraction:
         paused = self._clock() - session.updated >= self._pause
         if not (paused or _may_be_urgent(session)):
             return False
-        new = unheard_of(session, session.entries)
+        new = unexamined_entries(session, session.entries)
         if not new:
             return False
         is_urgent = new[0].call < session.call or _has_moved(session)
-        return is_urgent or len(new) >= MANY or paused
+        return is_urgent or len(new) >= ENOUGH or paused
 
     async def run(self, key: Key, unusable: int) -> bool:
         """Looks at what is due, or a part of it; whether there was anything.
@@ -98,7 +98,9 @@ class FactExtraction:
         session = await self._read(key)
         if session is None or not self.is_due(session):
             return False
-        batch = _batch(unheard_of(session, await self._entries(key, session)), _MOST >> min(unusable, _TRIES))
+        batch = _batch(
+            unexamined_entries(session, await self._entries(key, session)), _MOST >> min(unusable, _TRIES)
+        )
         await self._learn(key, session, batch, at=began, passing_over=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].turn_ref)
         return True
@@ -111,10 +113,10 @@ class FactExtraction:
     ) -> None:
         """``at`` is when the words were read: a person who is forgotten later stays forgotten."""
         for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
-            said = [heard(key, entry) for entry in batch if speaker(session, entry) == name]
+            said = [utterance_of(key, entry) for entry in batch if speaker(session, entry) == name]
             person = Owner(key.tenant, name)
             try:
-                found = await self._finder.facts(said, await self._knowledge.of(person), last=session.model)
+                found = await self._finder.facts(said, await self._facts.current(person), last=session.model)
             except InvalidFacts:
                 if not passing_over:
                     raise
@@ -123,7 +125,7 @@ class FactExtraction:
             if found and await self._is_gone(key, session):
                 return
             for learnt in found:
-                await self._knowledge.learn(person, learnt, key=learnt.evidence[0], at=at)
+                await self._facts.add(person, learnt, key=learnt.evidence[0], at=at)
 
     async def _entries(self, key: Key, session: Session) -> Sequence[Entry]:
         """All that may not have been looked at."""
@@ -158,7 +160,7 @@ class FactExtraction:
 def _may_be_urgent(session: Session) -> bool:
     """Told at a glance: whether so much was said, or a life is over, that no pause need be waited for."""
     entries = session.entries
-    place = -min(MANY, len(entries))
+    place = -min(ENOUGH, len(entries))
     return bool(entries) and (
         entries[place].turn_ref > session.learned_until or entries[0].call < session.call
     )
@@ -169,7 +171,7 @@ def _has_moved(session: Session) -> bool:
     return session.cold_count > 0 and session.entries[0].turn_ref > session.learned_until
 
 
-def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
+def unexamined_entries(session: Session, entries: Iterable[Entry]) -> list[Entry]:
     """The messages of callers that were not looked at; whose nobody knows, or that nobody said, are none."""
     return [
         entry
@@ -182,7 +184,7 @@ def unheard_of(session: Session, entries: Iterable[Entry]) -> list[Entry]:
     ]
 
 
-def heard(key: Key, entry: Entry) -> Utterance:
+def utterance_of(key: Key, entry: Entry) -> Utterance:
     """A message as it is looked at."""
     place = f"{key.session}/{entry.call}/{entry.turn}"
     return Utterance(place, entry.text, entry.at)

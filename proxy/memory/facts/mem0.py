@@ -46,7 +46,7 @@ class Mem0:
         known = [one for one in found if one.expires is None or one.expires > now]
         return [one for one in sorted(known, key=_age) if superseded or one.superseded is None]
 
-    def facts_at_once(self, person: Owner, *, now: float) -> None:
+    def facts_nowait(self, person: Owner, *, now: float) -> None:
         """As the archive's ``facts_at_once``: its library is always waited for."""
 
     async def remove_fact(self, person: Owner, fact: str) -> bool:
@@ -55,7 +55,7 @@ class Mem0:
 
     async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """All that is known of a person, what has been replaced too."""
-        return {"facts": [fact.told() for fact in await self.facts(person, now=0.0, superseded=True)]}
+        return {"facts": [fact.as_dict() for fact in await self.facts(person, now=0.0, superseded=True)]}
 
     async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
         """Removes all of it; what was read before ``at`` is refused by this process. How much there was."""

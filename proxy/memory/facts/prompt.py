@@ -19,19 +19,19 @@ class PromptFacts(NamedTuple):
     ``told`` is what the session is to keep of it.
     """
 
-    told: ShownFacts
+    shown: ShownFacts
     head: tuple[Fact, ...]
     tail: tuple[Fact, ...]
 
     @property
-    def known(self) -> tuple[Remembered, ...]:
+    def facts(self) -> tuple[Remembered, ...]:
         """The head, as filters tell it."""
         return tuple(map(_shown, self.head))
 
     @property
     def news(self) -> tuple[Remembered, ...]:
         """The rest, each with where it was told first, unless that is now."""
-        places = dict(self.told.news)
+        places = dict(self.shown.news)
         return tuple(_shown(fact, places.get(fact.id, WITH_NEWEST)) for fact in self.tail)
 
 
@@ -40,7 +40,7 @@ def _shown(fact: Fact, place: int = WITH_NEWEST) -> Remembered:
     return Remembered(kind="fact", text=fact.text, source=fact.id, at=fact.created, place=where)
 
 
-def epoch(session: Session, life: int, *, injecting: bool) -> bytes:
+def prompt_epoch(session: Session, life: int, *, injecting: bool) -> bytes:
     """Bytes that change when a life begins and when its turns are compacted, and not from turn to turn.
 
     ``injecting`` is whether summaries are shown; else a compaction is turns that move out.

@@ -19,7 +19,7 @@ from proxy.memory.stores.store import Owner
 from proxy.memory.tasks import wait_until_done
 
 DAY: Final = 86400.0
-MOST: Final = 100
+MAX_FACTS: Final = 100
 """How many facts are known of a person, unless something else is said."""
 _GIVEN_UP: Final = 1.0
 _TROUBLE: Final = 2
@@ -41,7 +41,7 @@ class FactDraft(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
     replaces: str | None = None
     importance: float = 0.5
-    said: float = math.inf
+    stated_at: float = math.inf
 
 
 class FactStore(Protocol):
@@ -55,7 +55,7 @@ class FactStore(Protocol):
         """What is known of a person and has not expired, the oldest first."""
         ...
 
-    def facts_at_once(self, person: Owner, *, now: float) -> list[Fact] | None:
+    def facts_nowait(self, person: Owner, *, now: float) -> list[Fact] | None:
         """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
         ...
 
@@ -76,29 +76,29 @@ class UserFacts:
         self,
         shelf: FactStore,
         *,
-        most: int = MOST,
+        most: int = MAX_FACTS,
         conversation: float = 1800.0,
         redaction: Redaction = NO_REDACTION,
     ) -> None:
-        self.kept: Callable[[str], str] = redaction.text
+        self.redact: Callable[[str], str] = redaction.text
         """A text as it is kept."""
         self._shelf = shelf
         self._most = most
         self._lasting = {"core": math.inf, "daily": DAY, "conversation": conversation}
 
-    async def of(self, person: Owner) -> list[Fact]:
+    async def current(self, person: Owner) -> list[Fact]:
         """What is known now, the oldest first. Raises StoreError, as all methods do."""
         return await self._shelf.facts(person, now=time.time())
 
-    def at_once(self, person: Owner) -> list[Fact] | None:
+    def current_nowait(self, person: Owner) -> list[Fact] | None:
         """The same, where nobody has to wait for it; else ``None``."""
-        return self._shelf.facts_at_once(person, now=time.time())
+        return self._shelf.facts_nowait(person, now=time.time())
 
     async def find(self, person: Owner, fact: str) -> Fact | None:
         """A fact that is known, by its id."""
-        return next((one for one in await self.of(person) if one.id == fact), None)
+        return next((one for one in await self.current(person) if one.id == fact), None)
 
-    async def learn(
+    async def add(
         self, person: Owner, learnt: FactDraft, *, key: str | None = None, at: float | None = None
     ) -> Fact:
         """Adds a fact; what is known in the same words is that fact already, which is renewed.
@@ -107,20 +107,20 @@ class UserFacts:
         ``at`` is when the source was read, in seconds since 1970: nothing is added of a person who was
         forgotten since, nor what was over by then.
         """
-        learnt = msgspec.structs.replace(learnt, text=self.kept(learnt.text))
-        known, words, now = await self.of(person), comparable(learnt.text), at or time.time()
+        learnt = msgspec.structs.replace(learnt, text=self.redact(learnt.text))
+        known, words, now = await self.current(person), comparable(learnt.text), at or time.time()
         replaced = next((one for one in known if one.id == learnt.replaces), None)
         same = next((one for one in known if comparable(one.text) == words), None)
         if same is not None:
             return await self._renew(person, same, learnt, replaced, now)
         fact = Fact(
-            id=id_of(person, key, learnt.text),
+            id=fact_id(person, key, learnt.text),
             text=learnt.text,
             category=learnt.category,
             evidence=learnt.evidence,
             replaces=replaced.id if replaced else None,
             created=now,
-            expires=self._until(learnt.category, min(learnt.said, now)),
+            expires=self._until(learnt.category, min(learnt.stated_at, now)),
             importance=learnt.importance,
         )
         if fact.expires is not None and fact.expires <= now:
@@ -135,11 +135,11 @@ class UserFacts:
 
         Whatever else is known in the words that it has now, it replaces; by that it loses nothing.
         """
-        fact = msgspec.structs.replace(fact, text=self.kept(fact.text))
+        fact = msgspec.structs.replace(fact, text=self.redact(fact.text))
         now, words = time.time(), comparable(fact.text)
         if fact.category != former.category:
             fact = msgspec.structs.replace(fact, expires=self._until(fact.category, now))
-        for one in await self.of(person):
+        for one in await self.current(person):
             if one.id != fact.id and comparable(one.text) == words:
                 await self._shelf.add_fact(person, msgspec.structs.replace(one, superseded=now))
                 fact = self._merged(fact, one)
@@ -159,7 +159,7 @@ class UserFacts:
             replaces=same.id,
         )
 
-    async def drop(self, person: Owner, fact: str) -> bool:
+    async def remove(self, person: Owner, fact: str) -> bool:
         """Removes a fact; whether there was one."""
         return await self._shelf.remove_fact(person, fact)
 
@@ -168,7 +168,7 @@ class UserFacts:
     ) -> Fact:
         """Puts a fact in its own place, as what was learnt makes it; by that it loses nothing."""
         category = max(same.category, learnt.category, key=self._lasting.__getitem__)
-        until = self._until(category, min(learnt.said, now))
+        until = self._until(category, min(learnt.stated_at, now))
         fact = msgspec.structs.replace(
             same,
             category=category,
@@ -200,7 +200,7 @@ def _worth(fact: Fact) -> tuple[bool, float, float]:
     return fact.category == "core", fact.importance, fact.created
 
 
-def id_of(person: Owner, key: str | None, text: str) -> str:
+def fact_id(person: Owner, key: str | None, text: str) -> str:
     """The id under which a new fact becomes known; without a ``key`` it is another each time."""
     if key is None:
         return f"fact_{secrets.token_hex(8)}"
@@ -215,23 +215,23 @@ class FactReader:
     be much to tell of one. Where two are late it is the place that is slow, and nobody asks for anybody.
     """
 
-    def __init__(self, knowledge: UserFacts, *, deadline: float) -> None:
-        self._knowledge = knowledge
+    def __init__(self, facts: UserFacts, *, deadline: float) -> None:
+        self._facts = facts
         self._deadline = deadline
         self._late: dict[asyncio.Task[list[Fact]], Owner] = {}
 
-    def at_once(self, person: Owner) -> Sequence[Fact] | None:
+    def read_nowait(self, person: Owner) -> Sequence[Fact] | None:
         """What is known where nobody has to wait for it: in an embedded file; else ``None``."""
         try:
-            return self._knowledge.at_once(person)
+            return self._facts.current_nowait(person)
         except Exception:  # noqa: BLE001 - whoever asks again, and waits, hears what ails it
             return None
 
-    async def of(self, person: Owner) -> Sequence[Fact]:
+    async def read(self, person: Owner) -> Sequence[Fact]:
         """What is known of a person, the oldest first. Raises StoreError."""
         if len(self._late) >= _TROUBLE or person in self._late.values():
             raise StoreError("facts did not come in time a moment ago")
-        look = asyncio.create_task(self._knowledge.of(person))
+        look = asyncio.create_task(self._facts.current(person))
         try:
             if await wait_until_done(look, self._deadline):
                 return look.result()
@@ -260,7 +260,7 @@ class PendingChanges:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def make(self, works: Sequence[Change], behind: asyncio.Task[None] | None = None) -> asyncio.Task[None]:
+    def start(self, works: Sequence[Change], behind: asyncio.Task[None] | None = None) -> asyncio.Task[None]:
         """Begins to do all of it, one behind the other, and ``behind`` what was begun before.
 
         Whoever wants to may wait.

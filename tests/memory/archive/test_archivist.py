@@ -10,7 +10,7 @@ import pytest
 from proxy.memory.archive import archivist as archivist_
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.archivist import Archivist
-from proxy.memory.archive.recall import Finder, Passages
+from proxy.memory.archive.recall import RecallReader, Retriever
 from proxy.memory.archive.records import Fact, Query
 from proxy.memory.archive.sql import fetch_value
 from proxy.memory.errors import StoreError
@@ -35,11 +35,11 @@ class Broken:
     def __getattr__(self, name: str):
         return getattr(self.archive, name)
 
-    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+    async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
         self.tries += 1
         if self.failing:
             raise StoreError("away")
-        return await self.archive.keep(key, session, mark=mark)
+        return await self.archive.save_session(key, session, as_of=as_of)
 
     async def search(self, person: Owner, query: Query):
         self.tries += 1
@@ -68,14 +68,14 @@ def session(*texts: str, moved: int = 0) -> Session:
 
 
 async def kept(archive: Archive) -> list[str]:
-    return [turn.entry.text for turn in await archive.turns_of(KEY)]
+    return [turn.entry.text for turn in await archive.session_turns(KEY)]
 
 
 async def test_the_newest_state_of_a_session_is_kept(store: Store, archive: Archive):
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     for texts in (["a"], ["a", "b"], ["a", "c"]):
-        archivist.told(KEY, session(*texts))
+        archivist.enqueue(KEY, session(*texts))
     await archivist.idle()
     await archivist.aclose()
     assert await kept(archive) == ["a", "c"]
@@ -85,7 +85,7 @@ async def test_what_could_not_be_kept_is_kept_when_the_archive_is_back(store: St
     broken = Broken(archive)
     archivist = Archivist(store, broken, ["acme"], keep=0, quiet=0)
     archivist.start()
-    archivist.told(KEY, session("a"))
+    archivist.enqueue(KEY, session("a"))
     async with asyncio.timeout(10):
         while broken.tries < 2:  # noqa: ASYNC110 - it tries when it likes
             await asyncio.sleep(0.02)
@@ -130,7 +130,7 @@ class Two:
         """The archive is back for one of them, and has what that one was told."""
         self.ways[number].failing = False
         async with asyncio.timeout(15):
-            while self.both[number].waiting(ANN):  # noqa: ASYNC110 - it keeps when it likes
+            while self.both[number].unsaved_session(ANN):  # noqa: ASYNC110 - it keeps when it likes
                 await asyncio.sleep(0.01)
 
 
@@ -144,22 +144,22 @@ async def two(store: Store, archive: Archive):
 
 
 async def test_what_another_process_kept_meanwhile_stays(two: Two, archive: Archive):
-    two.both[0].told(KEY, talk(5, updated=15.0))
+    two.both[0].enqueue(KEY, talk(5, updated=15.0))
     await two.refused(0)
-    two.both[1].told(KEY, talk(8, updated=18.0))
+    two.both[1].enqueue(KEY, talk(8, updated=18.0))
     await two.back(1)
-    marks = await archive.marks("acme")
+    marks = await archive.saved_times("acme")
     await two.back(0)
     assert await kept(archive) == [*"01234567"]
-    assert await archive.marks("acme") == marks
+    assert await archive.saved_times("acme") == marks
 
 
 async def test_what_was_edited_elsewhere_meanwhile_stays_edited(two: Two, store: Store, archive: Archive):
     before, after = talk(3, updated=15.0), talk(3, updated=15.0, edited="zero")
-    two.both[0].told(KEY, before)
+    two.both[0].enqueue(KEY, before)
     await two.refused(0)
     await store.write(KEY, BlobWrite(encode(after), version=0, ttl=60))
-    two.both[1].told(KEY, after)
+    two.both[1].enqueue(KEY, after)
     await two.back(1)
     await two.back(0)
     assert await kept(archive) == ["zero", "1", "2"]
@@ -169,14 +169,14 @@ async def test_what_moved_out_of_a_session_made_anew_is_no_part_of_the_old_one(
     two: Two, store: Store, archive: Archive
 ):
     old = msgspec.structs.replace(talk(1, updated=15.0), cold_count=2)
-    two.both[0].told(KEY, old)
+    two.both[0].enqueue(KEY, old)
     await two.refused(0)
     anew = msgspec.structs.replace(session("c", moved=2), created=50.0, updated=60.0)
     cold = [msgspec.msgpack.encode(entry) for entry in session("a", "b").entries]
     await store.write(KEY, BlobWrite(encode(anew), version=0, ttl=60, cold=cold))
     await two.back(0)
-    assert [one.entry.text for one in await archive.turns_of(KEY) if one.began == old.created] == ["0"]
-    two.both[1].told(KEY, anew)
+    assert [one.entry.text for one in await archive.session_turns(KEY) if one.created == old.created] == ["0"]
+    two.both[1].enqueue(KEY, anew)
     await two.back(1)
     assert await kept(archive) == ["0", "a", "b", "c"]
 
@@ -184,7 +184,7 @@ async def test_what_moved_out_of_a_session_made_anew_is_no_part_of_the_old_one(
 async def test_an_archive_that_is_away_holds_up_no_shutdown(store: Store, archive: Archive):
     archivist = Archivist(store, Broken(archive), ["acme"], keep=0, quiet=0)
     archivist.start()
-    archivist.told(KEY, session("a"))
+    archivist.enqueue(KEY, session("a"))
     began = time.monotonic()
     await archivist.aclose()
     assert time.monotonic() - began < 5
@@ -195,7 +195,7 @@ async def test_what_is_due_is_kept_at_whatever_step_the_end_comes(store: Store, 
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     await archivist.idle()
-    archivist.told(KEY, session("a"))
+    archivist.enqueue(KEY, session("a"))
     for _ in range(steps):
         await asyncio.sleep(0)
     await archivist.aclose()
@@ -261,7 +261,7 @@ async def test_a_turn_that_pages_part_is_kept_whole(store: Store, archive: Archi
 async def test_a_turn_that_was_kept_in_part_before_it_moved_is_kept_whole(store: Store, archive: Archive):
     looked_up, hot = turn(0, *LOOKED_UP), turn(1, "user")
     begun = msgspec.structs.replace(session(), entries=tuple(looked_up[:2]))
-    await archive.keep(KEY, begun, mark=0.0)
+    await archive.save_session(KEY, begun, as_of=0.0)
     await moved_out(store, looked_up, hot)
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
@@ -278,7 +278,7 @@ async def test_what_was_put_right_before_it_moved_out_is_put_right(
     said = [entry for number in range(6) for entry in turn(number, "user", "assistant")]
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
-    archivist.told(KEY, msgspec.structs.replace(session(), entries=tuple(said[:8]), updated=8.0))
+    archivist.enqueue(KEY, msgspec.structs.replace(session(), entries=tuple(said[:8]), updated=8.0))
     await archivist.idle()
     cut = msgspec.structs.replace(said[3], content="cut", original=said[3].content)
     moved = [*said[:3], cut, *said[6:10]]  # turn 2 was taken back
@@ -288,7 +288,7 @@ async def test_what_was_put_right_before_it_moved_out_is_put_right(
         archivist.start()
         await archivist.idle()
     await moved_out(store, moved, said[10:])
-    archivist.told(
+    archivist.enqueue(
         KEY, msgspec.structs.replace(session(), entries=tuple(said[10:]), cold_count=len(moved), updated=9.0)
     )
     await archivist.idle()
@@ -323,20 +323,20 @@ async def test_a_session_that_cannot_be_read_in_part_holds_up_no_other(store: St
     archivist.start()
     async with asyncio.timeout(3):
         await archivist.idle()
-        archivist.told(bad, hot)
-        archivist.told(KEY, session("a", "b"))
+        archivist.enqueue(bad, hot)
+        archivist.enqueue(KEY, session("a", "b"))
         await archivist.idle()
     assert not archivist.failing
     await archivist.aclose()
     assert await kept(archive) == ["a", "b"]
-    assert [one.entry.text for one in await archive.turns_of(bad)] == ["c"]
+    assert [one.entry.text for one in await archive.session_turns(bad)] == ["c"]
 
 
 async def test_a_turn_behind_what_cannot_be_read_is_kept_whole(store: Store, archive: Archive):
     old = [entry for number in range(5) for entry in turn(number, "user")]
     looked_up, last = turn(5, *LOOKED_UP), turn(6, "user")
     begun = msgspec.structs.replace(session(), entries=tuple(looked_up[:2]), cold_count=5)
-    await archive.keep(KEY, begun, mark=0.0)
+    await archive.save_session(KEY, begun, as_of=0.0)
     hot = msgspec.structs.replace(session(), entries=tuple(last), cold_count=9)
     await moved_under_two_keys(store, KEY, old, looked_up, hot)
     archivist = Archivist(under(store, 2), archive, ["acme"], keep=0, quiet=0)
@@ -349,7 +349,7 @@ async def test_a_turn_behind_what_cannot_be_read_is_kept_whole(store: Store, arc
 
 async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Archive):
     old = Entry(role="user", turn=0, content="old", recorded_at=time.time() - 1000)
-    await archive.keep(KEY, msgspec.structs.replace(session("new"), entries=(old,)), mark=0.0)
+    await archive.save_session(KEY, msgspec.structs.replace(session("new"), entries=(old,)), as_of=0.0)
     archivist = Archivist(store, archive, ["acme"], keep=500)
     archivist.start()
     while await kept(archive):  # noqa: ASYNC110 - it sweeps when it likes
@@ -361,7 +361,7 @@ async def test_what_is_older_than_it_may_be_is_swept(store: Store, archive: Arch
 async def test_facts_go_when_they_expire_however_long_turns_are_kept(
     store: Store, archive: Archive, keep: float
 ):
-    await archive.keep(KEY, session("a"), mark=0.0)
+    await archive.save_session(KEY, session("a"), as_of=0.0)
     now = time.time()
     for name, expires in ("old", now - 1), ("new", now + 60):
         await archive.add_fact(ANN, Fact(id=name, text=name, created=now - 9, expires=expires))
@@ -375,7 +375,7 @@ async def test_facts_go_when_they_expire_however_long_turns_are_kept(
 
 
 async def test_what_an_older_version_indexed_is_indexed_anew(store: Store, archive: Archive):
-    await archive.keep(KEY, session("नमस्ते"), mark=1.0)
+    await archive.save_session(KEY, session("नमस्ते"), as_of=1.0)
     aged = Statement("UPDATE turnkeeper_passages SET terms = 'x', lexicon = 0 RETURNING id")
     await archive._database.write(lambda: fetch_value(aged, {}))
     archivist = Archivist(store, archive, ["acme"], keep=0)
@@ -390,13 +390,15 @@ async def test_a_session_waits_until_it_is_kept(store: Store, archive: Archive):
     slow = Slow(archive)
     archivist = Archivist(store, slow, ["acme"], keep=0, quiet=0)
     archivist.start()
-    archivist.told(KEY, session("a"))
-    assert archivist.waiting(ANN) == "call"
+    archivist.enqueue(KEY, session("a"))
+    assert archivist.unsaved_session(ANN) == "call"
     await slow.keeping.wait()
-    assert archivist.waiting(ANN) == "call" and archivist.waiting(Owner("acme", "bob")) is None
+    assert (
+        archivist.unsaved_session(ANN) == "call" and archivist.unsaved_session(Owner("acme", "bob")) is None
+    )
     slow.may.set()
     async with asyncio.timeout(3):
-        while archivist.waiting(ANN):  # noqa: ASYNC110 - it works when it likes
+        while archivist.unsaved_session(ANN):  # noqa: ASYNC110 - it works when it likes
             await asyncio.sleep(0.01)
     assert await kept(archive) == ["a"]
     await archivist.aclose()
@@ -409,10 +411,10 @@ class Slow(Broken):
         super().__init__(archive)
         self.keeping, self.may = asyncio.Event(), asyncio.Event()
 
-    async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+    async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
         self.keeping.set()
         await self.may.wait()
-        return await self.archive.keep(key, session, mark=mark)
+        return await self.archive.save_session(key, session, as_of=as_of)
 
 
 class Endless(Broken):
@@ -436,7 +438,7 @@ async def test_what_is_due_waits_for_no_facts_that_have_expired(store: Store, ar
         assert await kept(archive) == ["a"]
         while endless.expired < 2:  # noqa: ASYNC110 - it begins when it likes
             await asyncio.sleep(0.01)
-        archivist.told(KEY, session("a", "b"))
+        archivist.enqueue(KEY, session("a", "b"))
         await archivist.idle()
     await archivist.aclose()
     assert await kept(archive) == ["a", "b"]
@@ -448,11 +450,11 @@ async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_al
     monkeypatch.setattr("proxy.memory.archive.recall._PAUSE", 60)
     broken = Broken(archive)
     broken.wait = 5.0
-    passages = Passages(Finder(broken), deadline=0.05)
+    passages = RecallReader(Retriever(broken), deadline=0.05)
     for _ in range(9):
         began = time.monotonic()
         with pytest.raises(StoreError):
-            await passages.of(ANN, "dog", now=1.0, limit=5)
+            await passages.search(ANN, "dog", now=1.0, limit=5)
         assert time.monotonic() - began < 2
     assert broken.tries == 3
 
@@ -462,7 +464,7 @@ async def test_a_session_is_kept_once_it_is_quiet(store: Store, archive: Archive
     archivist.start()
     await archivist.idle()
     for number in range(5):
-        archivist.told(KEY, session(*"abcde"[: number + 1]))
+        archivist.enqueue(KEY, session(*"abcde"[: number + 1]))
         await asyncio.sleep(0.1)
         assert not await kept(archive)
     async with asyncio.timeout(15):
@@ -480,22 +482,22 @@ async def test_a_session_that_is_never_quiet_is_kept_all_the_same(
     await archivist.idle()
     async with asyncio.timeout(15):
         while not await kept(archive):
-            archivist.told(KEY, session("a"))
+            archivist.enqueue(KEY, session("a"))
             await asyncio.sleep(0.05)
     await archivist.aclose()
 
 
 async def test_one_session_that_fails_holds_up_no_other(store: Store, archive: Archive):
     class Picky(Broken):
-        async def keep(self, key: Key, session: Session, *, mark: float) -> int:
+        async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
             if key.session == "bad":
                 raise StoreError("away")
-            return await self.archive.keep(key, session, mark=mark)
+            return await self.archive.save_session(key, session, as_of=as_of)
 
     archivist = Archivist(store, Picky(archive), ["acme"], keep=0, quiet=0)
     archivist.start()
-    archivist.told(Key("acme", "bad"), session("x"))
-    archivist.told(KEY, session("a"))
+    archivist.enqueue(Key("acme", "bad"), session("x"))
+    archivist.enqueue(KEY, session("a"))
     async with asyncio.timeout(15):
         while await kept(archive) != ["a"]:  # noqa: ASYNC110 - it keeps when it likes
             await asyncio.sleep(0.02)
@@ -513,7 +515,7 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(store: Store, arc
     async with asyncio.timeout(3):
         await archivist.idle()
     assert await kept(archive) == ["a"]
-    archivist.told(KEY, session("a", "b"))
+    archivist.enqueue(KEY, session("a", "b"))
     async with asyncio.timeout(3):
         await archivist.idle()
     await archivist.aclose()

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.records import Fact
-from proxy.memory.archive.sql import Database, Steps, Work, fetch
+from proxy.memory.archive.sql import Database, Steps, Transaction, fetch
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.sql import Statement
 from proxy.memory.stores.store import Owner
@@ -48,10 +48,10 @@ class Gated:
     def __init__(self, database: Database, after: int) -> None:
         self._database, self._after = database, after
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Transaction[T]) -> T:
         return await self._database.write(partial(self._stopped, work))
 
-    def _stopped(self, work: Work[T]) -> Steps[T]:
+    def _stopped(self, work: Transaction[T]) -> Steps[T]:
         steps, rows, count = work(), None, 0
         try:
             while True:

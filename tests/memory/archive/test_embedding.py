@@ -9,7 +9,7 @@ import pytest
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamUnreachable
 from proxy.memory.archive.archive import Archive, open_archive
-from proxy.memory.archive.embeddings import Embedding
+from proxy.memory.archive.embeddings import EmbeddingWorker
 from proxy.memory.archive.records import Vector
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores import lease
@@ -51,19 +51,21 @@ def store() -> Store:
 async def keep(archive: Archive, *texts: str) -> None:
     now = time.time()
     entries = tuple(Entry(role="user", turn=i, content=t, recorded_at=now) for i, t in enumerate(texts))
-    await archive.keep(Key("acme", "call"), Session(entries=entries, user="ann", created=5.0), mark=now)
+    await archive.save_session(
+        Key("acme", "call"), Session(entries=entries, user="ann", created=5.0), as_of=now
+    )
 
 
 async def lacking(archive: Archive) -> list[str | None]:
-    return sorted(one.text or "" for one in await archive.unmeant("m", limit=1000))
+    return sorted(one.text or "" for one in await archive.unembedded_texts("m", limit=1000))
 
 
 async def test_all_texts_get_their_vectors_a_few_at_a_time(store: Store, archive: Archive):
     await keep(archive, *(f"scarecrow {i}" for i in range(40)))
     model = Model()
-    await Embedding(store, archive, model).catch_up()
+    await EmbeddingWorker(store, archive, model).catch_up()
     assert model.asked == [16, 16, 8]
-    await Embedding(store, archive, model).catch_up()
+    await EmbeddingWorker(store, archive, model).catch_up()
     assert model.asked == [16, 16, 8]
     assert await lacking(archive) == []
 
@@ -76,9 +78,9 @@ async def test_what_was_left_at_a_kill_is_found(store: Store, archive: Archive):
         return next(calls, UpstreamUnreachable("killed"))
 
     with pytest.raises(UpstreamUnreachable):
-        await Embedding(store, archive, Model(dying)).catch_up()
+        await EmbeddingWorker(store, archive, Model(dying)).catch_up()
     assert len(await lacking(archive)) == 4
-    await Embedding(store, archive, Model()).catch_up()
+    await EmbeddingWorker(store, archive, Model()).catch_up()
     assert await lacking(archive) == []
 
 
@@ -89,7 +91,7 @@ async def test_a_text_that_the_model_does_not_take_holds_up_no_other(
     store: Store, archive: Archive, error: UpstreamError
 ):
     await keep(archive, "a scarecrow", "a bomb", "a wheelbarrow")
-    await Embedding(store, archive, Model(lambda text: error if "bomb" in text else None)).catch_up()
+    await EmbeddingWorker(store, archive, Model(lambda text: error if "bomb" in text else None)).catch_up()
     assert await lacking(archive) == []
 
 
@@ -107,7 +109,7 @@ async def test_what_a_model_that_takes_nothing_was_asked_is_asked_again(
 ):
     await keep(archive, "a scarecrow", "a wheelbarrow")
     with pytest.raises(UpstreamError):
-        await Embedding(store, archive, Model(lambda _: error)).catch_up()
+        await EmbeddingWorker(store, archive, Model(lambda _: error)).catch_up()
     assert await lacking(archive) == ["a scarecrow", "a wheelbarrow"]
 
 
@@ -116,7 +118,7 @@ async def test_two_processes_do_not_ask_twice(store: Store, archive: Archive):
     model = Model()
     async with lease.lease(store, "vectors", Key("", "vectors")) as ours:
         assert ours
-        await Embedding(store, archive, model).catch_up()
+        await EmbeddingWorker(store, archive, model).catch_up()
     assert model.asked == []
 
 
@@ -126,7 +128,9 @@ async def test_it_goes_on_until_it_is_cancelled(
     monkeypatch.setattr("proxy.memory.archive.embeddings._EVERY", 0.01)
     failures = iter([UpstreamUnreachable("gone"), ValueError("odd")])
     monkeypatch.setattr("proxy.memory.archive.embeddings._LONGEST", 0.02)
-    running = asyncio.create_task(Embedding(store, archive, Model(lambda _: next(failures, None))).run())
+    running = asyncio.create_task(
+        EmbeddingWorker(store, archive, Model(lambda _: next(failures, None))).run()
+    )
     await keep(archive, "a scarecrow")
     async with asyncio.timeout(5):
         while await lacking(archive):  # noqa: ASYNC110 - it works when it likes
@@ -143,7 +147,9 @@ async def test_that_a_model_refuses_is_said_once_and_that_it_works_again_once(
     monkeypatch.setattr("proxy.memory.archive.embeddings._EVERY", 0.01)
     monkeypatch.setattr("proxy.memory.archive.embeddings._LONGEST", 0.01)
     refusals = iter([UpstreamRefused(401, b"", {})] * 5)
-    running = asyncio.create_task(Embedding(store, archive, Model(lambda _: next(refusals, None))).run())
+    running = asyncio.create_task(
+        EmbeddingWorker(store, archive, Model(lambda _: next(refusals, None))).run()
+    )
     await keep(archive, "a scarecrow")
     async with asyncio.timeout(20):
         while await lacking(archive) or len(caplog.messages) < 2:  # noqa: ASYNC110 - it works when it likes

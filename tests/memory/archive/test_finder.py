@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.errors import UpstreamBroken
-from proxy.memory.archive.recall import Finder, Likeness, Order
-from proxy.memory.archive.records import Found, Query, Vector
+from proxy.memory.archive.recall import Reranking, Retriever, VectorSearch
+from proxy.memory.archive.records import Query, SearchResult, Vector
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Owner
 from tests.meanings import vector
@@ -25,13 +25,13 @@ class Archive:
         self.wait, self.fails = wait, fails
         self.queries: list[Query] = []
 
-    async def search(self, person: Owner, query: Query) -> list[Found]:
+    async def search(self, person: Owner, query: Query) -> list[SearchResult]:
         self.queries.append(query)
-        await asyncio.sleep(self.wait if query.meaning else 0)
+        await asyncio.sleep(self.wait if query.vector else 0)
         if self.fails:
             raise StoreError("away")
-        texts = [*TEXTS, "meant"] if query.meaning else TEXTS
-        found = [Found(kind="turn", score=1 - i / 10, text=text) for i, text in enumerate(texts)]
+        texts = [*TEXTS, "meant"] if query.vector else TEXTS
+        found = [SearchResult(kind="turn", score=1 - i / 10, text=text) for i, text in enumerate(texts)]
         return found[: query.limit]
 
 
@@ -60,15 +60,15 @@ class Model:
 
 def finder(
     archive: Archive, likeness: Model | None = None, order: Model | None = None, top: int = 3
-) -> Finder:
-    return Finder(
+) -> Retriever:
+    return Retriever(
         archive,  # type: ignore[arg-type]
-        likeness=Likeness(likeness, 0.4, 0.3) if likeness else None,
-        order=Order(order, top) if order else None,
+        likeness=VectorSearch(likeness, 0.4, 0.3) if likeness else None,
+        order=Reranking(order, top) if order else None,
     )
 
 
-async def found(finder: Finder, limit: int = 10, within: float = 5.0, person: Owner = ANN) -> list[str]:
+async def found(finder: Retriever, limit: int = 10, within: float = 5.0, person: Owner = ANN) -> list[str]:
     query = Query(text="Which?", now=0, limit=limit)
     return [one.text for one in await finder.search(person, query, within=within)]
 
@@ -82,8 +82,8 @@ async def test_without_models_the_archive_answers(monkeypatch: pytest.MonkeyPatc
 async def test_a_question_is_asked_with_its_meaning():
     archive = Archive()
     assert await found(finder(archive, Model())) == [*TEXTS, "meant"]
-    assert archive.queries[-1].meaning is not None
-    assert archive.queries[-1].meaning.vector == vector("Which?")
+    assert archive.queries[-1].vector is not None
+    assert archive.queries[-1].vector.vector == vector("Which?")
 
 
 async def test_the_best_are_put_in_order_and_no_later_score_is_higher():

@@ -52,18 +52,18 @@ def test_words(text: str, found: list[str]):
     ],
 )
 def test_a_word_of_a_question_may_be_spelt_in_several_ways(question: str, spelt: dict[str, list[str]]):
-    assert PLAIN.spelt(question) == spelt
+    assert PLAIN.spellings(question) == spelt
 
 
 @given(st.text())
 def test_a_question_asks_for_all_its_stems(text: str):
-    assert list(PLAIN.spelt(text)) == list(dict.fromkeys(PLAIN.stems(text)))
+    assert list(PLAIN.spellings(text)) == list(dict.fromkeys(PLAIN.stems(text)))
 
 
 @given(st.text(), st.sampled_from([PLAIN, SEALED]))
 def test_what_was_said_is_found_by_the_same_words(text: str, lexicon: Lexicon):
     kept = set(lexicon.terms(ANN, text).split())
-    for group in lexicon.asked(ANN, ((stem,) for stem in lexicon.stems(text))):
+    for group in lexicon.query_terms(ANN, ((stem,) for stem in lexicon.stems(text))):
         assert kept & set(group)
 
 
@@ -85,7 +85,7 @@ def test_sealed_terms_tell_no_word_and_an_older_key_still_finds():
     assert "scarecrow" in PLAIN.terms(ANN, "scarecrow")
     assert "scarecrow" not in SEALED.terms(ANN, "scarecrow")
     old = Lexicon([b"old" * 8]).terms(ANN, "scarecrow")
-    assert old in SEALED.asked(ANN, [("scarecrow",)])[0]
+    assert old in SEALED.query_terms(ANN, [("scarecrow",)])[0]
     assert old != SEALED.terms(ANN, "scarecrow")
 
 

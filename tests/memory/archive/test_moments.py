@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.dates import spans
+from proxy.memory.archive.dates import time_ranges
 
 NOW = datetime(2026, 11, 20, 15, 0, tzinfo=UTC)  # a Friday
 
@@ -13,7 +13,7 @@ NOW = datetime(2026, 11, 20, 15, 0, tzinfo=UTC)  # a Friday
 def told(question: str) -> list[tuple[str, str]]:
     days = [
         (datetime.fromtimestamp(span.begin, UTC), datetime.fromtimestamp(span.end, UTC))
-        for span in spans(question, NOW.timestamp())
+        for span in time_ranges(question, NOW.timestamp())
     ]
     return [(f"{begin:%Y-%m-%d}", f"{end - timedelta(seconds=1):%Y-%m-%d}") for begin, end in days]
 
@@ -109,17 +109,17 @@ def test_a_word_that_is_another_one_elsewhere_is_no_time(question: str):
 )
 def test_a_day_begins_where_the_caller_is(zone: str, first: str):
     late = NOW.replace(hour=16).timestamp()  # in Tokyo it is the day after already
-    (span,) = spans("yesterday", late, ZoneInfo(zone))
+    (span,) = time_ranges("yesterday", late, ZoneInfo(zone))
     assert f"{datetime.fromtimestamp(span.begin, UTC):%Y-%m-%dT%H:%M}" == first
 
 
 @given(st.text(max_size=60) | st.sampled_from(["99 years ago", "in may in june", "vor 99 jahren, gestern"]))
 def test_any_text_is_read_and_a_span_has_begun(question: str):
-    for span in spans(question, NOW.timestamp()):
+    for span in time_ranges(question, NOW.timestamp()):
         assert span.begin <= NOW.timestamp() and span.begin < span.end
 
 
 def test_leap_days_and_january_are_no_trouble():
     for day in (datetime(2028, 2, 29, tzinfo=UTC), datetime(2027, 1, 31, tzinfo=UTC)):
         for question in ("last year", "last month", "in february", "in march", "last week"):
-            assert spans(question, day.timestamp())
+            assert time_ranges(question, day.timestamp())

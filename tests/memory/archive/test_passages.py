@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive.recall import Passages
-from proxy.memory.archive.records import Found
+from proxy.memory.archive.recall import RecallReader
+from proxy.memory.archive.records import SearchResult
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Owner
 
 DEADLINE = 0.05
 ANN = Owner("default", "ann")
-SAID = Found(kind="turn", text="Hello?", score=1.0, role="user", session_id="s1", timestamp=1.0)
+SAID = SearchResult(kind="turn", text="Hello?", score=1.0, role="user", session_id="s1", timestamp=1.0)
 
 
 class Finder:
@@ -24,7 +24,7 @@ class Finder:
         self.free = asyncio.Event()
         self.left = 0
 
-    async def search(self, *_: Any, **__: Any) -> list[Found]:
+    async def search(self, *_: Any, **__: Any) -> list[SearchResult]:
         try:
             await self.free.wait()
         except asyncio.CancelledError:
@@ -33,9 +33,9 @@ class Finder:
         return [SAID]
 
 
-async def asked(finder: Finder, passages: Passages | None = None) -> list[str]:
-    own = passages or Passages(finder, deadline=DEADLINE)  # type: ignore[arg-type]
-    return [one.text for one in await own.of(ANN, "Who?", now=2.0, limit=3)]
+async def asked(finder: Finder, passages: RecallReader | None = None) -> list[str]:
+    own = passages or RecallReader(finder, deadline=DEADLINE)  # type: ignore[arg-type]
+    return [one.text for one in await own.search(ANN, "Who?", now=2.0, limit=3)]
 
 
 async def test_what_comes_in_time_is_told() -> None:
@@ -64,7 +64,7 @@ async def test_a_caller_who_leaves_takes_his_question_along() -> None:
 
 async def test_an_archive_that_was_late_three_times_is_left_alone_for_a_while() -> None:
     finder = Finder()
-    passages = Passages(finder, deadline=DEADLINE)  # type: ignore[arg-type]
+    passages = RecallReader(finder, deadline=DEADLINE)  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(StoreError, match="too slow"):
             await asked(finder, passages)

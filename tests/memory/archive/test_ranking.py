@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.dates import Span
+from proxy.memory.archive.dates import TimeRange
 from proxy.memory.archive.search import Lookup, Passage, ranked, worths
 
 NOW = 1000.0
@@ -53,7 +53,7 @@ def test_a_neighbour_shares_and_a_stranger_does_not():
 
 
 def test_what_was_said_at_the_time_goes_first():
-    timely = Lookup(ASKED.groups, (Span(100.0, 200.0),), NOW)
+    timely = Lookup(ASKED.groups, (TimeRange(100.0, 200.0),), NOW)
     assert order(timely, passage(1, "dog"), passage(2, "dog", at=150.0)) == [2, 1]
     assert order(ASKED, passage(1, "dog"), passage(2, "dog", at=150.0)) == [1, 2]
 

@@ -30,13 +30,13 @@ async def test_what_cannot_be_opened_with_the_keys_that_are_left(tmp_path: Path)
     url = f"sqlite:{tmp_path / 'a.db'}"
     held = Session(entries=(Entry(role="user", turn=0, content="Hi", recorded_at=9.0),), created=9.0)
     async with aclosing(open_archive(url, codec=Encryption([bytes(32)]))) as old:
-        await old.keep(KEY, held, mark=0.0)
+        await old.save_session(KEY, held, as_of=0.0)
     async with aclosing(open_archive(url, codec=Encryption([bytes([1] * 32)]))) as new:
         await new.ping()
         before = opened(tmp_path)
         for _ in range(READINGS):
             with pytest.raises(StoreError):
-                await new.turns_of(KEY)
+                await new.session_turns(KEY)
         assert opened(tmp_path) <= before + 4  # of two threads
     assert opened(tmp_path) == 0
 
@@ -52,5 +52,5 @@ async def test_what_the_database_refuses(tmp_path: Path):
             with pytest.raises(StoreError):
                 await archive._database.read(nonsense)
         assert opened(tmp_path) <= before + 4
-        assert await archive.turns_of(KEY) == []
+        assert await archive.session_turns(KEY) == []
     assert opened(tmp_path) == 0

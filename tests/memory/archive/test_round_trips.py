@@ -32,7 +32,9 @@ async def test_whatever_answers_a_question_is_found_in_four_round_trips(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = (Entry(role="user", turn=0, content="Bello barks since yesterday.", recorded_at=NOW - 86_400),)
-    await archive.keep(Key("acme", "call"), Session(entries=said, user="ann", created=NOW - 86_500), mark=NOW)
+    await archive.save_session(
+        Key("acme", "call"), Session(entries=said, user="ann", created=NOW - 86_500), as_of=NOW
+    )
     await archive.add_document("acme", "faq.md", [Chunk(title="", text="Bello barks.")], at=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Bello barks.", created=NOW - 200))
     trips = []

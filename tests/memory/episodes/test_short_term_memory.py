@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from proxy.memory import EpisodicMemory, ShortTermMemoryManager, get_short_term_memory
-from proxy.memory.episodes.episode import beginning
-from proxy.memory.episodes.episodes import agent_of
+from proxy.memory.episodes.episode import window_start
+from proxy.memory.episodes.episodes import parse_agent_id
 from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, replicated, single, stopped, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -169,7 +169,7 @@ async def test_a_window_that_is_none_is_refused(memory: ShortTermMemoryManager, 
 
 
 def test_a_window_ends_now():
-    assert beginning(10_000.0, 2.0) == 2_800.0
+    assert window_start(10_000.0, 2.0) == 2_800.0
 
 
 # --- summaries
@@ -427,7 +427,7 @@ def test_an_agent_has_a_name(place: str):
 @pytest.mark.parametrize("name", ["nova", "default/nova", "/", "a/", "/a", "a/b/c", "agent 7"])
 async def test_no_two_agents_have_one_name(name: str):
     others = ["nova", "default/nova", "/", "a/", "/a", "a/b/c", "agent 7"]
-    assert [other for other in others if agent_of(other) == agent_of(name)] == [name]
+    assert [other for other in others if parse_agent_id(other) == parse_agent_id(name)] == [name]
 
 
 def test_whoever_imports_memory_loads_no_redis():

@@ -161,7 +161,7 @@ async def test_what_an_older_version_kept_is_read():
     store = open_store("memory:", deadline=1.0, codec=Plain())
     episodes = open_episodes("memory:", deadline=1.0, codec=Plain(), store=store)
     now = time.time()
-    kept = [(now - i, now + 60, large(i, now - i).encoded()) for i in range(100)]
+    kept = [(now - i, now + 60, large(i, now - i).to_json()) for i in range(100)]
     await store.write(Key("one/episodes", "nova"), BlobWrite(msgspec.msgpack.encode(kept), version=0, ttl=60))
     assert numbers(await contents(episodes)) == [*range(100)]
     await episodes.add(NOVA, thought("7000"), ttl=600)

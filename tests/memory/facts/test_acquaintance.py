@@ -48,7 +48,7 @@ async def of(acquaintance: FactReader, person: Owner = ANN) -> object:
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
-        return await acquaintance.of(person)
+        return await acquaintance.read(person)
     except StoreError:
         return pytest.approx(loop.time() - began, abs=0.01)
 
@@ -125,7 +125,7 @@ def test_facts_that_came_while_the_loop_was_busy_are_not_late() -> None:
 def test_a_caller_who_leaves_says_nothing_of_the_place() -> None:
     async def left(shelf: Slow, acquaintance: FactReader) -> object:
         async with asyncio.timeout(DEADLINE / 2):
-            await acquaintance.of(ANN)
+            await acquaintance.read(ANN)
 
     async def then(shelf: Slow, acquaintance: FactReader) -> object:
         with pytest.raises(TimeoutError):

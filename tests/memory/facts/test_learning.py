@@ -12,7 +12,7 @@ from proxy.errors import UpstreamBroken
 from proxy.memory.archive.archive import open_archive
 from proxy.memory.archive.records import Fact
 from proxy.memory.errors import InvalidFacts
-from proxy.memory.facts.extraction import MANY, FactExtraction, Utterance, heard
+from proxy.memory.facts.extraction import ENOUGH, FactExtraction, Utterance, utterance_of
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 from proxy.memory.stores.codec import Plain
@@ -41,7 +41,7 @@ class Finding:
             await self.meanwhile()
         if self.failures:
             raise self.failures.pop(0)
-        return [FactDraft(text=one.text, evidence=(one.place,), replaces=self.replaces) for one in said]
+        return [FactDraft(text=one.text, evidence=(one.source,), replaces=self.replaces) for one in said]
 
 
 class Bench:
@@ -65,7 +65,7 @@ class Bench:
         return decode(held.blob)
 
     async def known(self, person: Owner = ANN) -> list[str]:
-        return [fact.text for fact in await self.knowledge.of(person)]
+        return [fact.text for fact in await self.knowledge.current(person)]
 
     async def aclose(self) -> None:
         await self.store.aclose()
@@ -87,7 +87,7 @@ def talk(*entries: Entry, **more: Any) -> Session:
     return Session(entries=entries, **{"user": "ann", "updated": 1000.0, "next_turn": len(entries), **more})
 
 
-MANY_TURNS = [entry(i) for i in range(MANY)]
+MANY_TURNS = [entry(i) for i in range(ENOUGH)]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ MANY_TURNS = [entry(i) for i in range(MANY)]
         (talk(entry(3), entry(4), cold_count=2, learned_until=TurnRef(0, 3)), False),
         (talk(entry(0), call=1, learned_until=TurnRef(0, 0)), False),
         (talk(*MANY_TURNS, learned_until=TurnRef(0, 0)), False),
-        (talk(*MANY_TURNS, entry(MANY), learned_until=TurnRef(0, 0)), True),
+        (talk(*MANY_TURNS, entry(ENOUGH), learned_until=TurnRef(0, 0)), True),
         (talk(entry(0), user=None, updated=0.0), False),
         (talk(entry(0), shared=True, updated=0.0), False),
         (talk(entry(0, user="ann"), shared=True, updated=0.0), True),
@@ -136,7 +136,7 @@ async def test_what_was_said_is_learnt_once_and_the_rest_of_the_session_stays(be
     session = await bench.session()
     assert session.learned_until == TurnRef(0, 1)
     assert len(session.entries) == 3
-    facts = await bench.knowledge.of(ANN)
+    facts = await bench.knowledge.current(ANN)
     assert [fact.evidence for fact in facts] == [("s1/0/0",), ("s1/0/1",)]
 
 
@@ -233,7 +233,7 @@ async def test_a_model_that_is_away_is_asked_again_and_one_that_babbles_is_passe
 )
 def test_a_time_that_cannot_be_is_when_it_was_recorded(timestamp: float | None, at: float) -> None:
     said = Entry(role="user", turn=0, content="Hi", timestamp=timestamp, recorded_at=1700000000.0)
-    assert heard(KEY, said).at == said.at == at
+    assert utterance_of(KEY, said).at == said.at == at
     (line,) = lines_of([], [said], 0)
     assert line.at == at
 
@@ -256,7 +256,7 @@ async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_someth
 
 
 async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
-    paris = await bench.knowledge.learn(ANN, FactDraft(text="Lives in Paris."))
+    paris = await bench.knowledge.add(ANN, FactDraft(text="Lives in Paris."))
     bench.finding.replaces = paris.id
     bench.now = paris.created + 100
     await bench.put(talk(entry(0, "Lives in Berlin."), updated=0.0))
@@ -267,12 +267,12 @@ async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
 
 
 async def test_what_is_known_already_supersedes_what_it_makes_untrue(bench: Bench) -> None:
-    paris = await bench.knowledge.learn(ANN, FactDraft(text="Lives in Paris."))
-    berlin = await bench.knowledge.learn(ANN, FactDraft(text="Lives in Berlin."))
-    again = await bench.knowledge.learn(ANN, FactDraft(text="lives in Berlin", replaces=paris.id))
+    paris = await bench.knowledge.add(ANN, FactDraft(text="Lives in Paris."))
+    berlin = await bench.knowledge.add(ANN, FactDraft(text="Lives in Berlin."))
+    again = await bench.knowledge.add(ANN, FactDraft(text="lives in Berlin", replaces=paris.id))
     assert again.id == berlin.id
     assert await bench.known() == ["Lives in Berlin."]
-    itself = await bench.knowledge.learn(ANN, FactDraft(text="Lives in Berlin.", replaces=berlin.id))
+    itself = await bench.knowledge.add(ANN, FactDraft(text="Lives in Berlin.", replaces=berlin.id))
     assert itself.id == berlin.id
     assert await bench.known() == ["Lives in Berlin."]
 

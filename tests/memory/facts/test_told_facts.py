@@ -48,7 +48,7 @@ class Call:
         shown = [SYSTEM, *self.lines[-self.size :]]
         snapshot, heard, epoch = prompt_view(RequestView(shown).view_of(self.session))
         told = prompt_facts(self.session, epoch, "ann", self.facts, limit=20, now=float(n))
-        snapshot = msgspec.structs.replace(snapshot, facts=told.known, news=told.news)
+        snapshot = msgspec.structs.replace(snapshot, facts=told.facts, news=told.news)
         prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
         self.prompts.append((self.excused, [sent(message) for message in prompt]))
         self.excused = False
@@ -59,7 +59,7 @@ class Call:
             window=heard,
             answer=stream_of(f"answer{n} is here"),
             at=float(n),
-            shown_facts=told.told,
+            shown_facts=told.shown,
             shown=prompt,
         )
         self.session = decode(encode(apply_turn(self.session, said)))

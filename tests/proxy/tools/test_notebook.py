@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from proxy.memory.archive.recall import Finder, Likeness
+from proxy.memory.archive.recall import Retriever, VectorSearch
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.user_facts import PendingChanges, UserFacts
 from proxy.memory.stores.store import Owner
@@ -73,7 +73,7 @@ class Dead(Shelf):
 
 
 def notebook_of(shelf, person=ANN, likeness=None, promises=None):
-    finder = Finder(shelf, likeness=likeness)
+    finder = Retriever(shelf, likeness=likeness)
     return MemoryTools(person, UserFacts(shelf), finder, promises=promises)
 
 
@@ -248,7 +248,7 @@ class Twice(Round):
 
 
 def test_a_model_that_helps_the_search_and_is_silent_leaves_each_call_of_a_round_its_answer():
-    kit = notebook_of(Shelf(), likeness=Likeness(Mute(), 0.4, 0.5))
+    kit = notebook_of(Shelf(), likeness=VectorSearch(Mute(), 0.4, 0.5))
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), kit, 4))
     run(dialogue.run_calls(Twice()))
     assert [each.content for each in dialogue.messages[1:]] == ['{"found":[]}'] * 2
