@@ -92,7 +92,7 @@ class Retriever:
             return await by_words
         try:
             async with asyncio.timeout_at(due):
-                return await self._archive.search(person, msgspec.structs.replace(query, meaning=meaning))
+                return await self._archive.search(person, msgspec.structs.replace(query, vector=meaning))
         except (TimeoutError, StoreError):
             return await by_words
 
