@@ -145,9 +145,7 @@ class FilterPage(msgspec.Struct, frozen=True):
 def pages(shelf: FilterRegistry) -> tuple[FilterPage, ...]:
     """A page for every filter of a shelf: those of the request first, by name."""
     return tuple(
-        _page(name, side, shelf.named(name, kind))
-        for side, kind in KINDS.items()
-        for name in shelf.names(kind)
+        _page(name, side, shelf.get(name, kind)) for side, kind in KINDS.items() for name in shelf.names(kind)
     )
 
 

@@ -139,7 +139,7 @@ def settings_schema(shelf: FilterRegistry) -> Schema:
     whole = lenient(model_schema(Settings))
     definitions = whole.pop("$defs")
     for kind in (RequestFilter, AnswerFilter):
-        found = {name: shelf.named(name, kind) for name in shelf.names(kind)}
+        found = {name: shelf.get(name, kind) for name in shelf.names(kind)}
         places = {name: f"{kind.__name__}.{name}" for name in found}
         definitions |= {places[name]: _options(each, places[name]) for name, each in found.items()}
         definitions[kind.__name__] = _step(found, places)

@@ -280,7 +280,7 @@ def _window(settings: MemorySettings) -> Window:
     window = settings.window
     return Window(
         max_messages=window.max_messages,
-        keep_messages=window.kept,
+        keep_messages=window.messages_after_cut,
         max_tokens=window.max_tokens,
         ttl=window.ttl,
         summaries=settings.summaries.max if settings.summaries else 0,

@@ -1,4 +1,4 @@
-"""Names that stand in a configuration, and those that were meant."""
+"""Messages about a configuration: where something is wrong, and what to write instead."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +12,10 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from proxy.settings.document import KeyPath
 
-# What others call it; it counts where the right word can stand, and the wrong one cannot.
-_ELSEWHERE: Final = {
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+# What other programs call it; it counts where the right name can stand, and the wrong one cannot.
+_SYNONYMS: Final = {
     "endpoint": "base_url",
     "filters": "request",
     "key": "api_key",
@@ -21,56 +23,13 @@ _ELSEWHERE: Final = {
     "store": "sessions",
     "url": "base_url",
 }
-_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_OWN = "advice"
+
+_CUSTOM = "advice"
 _LIST = "write a list, such as [a, b]"
 _KEYS = "write keys and values here"
 _BOOL = "write true or false"
 _INT = "write a whole number"
 _NUMBER = "write a number"
-
-
-class Diagnostic(msgspec.Struct, frozen=True):
-    """What is wrong at one place of a file, and what to write instead; lines count from 1."""
-
-    file: str
-    line: int
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{_one_line(self.file)}:{self.line}: {self.path}: {_one_line(self.message)}"
-
-
-def dotted_path(place: KeyPath) -> str:
-    """A place as one reads it: ``pipelines.default.request.1``; the whole file is ``document``."""
-    return ".".join(str(step) if is_name(str(step)) else "?" for step in place) or "document"
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else ascii(text)[1:-1]
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be shown in a message: anything longer, or stranger, may be a slipped-in secret."""
-    return bool(_WORD.fullmatch(text))
-
-
-def quoted(text: str) -> str:
-    """A name in quotes, with a space before it; empty where it is not one to show."""
-    shown = repr(text)
-    return f" {shown}" if is_name(text) and shown == f"'{text}'" else ""
-
-
-def alternatives(text: str, known: Iterable[str]) -> str:
-    """What may have been meant, and all that there is, as the rest of a sentence."""
-    names = list(known)
-    other = _ELSEWHERE.get(text)
-    near = [other] if other in names else get_close_matches(text, names, n=1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
-    return f"; {meant}There are: {', '.join(names)}" if names else "; there are none here"
-
-
 _ADVICE = {
     "string_type": "write text; put it in quotes if it looks like a number, or like true or false",
     "missing": "this key is missing; add it",
@@ -100,64 +59,94 @@ _ADVICE = {
     "too_short": "write at least {min_length} of them",
     "too_long": "write at most {max_length} of them",
 }
+"""What to write, by the type of pydantic's error."""
+
+
+class Diagnostic(msgspec.Struct, frozen=True):
+    """An error or a warning at one place of a file; lines count from 1."""
+
+    file: str
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{_one_line(self.file)}:{self.line}: {self.path}: {_one_line(self.message)}"
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def dotted_path(path: KeyPath) -> str:
+    """A path as one reads it: ``pipelines.default.request.1``; the whole file is ``document``."""
+    return ".".join(str(step) if is_name(str(step)) else "?" for step in path) or "document"
+
+
+def is_name(text: str) -> bool:
+    """Whether a message may quote a text: anything longer, or with other characters, may be a secret."""
+    return bool(_NAME.fullmatch(text))
+
+
+def quoted(text: str) -> str:
+    """A name in quotes, with a space before it; empty where a message may not quote it."""
+    literal = repr(text)
+    return f" {literal}" if is_name(text) and literal == f"'{text}'" else ""
+
+
+def alternatives(text: str, names: Iterable[str]) -> str:
+    """The rest of a sentence about an unknown name: the nearest of the names, and all of them."""
+    names = list(names)
+    synonym = _SYNONYMS.get(text)
+    near = [synonym] if synonym in names else get_close_matches(text, names, n=1)
+    suggestion = f"did you mean {near[0]!r}? " if near else ""
+    return f"; {suggestion}There are: {', '.join(names)}" if names else "; there are none here"
 
 
 def shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
-    """A check whose ValueError is known never to show the value, and so may always be shown itself."""
+    """Mark a pydantic validator whose ValueError never quotes the value: its message is always shown."""
 
     @wraps(check)
-    def checked(*given: Any) -> Any:
+    def checked(*args: Any) -> Any:
         try:
-            return check(*given)
+            return check(*args)
         except (ValidationError, PydanticCustomError):
             raise
         except ValueError as error:
-            raise PydanticCustomError(_OWN, "{text}", {"text": str(error)}) from None
+            raise PydanticCustomError(_CUSTOM, "{text}", {"text": str(error)}) from None
 
     return checked
 
 
-def error_at(place: KeyPath, message: str) -> ValidationError:
-    """What is wrong below what a check was given, at its own place; the message never shows a value."""
-    error = PydanticCustomError(_OWN, "{text}", {"text": message})
-    return ValidationError.from_exception_data("advice", [{"type": error, "loc": place, "input": None}])
+def error_at(path: KeyPath, message: str) -> ValidationError:
+    """An error at a path below the value that is validated; its message never quotes a value."""
+    error = PydanticCustomError(_CUSTOM, "{text}", {"text": message})
+    return ValidationError.from_exception_data("advice", [{"type": error, "loc": path, "input": None}])
 
 
 def error_advice(error: ErrorDetails, allowed: Sequence[str], *, private: bool) -> str:
-    """What is wrong, and what to write; nothing of the value where it is private."""
-    kind, context = error["type"], error.get("ctx", {})
+    """What is wrong, and what to write; ``allowed`` are the keys that may stand there.
+
+    A private value is not quoted.
+    """
+    kind, context, value = error["type"], error.get("ctx", {}), error["input"]
+    advice = _ADVICE.get(kind)
     if kind == "extra_forbidden":
-        return _unknown_key(str(error["loc"][-1]), allowed)
+        name = str(error["loc"][-1])
+        if not quoted(name) and ":" in name:
+            return f"unknown key; a space must follow the ':'{alternatives(name.partition(':')[0], allowed)}"
+        return f"unknown key{quoted(name)}{alternatives(name, allowed) if allowed else '; take it out'}"
     if kind in {"literal_error", "enum"}:
-        return _choice(error["input"], context["expected"])
-    if instead := _other_shape(kind, error["input"]):
-        return instead
-    if kind in _ADVICE:
-        empty = "nothing is written here; " if error["input"] is None else ""
-        return empty + _ADVICE[kind].format(**context)
-    if kind == _OWN or not private:
+        expected, name = context["expected"], quoted(value) if isinstance(value, str) else ""
+        choices = re.findall(r"'([^']*)'", expected)
+        cannot = f"this cannot be{name or ' so'}"
+        return f"{cannot}{alternatives(str(value), choices)}" if choices else f"write {expected}"
+    if advice is _KEYS and isinstance(value, list):
+        advice = f"{_KEYS}, without '- ' or [ ]"
+    elif advice is _LIST and isinstance(value, dict):
+        advice = "write a list; begin each item with '- '"
+    if advice is not None:
+        return ("nothing is written here; " if value is None else "") + advice.format(**context)
+    if kind == _CUSTOM or not private:
         return str(context.get("error") or error["msg"])
     return "this is not accepted (a value from the environment, which is not shown)"
-
-
-def _other_shape(kind: str, given: Any) -> str:
-    """What to write where a list stands for keys, or keys for a list; empty where neither does."""
-    if _ADVICE.get(kind) is _KEYS and isinstance(given, list):
-        return f"{_KEYS}, without '- ' or [ ]"
-    if _ADVICE.get(kind) is _LIST and isinstance(given, dict):
-        return "write a list; begin each item with '- '"
-    return ""
-
-
-def _unknown_key(name: str, allowed: Sequence[str]) -> str:
-    if not quoted(name) and ":" in name:
-        return f"unknown key; a space must follow the ':'{alternatives(name.partition(':')[0], allowed)}"
-    return f"unknown key{quoted(name)}{alternatives(name, allowed) if allowed else '; take it out'}"
-
-
-def _choice(given: Any, expected: str) -> str:
-    known = re.findall(r"'([^']*)'", expected)
-    wrong = quoted(given) if isinstance(given, str) else ""
-    return (
-        f"this cannot be{wrong or ' so'}{alternatives(str(given), known)}" if known else f"write {expected}"
-    )

@@ -1,4 +1,4 @@
-"""Where filters come from: those that are shipped, a configuration's own files, and installed packages."""
+"""The filters that a configuration may name: shipped ones, its own files, and installed packages."""
 
 import importlib
 import importlib.util
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
@@ -23,19 +23,26 @@ from filters.base import AnswerFilter, Filter, RequestFilter
 from proxy.settings.diagnostics import alternatives, is_name, quoted
 
 F = TypeVar("F", bound=Filter)
+
+ENTRY_POINTS = "turnkeeper.filters"
+
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_NO_NAME = "name the file as the filter, such as swear_words.py: small letters, digits and '_'"
+_FILE_NAME = "name the file as the filter, such as swear_words.py: small letters, digits and '_'"
 _NO_FILTER = "this file defines no filter; write a class that derives from RequestFilter or AnswerFilter"
-_FORM = "write a filter's name, or one name with its options: 'drop_messages: {sources: [silence]}'"
-GROUP = "turnkeeper.filters"
-_LONGEST = 300
+_STEP_FORM = "write a filter's name, or one name with its options: 'drop_messages: {sources: [silence]}'"
+_MAX_MESSAGE = 300
+
+
+class PluginError(ValueError):
+    """The code of a user's own filter cannot be loaded; the message says why, on one line."""
 
 
 class FilterRegistry(msgspec.Struct, frozen=True):
-    """Filters by name. Only what is asked for is imported; a name is looked for in this order.
+    """Filters by name, imported when they are first looked up.
 
-    ``package`` holds what is shipped; ``files`` are modules made from a configuration's own files, and
-    ``broken`` the names of those that could not be made; with ``installed``, packages may bring more.
+    A name is looked for in ``files``, the modules of a configuration's own files, then in ``package``, where
+    the shipped filters are, then with ``installed`` among the entry points of installed packages.
+    ``broken`` are the names of files that could not be loaded.
     """
 
     package: str = "filters"
@@ -43,57 +50,54 @@ class FilterRegistry(msgspec.Struct, frozen=True):
     broken: frozenset[str] = frozenset()
     installed: bool = True
 
-    def named(self, name: str, kind: type[F]) -> type[F]:
-        """The filter of a kind that bears this name.
+    def get(self, name: str, kind: type[F]) -> type[F]:
+        """The filter of a kind with this name.
 
-        Raises LookupError that says what there is, and Broken where a user's own cannot be loaded.
+        Raises LookupError, which lists the alternatives, and PluginError where a user's own cannot be loaded.
         """
         if name in self.broken:
             raise PluginError(f"the filter {name!r} could not be loaded; see 'filters'")
         found = self._find(name, kind)
-        if found is None:
-            raise LookupError(self._unknown(name, kind))
-        return found
+        if found is not None:
+            return found
+        other, side = (AnswerFilter, "answer") if kind is RequestFilter else (RequestFilter, "request")
+        if self._has(name, other):
+            raise LookupError(f"the filter {name!r} belongs under '{side}:'")
+        raise LookupError(f"no filter named{quoted(name)}{alternatives(name, self.names(kind))}")
 
     def names(self, kind: type[Filter]) -> tuple[str, ...]:
-        """All filters of a kind that there are and that can be loaded, in alphabetical order."""
+        """All filters of a kind that can be loaded, in alphabetical order."""
         path = importlib.import_module(self.package).__path__
-        known = {module.name for module in pkgutil.iter_modules(path)} | set(self.files)
-        announced = installed_names() if self.installed else set()
-        return tuple(sorted(name for name in known | announced if self._has(name, kind)))
+        names = {module.name for module in pkgutil.iter_modules(path)} | set(self.files)
+        if self.installed:
+            names |= set(entry_points(group=ENTRY_POINTS).names)
+        return tuple(sorted(name for name in names if self._has(name, kind)))
 
     def with_files(self, paths: Sequence[Path]) -> tuple["FilterRegistry", dict[int, str]]:
-        """The shelf with a user's own files beside what it holds, and what is wrong with which of them."""
-        files, broken, wrong = dict(self.files), set(self.broken), dict[int, str]()
+        """The registry with a user's own files added, and the errors of those that fail, by position."""
+        files, broken, errors = dict(self.files), set(self.broken), dict[int, str]()
         for i, path in enumerate(paths):
             try:
-                files[path.stem] = self._module(path, files)
+                files[path.stem] = self._load_own(path, files)
             except ValueError as error:
-                wrong[i] = str(error)
+                errors[i] = str(error)
                 broken |= {path.stem} - set(files)
-        return FilterRegistry(self.package, MappingProxyType(files), frozenset(broken), self.installed), wrong
+        return FilterRegistry(
+            self.package, MappingProxyType(files), frozenset(broken), self.installed
+        ), errors
 
-    def _module(self, path: Path, files: Mapping[str, ModuleType]) -> ModuleType:
+    def _load_own(self, path: Path, files: Mapping[str, ModuleType]) -> ModuleType:
         name = path.stem
         if path.suffix != ".py" or not _NAME.fullmatch(name):
-            raise ValueError(_NO_NAME)
+            raise ValueError(_FILE_NAME)
         if name in files:
             raise ValueError("another file here has this name already; rename one")
         if self._shipped(name, Filter) is not None:
             raise ValueError("a filter of this name is shipped; rename the file")
         module = load_file(path)
-        if _filter_of(module, Filter) is None:
+        if _filter_in(module, Filter) is None:
             raise ValueError(_NO_FILTER)
         return module
-
-    def _find(self, name: str, kind: type[F]) -> type[F] | None:
-        if not _NAME.fullmatch(name):
-            return None
-        if name in self.files:
-            return _filter_of(self.files[name], kind)
-        if (shipped := self._shipped(name, kind)) is not None or not self.installed:
-            return shipped
-        return None if self._shipped(name, Filter) else _filter_of(load_entry_point(name), kind)
 
     def _has(self, name: str, kind: type[Filter]) -> bool:
         try:
@@ -101,140 +105,102 @@ class FilterRegistry(msgspec.Struct, frozen=True):
         except PluginError:
             return False
 
+    def _find(self, name: str, kind: type[F]) -> type[F] | None:
+        if not _NAME.fullmatch(name):
+            return None
+        if name in self.files:
+            return _filter_in(self.files[name], kind)
+        if (shipped := self._shipped(name, kind)) is not None or not self.installed:
+            return shipped
+        return None if self._shipped(name, Filter) else _filter_in(load_entry_point(name), kind)
+
     def _shipped(self, name: str, kind: type[F]) -> type[F] | None:
         if importlib.util.find_spec(f"{self.package}.{name}") is None:
             return None
-        return _filter_of(importlib.import_module(f"{self.package}.{name}"), kind)
-
-    def _unknown(self, name: str, kind: type[Filter]) -> str:
-        other, side = (AnswerFilter, "answer") if kind is RequestFilter else (RequestFilter, "request")
-        if self._has(name, other):
-            return f"the filter {name!r} belongs under '{side}:'"
-        return f"no filter named{quoted(name)}{alternatives(name, self.names(kind))}"
+        return _filter_in(importlib.import_module(f"{self.package}.{name}"), kind)
 
 
-def _filter_of(source: Any, kind: type[F]) -> type[F] | None:
+def _filter_in(source: Any, kind: type[F]) -> type[F] | None:
     """The filter that a module defines itself; an entry point may also lead to the class."""
     if isinstance(source, type):
         return source if issubclass(source, kind) else None
-    values = vars(source).values() if isinstance(source, ModuleType) else ()
-    found = (value for value in values if isinstance(value, type) and issubclass(value, kind))
-    return next((each for each in found if _is_own(each, source.__name__)), None)
+    for value in vars(source).values() if isinstance(source, ModuleType) else ():
+        if isinstance(value, type) and issubclass(value, kind):
+            is_own = value.__module__ == source.__name__ != Filter.__module__
+            if is_own and not value.__name__.startswith("_"):
+                return value
+    return None
 
 
-def _is_own(found: type[Filter], module: str) -> bool:
-    return found.__module__ == module != Filter.__module__ and not found.__name__.startswith("_")
+def build_step(written: Any, kind: type[F], registry: FilterRegistry) -> F:
+    """The filter of one step of a pipeline: in YAML a filter's name, or one name with its options.
 
-
-def build_step(written: Any, kind: type[F], shelf: FilterRegistry) -> F:
-    """The filter that a step asks for, built.
-
-    Raises ValueError; pydantic's own, placed under the filter's name, for wrong options.
+    Raises ValueError; for wrong options pydantic's own, placed under the filter's name.
     """
-    options = {written: None} if isinstance(written, str) else written
-    if not isinstance(options, dict) or len(options) != 1:
-        raise ValueError(_shape(options))
-    ((name, given),) = options.items()
+    step = {written: None} if isinstance(written, str) else written
+    if not isinstance(step, dict) or not step:
+        raise ValueError(_STEP_FORM)
+    name, options = next(iter(step.items()))
+    if len(step) > 1:
+        if options is None and is_name(name):
+            indent = f"indent the options of {name!r} further than its name"
+            raise ValueError(f"{indent}, or write '{name}: {{…}}' on one line")
+        raise ValueError("two steps stand here as one; begin each with '- '")
     try:
-        found = shelf.named(name, kind)
+        found = registry.get(name, kind)
     except LookupError as error:
         raise ValueError(error.args[0]) from None
-    return _validated(name, found, {} if given is None else given)
-
-
-def _shape(written: Any) -> str:
-    """How a step is written, for one that is not one name."""
-    if not isinstance(written, dict) or not written:
-        return _FORM
-    name, given = next(iter(written.items()))
-    if given is None and is_name(name):
-        return f"indent the options of {name!r} further than its name, or write '{name}: {{…}}' on one line"
-    return "two steps stand here as one; begin each with '- '"
-
-
-def _validated(name: str, found: type[F], given: Any) -> F:
     try:
-        # The dictionary around the filter puts its name into the place of each error.
-        return TypeAdapter(dict[str, found]).validate_python({name: given})[name]  # type: ignore[valid-type]
+        # The dictionary around the filter puts its name into the path of each error.
+        adapter = TypeAdapter(dict[str, found])  # type: ignore[valid-type]
+        return adapter.validate_python({name: {} if options is None else options})[name]
     except ValidationError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's check may raise anything
         # Not a mere ValueError, whose text is always shown: this one may quote the options.
-        said = f"the filter {name!r} does not take these options: {describe_exception(error)}"
-        raise PydanticCustomError("filter_failed", "{said}", {"said": said}) from None
+        message = f"the filter {name!r} does not take these options: {describe_exception(error)}"
+        raise PydanticCustomError("filter_failed", "{message}", {"message": message}) from None
 
 
-class PluginError(ValueError):
-    """Code that a user brought cannot be loaded; the message says what it did, on one line."""
+# --- a user's own code
 
 
 def load_file(path: Path) -> ModuleType:
-    """What a file defines now, whatever it defined before. Raises Broken."""
-    # The last part is the filter's name, as with those that are shipped: explanations show it.
+    """The module in a file as it is now, whatever was loaded from it before. Raises PluginError."""
+    # The last part is the filter's name, as with shipped ones: explanations show it.
     folder = sha256(str(path.parent).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     name = f"turnkeeper_filters_{folder}.{path.stem}"
     spec = spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
     if spec is None or spec.loader is None:  # pragma: no cover - a loader was given
         raise PluginError("this is no Python file")
-    module, former = module_from_spec(spec), sys.modules.get(name)
+    module, previous = module_from_spec(spec), sys.modules.get(name)
     # While it runs, pydantic looks into sys.modules for the types and docstrings of the class.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's code
-        _put_back(name, former)
+        if previous is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = previous
         raise PluginError(_load_error(error, str(path))) from None
     return module
 
 
-def installed_names() -> set[str]:
-    """The names of all filters that installed packages announce."""
-    return set(entry_points(group=GROUP).names)
-
-
-def load_entry_point(name: str) -> Any:
-    """What the entry point of a name leads to, or ``None`` where there is none. Raises Broken."""
-    found = list(entry_points(group=GROUP, name=name))
-    packages = {point.dist.name if point.dist else point.value for point in found}
-    if len(packages) > 1:
-        listed = ", ".join(sorted(packages))
-        raise PluginError(f"more than one installed package brings a filter {name!r}: {listed}")
-    return _load(found[0]) if found else None
-
-
-def describe_exception(error: BaseException) -> str:
-    """An exception of a user's code on one line, cut where it is long."""
-    text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
-
-
 class _UncachedLoader(SourceFileLoader):
-    """Compiles what the file holds: a cached form would hide an edit made within the same second."""
+    """Compiles the file each time: a cached form would hide an edit made within the same second."""
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - the interface
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _put_back(name: str, former: ModuleType | None) -> None:
-    if former is None:
-        del sys.modules[name]
-    else:
-        sys.modules[name] = former
-
-
-def _load(point: EntryPoint) -> Any:
-    try:
-        return point.load()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's code
-        raise PluginError(
-            f"the installed filter {point.name!r} cannot be loaded: {describe_exception(error)}"
-        ) from None
-
-
 def _load_error(error: BaseException, file: str) -> str:
-    """What went wrong, and in which line of the file."""
-    line = error.lineno if isinstance(error, SyntaxError) and error.filename == file else _line(error, file)
+    """Why a file cannot be loaded, with the line of it where there is one."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        line = error.lineno
+    else:
+        frames = (frame for frame in extract_tb(error.__traceback__) if frame.filename == file)
+        line = next((frame.lineno for frame in frames), None)
     if line:
         return f"the file cannot be loaded: line {line}: {describe_exception(error)}"
     if isinstance(error, OSError):
@@ -242,6 +208,24 @@ def _load_error(error: BaseException, file: str) -> str:
     return f"the file cannot be loaded: {describe_exception(error)}"
 
 
-def _line(error: BaseException, file: str) -> int | None:
-    lines = (frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file)
-    return next(lines, None)
+def load_entry_point(name: str) -> Any:
+    """The object of the installed packages' entry point of a name, or ``None``. Raises PluginError."""
+    points = list(entry_points(group=ENTRY_POINTS, name=name))
+    packages = {point.dist.name if point.dist else point.value for point in points}
+    if len(packages) > 1:
+        listed = ", ".join(sorted(packages))
+        raise PluginError(f"more than one installed package brings a filter {name!r}: {listed}")
+    if not points:
+        return None
+    try:
+        return points[0].load()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's code
+        why = describe_exception(error)
+        raise PluginError(f"the installed filter {name!r} cannot be loaded: {why}") from None
+
+
+def describe_exception(error: BaseException) -> str:
+    """An exception of a user's code on one line, cut where it is long."""
+    text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    described = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return described if len(described) <= _MAX_MESSAGE else f"{described[:_MAX_MESSAGE]}…"

@@ -1,4 +1,4 @@
-"""What must never be stored."""
+"""The settings of memory: what is remembered, where, and for how long."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -24,7 +24,7 @@ from proxy.settings.values import (
     store_address,
 )
 
-# Hardly anybody sets this: the filter is loaded by who does.
+# Redaction is rare: its filter is loaded only where it is configured.
 _REDACT: Final = EntryPoint("redact", "filters.redact:Redact", "turnkeeper.filters")
 FactStore = Literal["archive", "mem0"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -80,10 +80,10 @@ class Summaries(SettingsModel):
     """How long one answer may take."""
 
 
-def _installed(place: FactStore) -> FactStore:
-    if place == "mem0" and find_spec("mem0") is None:
+def _installed(store: FactStore) -> FactStore:
+    if store == "mem0" and find_spec("mem0") is None:
         raise ValueError("Mem0 is not installed; install turnkeeper[mem0]")
-    return place
+    return store
 
 
 class Facts(SettingsModel):
@@ -142,11 +142,10 @@ class RecallAids(SettingsModel):
     """Who puts what was found in order."""
 
 
-def _fewer(given: int | None, info: ValidationInfo) -> int | None:
-    """What is kept, where that leaves something to cut."""
-    if given is not None and given >= info.data.get("max_messages", given + 1):
+def _below_maximum(keep: int | None, info: ValidationInfo) -> int | None:
+    if keep is not None and keep >= info.data.get("max_messages", keep + 1):
         raise ValueError("keep fewer than 'max_messages', best a third; left out, it is a third")
-    return given
+    return keep
 
 
 class Window(SettingsModel):
@@ -155,7 +154,7 @@ class Window(SettingsModel):
     max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
     """A session with more messages than this is cut down, by whole turns."""
     keep_messages: Annotated[
-        Annotated[Whole, Field(ge=1, le=1000)] | None, AfterValidator(shown_errors(_fewer))
+        Annotated[Whole, Field(ge=1, le=1000)] | None, AfterValidator(shown_errors(_below_maximum))
     ] = None
     """How many messages are left then, at the least; left out, a third of ``max_messages``."""
     max_tokens: Annotated[Whole, Field(ge=100)] | None = None
@@ -164,8 +163,8 @@ class Window(SettingsModel):
     """How long a session is kept after its last turn."""
 
     @property
-    def kept(self) -> int:
-        """How many messages are left, at the least."""
+    def messages_after_cut(self) -> int:
+        """The number of messages that a session is cut down to, at the least."""
         return self.keep_messages or max(1, self.max_messages // 3)
 
 
@@ -179,7 +178,7 @@ class Archive(SettingsModel):
 
     @property
     def seconds(self) -> float:
-        """For how long turns are kept, in seconds; 0 is for ever."""
+        """How long turns are kept, in seconds; 0 is for ever."""
         return 0.0 if self.keep in {"forever", "off"} else option_types.seconds(self.keep)
 
 

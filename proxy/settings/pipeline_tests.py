@@ -1,4 +1,4 @@
-"""A case beside a pipeline: what a client sends, and what must become of it."""
+"""The tests beside a pipeline: what a client sends, and what must become of it."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,50 +15,47 @@ _ROLES: Final = get_args(Role)
 _DEFAULT_TIME: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def _message_fields(given: object) -> object:
-    if isinstance(given, str):
-        role, colon, words = given.partition(":")
+def _message_fields(value: object) -> dict[str, Any]:
+    """The fields of a message, from ``role: content`` or as they are written; not all need be there."""
+    message = value
+    if isinstance(value, str):
+        role, colon, content = value.partition(":")
         if not colon or not role.isalpha():
             raise ValueError(_SHORTHAND)
-        return {"role": _check_role(role), "content": words.removeprefix(" ")}
-    if not isinstance(given, dict):
+        message = {"role": role, "content": content.removeprefix(" ")}
+    if not isinstance(message, dict):
         raise ValueError(_SHORTHAND)  # noqa: TRY004 - pydantic collects ValueErrors alone
-    if isinstance(given.get("role"), str):
-        _check_role(given["role"])
-    return given
-
-
-def _check_role(role: str) -> str:
-    if role not in _ROLES:
-        raise ValueError(f"no model knows the role{quoted(role)}{alternatives(role, _ROLES)}")
-    return role
-
-
-def _with_role(given: object) -> object:
-    message = _message_fields(given)
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise ValueError(f"this message has no role; {_SHORTHAND}")  # noqa: TRY004
+    named = message.get("role")
+    if isinstance(named, str) and named not in _ROLES:
+        raise ValueError(f"no model knows the role{quoted(named)}{alternatives(named, _ROLES)}")
     return message
 
 
-def _partial(given: object) -> object:
-    message = _message_fields(given)
+def _partial_message(value: object) -> object:
+    message = _message_fields(value)
     if not message:
         raise ValueError(f"nothing is named here; {_SHORTHAND}")
     return message
 
 
-def _not_empty(given: tuple[object, ...]) -> tuple[object, ...]:
-    if not given:
+def _whole_message(value: object) -> object:
+    message = _message_fields(value)
+    if not isinstance(message.get("role"), str):
+        raise ValueError(f"this message has no role; {_SHORTHAND}")  # noqa: TRY004
+    return message
+
+
+def _at_least_one(messages: tuple[object, ...]) -> tuple[object, ...]:
+    if not messages:
         raise ValueError("write at least one message, such as 'user: Hello'")
-    return given
+    return messages
 
 
-def _as_time(given: object) -> object:
-    if isinstance(given, datetime):
-        return given
+def _time(value: object) -> object:
+    if isinstance(value, datetime):
+        return value
     try:
-        time = datetime.fromisoformat(given) if isinstance(given, str) else None
+        time = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
@@ -66,40 +63,36 @@ def _as_time(given: object) -> object:
     return time
 
 
-def _without_messages(given: object) -> object:
-    if isinstance(given, dict) and "messages" in given:
+def _request(value: object) -> object:
+    if isinstance(value, dict) and "messages" in value:
         raise ValueError("the messages stand beside 'request', not in it")
-    return given
+    return value
 
 
-def _as_expected_messages(given: object, info: ValidationInfo) -> object:
-    if isinstance(given, ExpectedMessages | tuple):
-        return given
-    form: Any = tuple[WholeMessage, ...] if isinstance(given, list) else ExpectedMessages
-    return TypeAdapter(form).validate_python(given, context=info.context)
+def _expected_messages(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, ExpectedMessages | tuple):
+        return value
+    form: Any = tuple[WholeMessage, ...] if isinstance(value, list) else ExpectedMessages
+    return TypeAdapter(form).validate_python(value, context=info.context)
 
 
-def _as_expected_answer(given: object, info: ValidationInfo) -> object:
-    if isinstance(given, ExpectedAnswer | str):
-        return given
-    return TypeAdapter(ExpectedAnswer).validate_python(given, context=info.context)
+def _expected_answer(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, ExpectedAnswer | str):
+        return value
+    return TypeAdapter(ExpectedAnswer).validate_python(value, context=info.context)
 
 
-def _as_pieces(given: object) -> object:
-    if isinstance(given, str):
-        return (given,)
-    if not isinstance(given, list | tuple) or not all(isinstance(piece, str) for piece in given):
+def _pieces(value: object) -> object:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple) or not all(isinstance(piece, str) for piece in value):
         raise ValueError("write the answer as text, or as a list of the pieces in which it comes")
-    return tuple(given)
+    return tuple(value)
 
 
-WholeMessage = Annotated[str | dict[str, Any], BeforeValidator(shown_errors(_with_role))]
-
-
-PartialMessage = Annotated[str | dict[str, Any], BeforeValidator(shown_errors(_partial))]
-
-
-Pieces = Annotated[str | tuple[str, ...], BeforeValidator(shown_errors(_as_pieces))]
+WholeMessage = Annotated[str | dict[str, Any], BeforeValidator(shown_errors(_whole_message))]
+PartialMessage = Annotated[str | dict[str, Any], BeforeValidator(shown_errors(_partial_message))]
+Pieces = Annotated[str | tuple[str, ...], BeforeValidator(shown_errors(_pieces))]
 
 
 class ExpectedMessages(SettingsModel):
@@ -125,7 +118,7 @@ class PipelineTest(SettingsModel):
 
     name: Annotated[str, Field(min_length=1)]
     """What must hold, in a few words."""
-    messages: Annotated[tuple[WholeMessage, ...], AfterValidator(shown_errors(_not_empty))] = Field(
+    messages: Annotated[tuple[WholeMessage, ...], AfterValidator(shown_errors(_at_least_one))] = Field(
         json_schema_extra={"minItems": 1}
     )
     """What the client sends: ``user: Hello``, or a message's fields."""
@@ -133,15 +126,15 @@ class PipelineTest(SettingsModel):
     """The client's headers."""
     query: Mapping[str, str] = Field(default_factory=dict)
     """The parameters behind the path's ``?``."""
-    request: Annotated[Mapping[str, Any], BeforeValidator(shown_errors(_without_messages))] = Field(
+    request: Annotated[Mapping[str, Any], BeforeValidator(shown_errors(_request))] = Field(
         default_factory=dict
     )
     """Further fields of the request, beside ``messages``."""
-    time: Annotated[AwareDatetime, BeforeValidator(shown_errors(_as_time))] = _DEFAULT_TIME
+    time: Annotated[AwareDatetime, BeforeValidator(shown_errors(_time))] = _DEFAULT_TIME
     """When the request comes, with its zone; always the same where nothing is written."""
     expect: Annotated[
         ExpectedMessages | tuple[WholeMessage, ...] | None,
-        BeforeValidator(shown_errors(_as_expected_messages)),
+        BeforeValidator(shown_errors(_expected_messages)),
     ] = None
     """The messages that the model gets: all of them as a list, or some with ``contains`` and ``lacks``."""
     parameters: Mapping[str, Any] = Field(default_factory=dict)
@@ -154,17 +147,15 @@ class PipelineTest(SettingsModel):
     """Who speaks; ``null`` for nobody known. Left out, it may be anyone."""
     answer: Pieces = ()
     """What the model is made to say, as text or in the pieces in which it comes."""
-    expect_answer: Annotated[
-        ExpectedAnswer | str | None, BeforeValidator(shown_errors(_as_expected_answer))
-    ] = None
+    expect_answer: Annotated[ExpectedAnswer | str | None, BeforeValidator(shown_errors(_expected_answer))] = (
+        None
+    )
     """The words that the client gets: all of them as text, or some with ``contains`` and ``lacks``."""
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it holds whatever comes."""
-        told = any(
-            each not in (None, ExpectedMessages(), ExpectedAnswer())
-            for each in (self.expect, self.expect_answer)
-        )
-        named = self.model_fields_set & {"session", "user"}
-        return not (told or named or self.parameters or self.absent)
+    def is_vacuous(self) -> bool:
+        """Whether it passes whatever comes."""
+        expected = (self.expect, self.expect_answer)
+        expects = any(each not in (None, ExpectedMessages(), ExpectedAnswer()) for each in expected)
+        names = self.model_fields_set & {"session", "user"}
+        return not (expects or names or self.parameters or self.absent)

@@ -1,6 +1,6 @@
-"""Steps of a pipeline that defeat one another, or can do nothing: rules as data."""
+"""Rules on the steps of a pipeline: steps that defeat one another, do nothing, or must agree."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -11,19 +11,11 @@ from filters.repair_history import RepairHistory
 from filters.restore_history import RestoreHistory
 from proxy.errors import filter_name
 
-_CONTROL = "a prefix hides control words and doubled answers from it"
-_SPOKEN = "it does not find words behind a prefix in 'original', and tells all of it as unheard"
-_LAST_MARK = "a merged message has the marks of the first alone, and it would miss those of the others"
-_BUDGET = "what it adds or takes away is not in the count, and the budget does not hold"
-_BEFORE_WORDS = "a prefix would stand before what it tells, and not before the words"
-_BARE = "what it puts in stands there unredacted"
-_CLOSED: Final = "a tool call without a result would come back otherwise than it went"
-
 
 class Order(msgspec.Struct, frozen=True):
-    """``first`` has to stand before ``then``, and why; ``when`` says for which options of ``then``.
+    """A filter that must stand before another one, and why; ``when`` limits it to some options of ``then``.
 
-    Filters are named as in YAML. A rule for one that is not there never applies.
+    Filters are named as in YAML.
     """
 
     first: str
@@ -40,9 +32,34 @@ class Requirement(msgspec.Struct, frozen=True):
     why: str
 
 
+class NoOp(msgspec.Struct, frozen=True):
+    """A filter whose options leave it nothing to do, and what to write instead."""
+
+    name: str
+    holds: Callable[[Any], bool]
+    message: str
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """An option that ``then`` must have as ``first`` has it, and why; ``when`` limits it to some options."""
+
+    first: type[Filter]
+    then: type[Filter]
+    option: str
+    when: Callable[[Any], bool]
+    why: str
+
+
 def _touches_answers(step: Any) -> bool:
     return "assistant" in getattr(step, "roles", ())
 
+
+_CONTROL = "a prefix hides control words and doubled answers from it"
+_SPOKEN = "it does not find words behind a prefix in 'original', and tells all of it as unheard"
+_LAST_MARK = "a merged message has the marks of the first alone, and it would miss those of the others"
+_BUDGET = "what it adds or takes away is not in the count, and the budget does not hold"
+_BEFORE_WORDS = "a prefix would stand before what it tells, and not before the words"
+_BARE = "what it puts in stands there unredacted"
 
 ORDERS: Final = (
     Order("repair_history", "timestamp_prefix", _CONTROL),
@@ -120,15 +137,6 @@ ORDERS: Final = (
     ),
 )
 
-
-class NoOp(msgspec.Struct, frozen=True):
-    """A filter whose options leave it nothing to do."""
-
-    name: str
-    holds: Callable[[Any], bool]
-    message: str
-
-
 REQUIREMENTS: Final = (
     Requirement(
         "restore_history",
@@ -136,6 +144,7 @@ REQUIREMENTS: Final = (
         "turns that a summary covers come back, and nothing puts the summary in their place",
     ),
 )
+
 NO_OPS: Final = (
     NoOp(
         "restore_interrupted",
@@ -149,90 +158,7 @@ NO_OPS: Final = (
     ),
 )
 
-
-def is_shipped(name: str) -> bool:
-    """Whether there is a filter of this name among ours."""
-    return find_spec(f"filters.{name}") is not None
-
-
-def order_warnings(
-    steps: Sequence[Filter], is_there: Callable[[str], bool] = is_shipped
-) -> Iterator[tuple[int, str]]:
-    """What the rules find in the steps between a client's request and the model: where, and what to do.
-
-    Nobody is told to add a filter of which ``is_there`` says that there is none.
-    """
-    yield from _misordered(steps)
-    yield from _needy(steps, is_there)
-    yield from _no_ops(steps)
-
-
-def duplicates(steps: Sequence[Filter]) -> Sequence[int]:
-    """Where a step stands that stood before with the same options."""
-    return [i for i, step in enumerate(steps) if step in steps[:i]]
-
-
-def _misordered(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
-    """Where a filter stands more than once, the order of its first place counts."""
-    places = _first_places(steps)
-    for rule in ORDERS:
-        first, then = places.get(rule.first), places.get(rule.then)
-        if first is not None and then is not None and then < first and rule.when(steps[then]):
-            yield then, f"put this behind {rule.first}: {rule.why}"
-
-
-def _needy(steps: Sequence[Filter], is_there: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
-    places = _first_places(steps)
-    for need in REQUIREMENTS:
-        if need.name in places and need.needs not in places and is_there(need.needs):
-            yield places[need.name], f"add {need.needs}: {need.why}"
-
-
-def _first_places(steps: Sequence[Filter]) -> Mapping[str, int]:
-    return {filter_name(step): i for i, step in reversed(list(enumerate(steps)))}
-
-
-# --- steps that can do nothing
-def _no_ops(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
-    gone: dict[str, set[str]] = {"sources": set(), "roles": set()}
-    repeated = duplicates(steps)
-    for i, step in enumerate(steps):
-        yield from (
-            (i, rule.message) for rule in NO_OPS if rule.name == filter_name(step) and rule.holds(step)
-        )
-        if i not in repeated and any(_wants_only(step, option, names) for option, names in gone.items()):
-            yield (
-                i,
-                "an earlier step has dropped all that this works on; take this out, or put it before that",
-            )
-        if filter_name(step) == "drop_messages":
-            _note_dropped(step, gone)
-
-
-def _note_dropped(step: Filter, gone: Mapping[str, set[str]]) -> None:
-    """What goes whatever else is said of it: a step with two conditions drops less than either names."""
-    conditions = {option: set(getattr(step, option, ())) for option in gone}
-    named = [option for option, names in conditions.items() if names]
-    if len(named) == 1:
-        gone[named[0]].update(conditions[named[0]])
-
-
-def _wants_only(step: Filter, option: str, gone: Collection[str]) -> bool:
-    wanted = set(getattr(step, option, ()))
-    # The user's newest message is never dropped, so steps other than dropping still find it.
-    finds_newest = filter_name(step) != "drop_messages" and "user" in getattr(step, "roles", ("user",))
-    return bool(wanted) and wanted <= set(gone) and not finds_newest
-
-
-class Agreement(msgspec.Struct, frozen=True):
-    """An option that ``then`` needs as ``first`` has it, for which options of ``first``, and why."""
-
-    first: type[Filter]
-    then: type[Filter]
-    option: str
-    when: Callable[[Any], bool]
-    why: str
-
+_CLOSED: Final = "a tool call without a result would come back otherwise than it went"
 
 AGREEMENTS: Final = (
     Agreement(RepairHistory, RestoreHistory, "unanswered", lambda step: step.tools, _CLOSED),
@@ -246,19 +172,64 @@ AGREEMENTS: Final = (
 )
 
 
-def agreement_warnings(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
-    """Where an option is otherwise than it has to be, and what to do; once for each step."""
+def is_shipped(name: str) -> bool:
+    """Whether there is a filter of this name among ours."""
+    return find_spec(f"filters.{name}") is not None
+
+
+def duplicates(steps: Sequence[Filter]) -> Sequence[int]:
+    """The positions of steps that stand before with the same options."""
+    return [i for i, step in enumerate(steps) if step in steps[:i]]
+
+
+def order_warnings(
+    steps: Sequence[Filter], is_available: Callable[[str], bool] = is_shipped
+) -> Iterator[tuple[int, str]]:
+    """Where a step of ``request`` stands wrongly, lacks another one or does nothing, and what to write.
+
+    A filter that is not available is not recommended.
+    """
+    # Where a filter stands more than once, the order of its first place counts.
+    places = {filter_name(step): i for i, step in reversed(list(enumerate(steps)))}
+    for rule in ORDERS:
+        first, then = places.get(rule.first), places.get(rule.then)
+        if first is not None and then is not None and then < first and rule.when(steps[then]):
+            yield then, f"put this behind {rule.first}: {rule.why}"
+    for need in REQUIREMENTS:
+        if need.name in places and need.needs not in places and is_available(need.needs):
+            yield places[need.name], f"add {need.needs}: {need.why}"
+    yield from _no_ops(steps)
+
+
+def _no_ops(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
+    dropped: dict[str, set[str]] = {"sources": set(), "roles": set()}
+    repeated = duplicates(steps)
     for i, step in enumerate(steps):
-        told = (message for rule in AGREEMENTS if (message := _at_odds(rule, steps, step)))
-        if message := next(told, None):
-            yield i, message
+        name = filter_name(step)
+        yield from ((i, rule.message) for rule in NO_OPS if rule.name == name and rule.holds(step))
+        conditions = {option: set(getattr(step, option, ())) for option in dropped}
+        # The user's newest message is never dropped, so steps other than dropping still find it.
+        finds_newest = name != "drop_messages" and "user" in getattr(step, "roles", ("user",))
+        is_idle = any(names and names <= dropped[option] for option, names in conditions.items())
+        if is_idle and not finds_newest and i not in repeated:
+            yield (
+                i,
+                "an earlier step has dropped all that this works on; take this out, or put it before that",
+            )
+        named = [option for option, names in conditions.items() if names]
+        # With two conditions a step drops less than either names.
+        if name == "drop_messages" and len(named) == 1:
+            dropped[named[0]] |= conditions[named[0]]
 
 
-def _at_odds(rule: Agreement, steps: Sequence[Filter], step: Filter) -> str | None:
-    former = next((one for one in steps if isinstance(one, rule.first)), None)
-    if former is None or not isinstance(step, rule.then) or not rule.when(former):
-        return None
-    if getattr(former, rule.option) == getattr(step, rule.option):
-        return None
-    name = rule.first.__module__.rpartition(".")[2]
-    return f"give this the same '{rule.option}' as {name}: {rule.why}"
+def agreement_warnings(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
+    """Where a step has another value for an option than an earlier step requires; once for each step."""
+    for i, step in enumerate(steps):
+        for rule in AGREEMENTS:
+            first = next((each for each in steps if isinstance(each, rule.first)), None)
+            if first is None or not isinstance(step, rule.then) or not rule.when(first):
+                continue
+            if getattr(first, rule.option) != getattr(step, rule.option):
+                name = rule.first.__module__.rpartition(".")[2]
+                yield i, f"give this the same '{rule.option}' as {name}: {rule.why}"
+                break

@@ -92,7 +92,7 @@ def test_a_dialects_file_remembers_what_the_first_one_does(name: str) -> None:
     assert first.memory
     assert own.memory
     assert own.memory.model_dump(exclude={"window"}) == first.memory.model_dump(exclude={"window"})
-    assert own.memory.window.kept == first.memory.window.kept
+    assert own.memory.window.messages_after_cut == first.memory.window.messages_after_cut
     assert own.memory.window.max_messages == first.memory.window.max_messages
     assert own.webhooks == first.webhooks
 

@@ -13,8 +13,8 @@ from tests.conversations import messages_of
 
 OWN = Path(__file__).parents[2] / "examples" / "own_filter"
 SHELF, WRONG = FilterRegistry().with_files([OWN / "glossary.py", OWN / "spell_digits.py"])
-GLOSSARY = SHELF.named("glossary", RequestFilter)
-SPELL_DIGITS = SHELF.named("spell_digits", AnswerFilter)
+GLOSSARY = SHELF.get("glossary", RequestFilter)
+SPELL_DIGITS = SHELF.get("spell_digits", AnswerFilter)
 
 
 def test_its_configuration_loads():

@@ -85,11 +85,11 @@ class OddAnswer(AnswerFilter):
 
 @pytest.fixture
 def odd(monkeypatch):
-    def named(shelf, name, kind):
+    def get(shelf, name, kind):
         return Odd if kind is RequestFilter else OddAnswer
 
     monkeypatch.setattr(FilterRegistry, "names", lambda shelf, kind: ("odd",))
-    monkeypatch.setattr(FilterRegistry, "named", named)
+    monkeypatch.setattr(FilterRegistry, "get", get)
     return pages(FilterRegistry())
 
 

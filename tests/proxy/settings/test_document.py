@@ -89,12 +89,12 @@ def test_what_is_no_document_has_a_line_and_advice(text, line, said):
         ("a: 1\nb: !!set {x}\n", ("b",), 2, "a tag"),
     ],
 )
-def test_a_flaw_has_its_own_line_and_the_rest_stays(text, place, line, said):
+def test_a_problem_has_its_own_line_and_the_rest_stays(text, place, line, said):
     document = parse(text)
-    (flaw,) = document.flaws
-    assert (flaw.place, flaw.line) == (place, line)
-    assert said in flaw.message
-    assert "s3cret" not in flaw.message
+    (problem,) = document.problems
+    assert (problem.path, problem.line) == (place, line)
+    assert said in problem.message
+    assert "s3cret" not in problem.message
     assert "a" in document.value
 
 

@@ -14,7 +14,7 @@ def test_only_modules_that_define_a_filter_are_filters():
 
 
 def test_a_filter_is_found_by_its_modules_name():
-    assert TRIAL.named("keep_last", RequestFilter).__name__ == "KeepLast"
+    assert TRIAL.get("keep_last", RequestFilter).__name__ == "KeepLast"
 
 
 @pytest.mark.parametrize(
@@ -34,17 +34,17 @@ def test_a_filter_is_found_by_its_modules_name():
 )
 def test_what_names_no_filter_is_answered_with_all_there_are(name):
     with pytest.raises(LookupError, match="There are: keep_last, shout"):
-        TRIAL.named(name, RequestFilter)
+        TRIAL.get(name, RequestFilter)
 
 
 def test_a_near_miss_is_answered_with_what_was_meant():
     with pytest.raises(LookupError, match=r"no filter named 'kep_last'; did you mean 'keep_last'\?"):
-        TRIAL.named("kep_last", RequestFilter)
+        TRIAL.get("kep_last", RequestFilter)
 
 
 def test_a_name_from_outside_is_never_imported():
     assert "antigravity" not in sys.modules
     for name in ("antigravity", "..antigravity", "antigravity.x"):
         with pytest.raises(LookupError):
-            TRIAL.named(name, RequestFilter)
+            TRIAL.get(name, RequestFilter)
     assert "antigravity" not in sys.modules

@@ -71,8 +71,8 @@ def test_a_number_that_is_none_is_the_only_fault(told: Told):
 @given(st.integers(2, 1000))
 def test_a_third_is_kept_unless_something_else_is_said(most: int):
     window = Window(max_messages=most)
-    assert 1 <= window.kept == max(1, most // 3) < most
-    assert Window(max_messages=most, keep_messages=1).kept == 1
+    assert 1 <= window.messages_after_cut == max(1, most // 3) < most
+    assert Window(max_messages=most, keep_messages=1).messages_after_cut == 1
 
 
 def test_twenty_of_sixty_are_kept_where_nothing_is_said(tmp_path: Path):
@@ -80,4 +80,4 @@ def test_twenty_of_sixty_are_kept_where_nothing_is_said(tmp_path: Path):
     file.write_text(CONFIG)
     memory = load(file, {}).memory
     assert memory is not None
-    assert (memory.window.max_messages, memory.window.kept) == (60, 20)
+    assert (memory.window.max_messages, memory.window.messages_after_cut) == (60, 20)
