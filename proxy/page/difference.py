@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from proxy.trial.diff import Piece, Written, edits, pieces
+from proxy.trial.diff import MessageDict, Piece, edits, pieces
 from proxy.trial.explain import FieldChange, FilterStep
 
 Kind = Literal["same", "removed", "added", "changed"]
@@ -64,19 +64,19 @@ def filtered(number: int, step: FilterStep) -> Filtered:
     )
 
 
-def differences(before: Sequence[Written], after: Sequence[Written]) -> Sequence[Row]:
+def differences(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Sequence[Row]:
     """The way from one conversation to another."""
     return list(_rows(before, after))[:_MOST_ROWS]
 
 
-def plain(messages: Sequence[Written]) -> Sequence[Row]:
+def plain(messages: Sequence[MessageDict]) -> Sequence[Row]:
     """Messages as they are, the newest of many."""
     passed = max(0, len(messages) - _MOST_COMPARED)
     older = [Row(kind="same", count=passed, role="older")] if passed else []
     return [*older, *(_row("same", message, i, i) for i, message in enumerate(messages[passed:]))]
 
 
-def _rows(before: Sequence[Written], after: Sequence[Written]) -> Iterator[Row]:
+def _rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[Row]:
     """The newest messages on both sides; those before them are counted, and not compared."""
     passed = max(0, len(before) - _MOST_COMPARED), max(0, len(after) - _MOST_COMPARED)
     if any(passed):
@@ -84,7 +84,7 @@ def _rows(before: Sequence[Written], after: Sequence[Written]) -> Iterator[Row]:
     yield from _compared(before[passed[0] :], after[passed[1] :])
 
 
-def _compared(before: Sequence[Written], after: Sequence[Written]) -> Iterator[Row]:
+def _compared(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[Row]:
     for edit in edits(before, after):
         if edit.kind == "same":
             yield Row(kind="same", count=edit.count, before=edit.before, after=edit.after)
@@ -97,7 +97,7 @@ def _compared(before: Sequence[Written], after: Sequence[Written]) -> Iterator[R
             yield _row(edit.kind, message, edit.before, edit.after)
 
 
-def _row(kind: Kind, message: Written, before: int, after: int) -> Row:
+def _row(kind: Kind, message: MessageDict, before: int, after: int) -> Row:
     said = _said(message)
     way: Kind = kind if kind in {"removed", "added"} else "same"
     rest = {name: value for name, value in message.items() if name not in {"role", "content"}}
@@ -112,7 +112,7 @@ def _row(kind: Kind, message: Written, before: int, after: int) -> Row:
     )
 
 
-def _altered(one: Written, other: Written, before: int, after: int) -> Row:
+def _altered(one: MessageDict, other: MessageDict, before: int, after: int) -> Row:
     said, says = _said(one), _said(other)
     words = pieces(said, says, _MOST_WORDS)
     names = [name for name in {**one, **other} if name not in {"role", "content"}]
@@ -136,7 +136,7 @@ def _field(name: str, before: Any, after: Any) -> Field:
     return Field(name, None if before is UNSET else _json(before), None if after is UNSET else _json(after))
 
 
-def _said(message: Written) -> str:
+def _said(message: MessageDict) -> str:
     """The words, with a mark for each part that is no text."""
     content = message.get("content")
     if not isinstance(content, list):

@@ -291,7 +291,7 @@ def _explained(trace: Trace, content: TurnContent, shown: Inside) -> Inside:
         return msgspec.structs.replace(shown, fault=error.message)
     return msgspec.structs.replace(
         shown,
-        whose=told.whose,
+        whose=told.identity,
         steps=[filtered(number, step) for number, step in enumerate(told.steps, 1)],
         stripped=told.stripped,
     )

@@ -1,4 +1,7 @@
-"""What may be shown of a request: engines put secrets into fields that nobody named."""
+"""What may be shown of a request, and what the upstream does not get of it.
+
+Voice platforms put secrets into fields of their own: of an unknown field, type and length are shown.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +18,9 @@ from proxy.upstream.providers import Names, Provider
 
 _SIZED: Final = {str: ("text", "characters"), list: ("list", "items"), dict: ("object", "keys")}
 _UNSIZED: Final = {bool: "truth value", int: "number", float: "number", type(None): "null"}
+
 _MESSAGE: Final = IN_MESSAGES | {"turn_id", "timestamp", "metadata"}
 _FUNCTION: Final = frozenset({"name", "arguments"})
-_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "maxTokens"})
-_FUNCTIONS = frozenset({"functions", "function_call"})
-
-
 _INNER: Final = {
     "metadata": frozenset({"source", "user", "interrupted", "interrupt_timestamp", "original"}),
     "content": frozenset({"type", "text", "image_url", "input_audio", "file", "refusal"}),
@@ -30,6 +30,7 @@ _INNER: Final = {
     "custom": frozenset({"name", "input"}),
     "audio": frozenset({"id"}),
 }
+"""The names in an object, or in a list of objects, of each field."""
 
 
 def value_shape(value: object) -> str:
@@ -40,49 +41,54 @@ def value_shape(value: object) -> str:
     return _UNSIZED.get(type(value), "value")
 
 
-def shown_field(name: str, value: Raw, also: Names = frozenset()) -> Raw | str:
-    """A field of the top level: whole where it is OpenAI's or named in ``also``, else its form."""
-    return value if name in TOP_LEVEL or name in also else _hidden(decode_raw(value))
+def shown_field(name: str, value: Raw, extra: Names = frozenset()) -> Raw | str:
+    """A field of the top level: whole where it is OpenAI's or named in ``extra``, else its shape."""
+    return value if name in TOP_LEVEL or name in extra else _hidden(decode_raw(value))
 
 
-def shown_message(raw: Mapping[str, Any], also: Names = frozenset()) -> dict[str, Any]:
-    """A message with the fields of OpenAI's and of the engines that mark turns; of all others the form."""
-    return _known(raw, _MESSAGE | also, also)
+def shown_message(message: Mapping[str, Any], extra: Names = frozenset()) -> dict[str, Any]:
+    """A message with the fields of OpenAI and of voice platforms; of all others the shape."""
+    return _shown_object(message, _MESSAGE | extra, extra)
 
 
-def shown_body(sent: Fields, messages: Sequence[Mapping[str, Any]], kind: Provider) -> dict[str, Any]:
-    """A body as ``kind`` gets it: whole, but for the fields that the configuration alone lets through."""
-    named: Names = frozenset().union(*kind.messages.values()) | kind.calls
-    shown = {name: shown_field(name, value, kind.fields) for name, value in sent.items()}
-    return {**shown, "messages": [shown_message(each, named) for each in messages]}
+def shown_body(sent: Fields, messages: Sequence[Mapping[str, Any]], provider: Provider) -> dict[str, Any]:
+    """A body as the provider gets it, but for fields that the configuration alone lets through."""
+    names: Names = frozenset().union(*provider.messages.values()) | provider.calls
+    fields = {name: shown_field(name, value, provider.fields) for name, value in sent.items()}
+    return {**fields, "messages": [shown_message(message, names) for message in messages]}
 
 
-def _known(raw: Mapping[str, Any], names: Names, also: Names) -> dict[str, Any]:
-    return {name: _inside(name, raw[name], also) if name in names else _hidden(raw[name]) for name in raw}
-
-
-def _inside(name: str, value: Any, also: Names) -> Any:
-    """A value whose name is known; objects within it, or in a list of it, have names of their own."""
-    names = _INNER.get(name)
-    if names is None:
-        return value
-    if isinstance(value, list):
-        return [_known(each, names | also, also) if isinstance(each, dict) else each for each in value]
-    return _known(value, names | also, also) if isinstance(value, dict) else value
+def _shown_object(fields: Mapping[str, Any], names: Names, extra: Names) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name, value in fields.items():
+        inner = _INNER.get(name)
+        if name not in names:
+            shown[name] = _hidden(value)
+        elif inner is None:
+            shown[name] = value
+        elif isinstance(value, list):
+            items = (_shown_object(v, inner | extra, extra) if isinstance(v, dict) else v for v in value)
+            shown[name] = list(items)
+        else:
+            shown[name] = _shown_object(value, inner | extra, extra) if isinstance(value, dict) else value
+    return shown
 
 
 def _hidden(value: object) -> str:
     return f"(not shown: {value_shape(value)})"
 
 
-_TOOL_KINDS = ("function", "custom")
+# --- what the upstream does not get
+
+_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "maxTokens"})
+_FUNCTIONS: Final = frozenset({"functions", "function_call"})
 
 
 class Stripped(msgspec.Struct, frozen=True):
     """Something that the upstream does not get as the client sent it.
 
-    ``name`` is a field's, that of a message's field as ``messages[].turn_id``. ``form`` is its type and
-    length where it stood once, at the top level; ``count`` says how often it stood.
+    ``name`` is the name of a field, in messages as ``messages[].turn_id``. ``form`` is the shape of a field
+    at the top level, and ``count`` how often a name occurs.
     """
 
     name: str
@@ -92,69 +98,58 @@ class Stripped(msgspec.Struct, frozen=True):
 
 
 def stripped_fields(
-    fields: Fields, messages: Sequence[Mapping[str, Any]], sent: Mapping[str, Any], kind: Provider
+    fields: Fields, messages: Sequence[Mapping[str, Any]], sent: Mapping[str, Any], provider: Provider
 ) -> tuple[Stripped, ...]:
-    """What is missing in ``sent``, or stands there under another name, with the reason; top level first."""
-    there = {name: decode_raw(raw) for name, raw in fields.items()}
-    return (*_of_fields(there, sent, kind), *_of_messages(messages, sent["messages"], kind))
+    """What is missing in ``sent`` or has another name there, with the reason; top level first."""
+    values = {name: decode_raw(raw) for name, raw in fields.items()}
+    before, after = values.get("metadata"), sent.get("metadata")
+    stripped = [
+        Stripped(name, _reason(name, value, values, provider), value_shape(value))
+        for name, value in values.items()
+        if name not in sent
+    ]
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() - after.keys():
+        why = "only short texts, and no names of ours, may be stored"
+        stripped.append(Stripped("metadata", why, count=len(before.keys() - after.keys())))
+    return (*stripped, *_stripped_in_messages(messages, sent["messages"], provider))
 
 
-def _of_fields(there: Mapping[str, object], sent: Mapping[str, Any], kind: Provider) -> Iterator[Stripped]:
-    for name, value in there.items():
-        if name not in sent:
-            yield Stripped(name, _reason(name, value, there, kind), value_shape(value))
-    lost = _keys_lost(there.get("metadata"), sent.get("metadata"))
-    if lost:
-        yield Stripped("metadata", "only short texts, and no names of ours, may be stored", count=lost)
-
-
-def _reason(name: str, value: object, there: Mapping[str, object], kind: Provider) -> str:
-    target = kind.renames.get(name)
+def _reason(name: str, value: object, fields: Mapping[str, object], provider: Provider) -> str:
+    new_name = provider.renames.get(name)
     if name in _LIMITS and isinstance(value, int | float) and value <= 0:
         return "a limit that is none"
-    if target and target not in there:
-        return f"sent as {target}"
-    if name in _FUNCTIONS and not kind.functions:
+    if new_name and new_name not in fields:
+        return f"sent as {new_name}"
+    if name in _FUNCTIONS and not provider.functions:
         return "sent as tools, or already there as tools"
-    if name == "metadata" and name in kind.fields:
+    if name == "metadata" and name in provider.fields:
         return "taken only together with store, as short texts"
-    return f"not on the list of {kind.name}"
+    return f"not on the list of {provider.name}"
 
 
-def _keys_lost(before: object, after: object) -> int:
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return 0
-    return len(before.keys() - after.keys())
-
-
-def _of_messages(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], kind: Provider
+def _stripped_in_messages(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], provider: Provider
 ) -> Iterator[Stripped]:
-    lost = Counter(_names(before)) - Counter(_names(after))
-    for name, count in lost.items():
-        yield Stripped(f"messages[].{name}", f"not on the list of {kind.name}", count=count)
-    roles = Counter(str(message["role"]) for message in before)
-    for role, other in kind.roles.items():
+    for name, count in (Counter(_field_names(before)) - Counter(_field_names(after))).items():
+        yield Stripped(f"messages[].{name}", f"not on the list of {provider.name}", count=count)
+    roles, new_roles = (Counter(str(message["role"]) for message in each) for each in (before, after))
+    for role, other in provider.roles.items():
         if roles[role]:
             yield Stripped(f"messages[].role {role}", f"sent as {other}", count=roles[role])
-    late = _systems(before) - _systems(after)
+    late = sum(roles[role] - new_roles[role] for role in SYSTEM)
     if late > 0:
         yield Stripped("messages[].role system", "joined to the first, or sent as the user's", count=late)
     if len(before) != len(after):
-        why = f"sent as {len(after)}, in the order that {kind.name} takes"
+        why = f"sent as {len(after)}, in the order that {provider.name} takes"
         yield Stripped("messages", why, count=len(before))
 
 
-def _systems(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(message["role"] in SYSTEM for message in messages)
-
-
-def _names(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The names of all fields, those of tool calls included; role and content are in every message."""
+def _field_names(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The names of all fields but role and content, those of tool calls included."""
     for message in messages:
         yield from (name for name in message if name not in {"role", "content"})
         for call in message.get("tool_calls") or ():
             yield from (f"tool_calls[].{name}" for name in call)
-            for inner in _TOOL_KINDS:
-                if isinstance(call.get(inner), dict):
-                    yield from (f"tool_calls[].{inner}.{name}" for name in call[inner])
+            for kind in ("function", "custom"):
+                if isinstance(call.get(kind), dict):
+                    yield from (f"tool_calls[].{kind}.{name}" for name in call[kind])

@@ -1,4 +1,4 @@
-"""All that would happen to one call, as it is told."""
+"""What would become of a request, step by step; nothing is sent, and nothing is remembered."""
 
 import asyncio
 import time
@@ -23,15 +23,16 @@ from proxy.turn.turn import RawRequest, context_of
 from proxy.upstream.request import ChatRequest
 
 MemoryUse = Literal["read", "left out", "none"]
-"""Whether memory was read, though there is some, or there is none for a call."""
+"""Whether memory was read, was left out though there is some, or does not exist for a call."""
+
 _FORM = 'write a request\'s body, or {"headers": {…}, "path": "…", "body": {…}}'
-_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_NOTHING = Snapshot()
+_NO_MEMORY = Snapshot()
 _FIELDS = tuple(name for name in Message.__struct_fields__ if name != "others")
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class ExplainedIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose turn it is, and the places that said so; ``None`` where no place did."""
+    """The tenant, session and user of a call, and the places that named them; ``None`` where none did."""
 
     tenant: str
     session: str | None
@@ -50,9 +51,10 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class FilterStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What one filter did. ``before`` and ``after`` are messages, there only where the filter changed any.
+    """What one filter did.
 
-    ``options`` are those that the configuration sets. One that has ``failed`` was passed over.
+    ``options`` are those that the configuration sets. ``before`` and ``after`` are the messages where the
+    filter changed any. A filter that ``failed`` was skipped.
     """
 
     filter: str
@@ -66,7 +68,7 @@ class FilterStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the request would go, and which model it would ask for."""
+    """The upstream of a request and the model that it names."""
 
     upstream: str
     kind: str
@@ -76,20 +78,19 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """All that would happen to one call.
 
-    Values of fields that neither OpenAI nor a known engine names are not in it, only their type and length.
-    ``sent`` is the body that the upstream would get; ``stripped`` is what it would not. ``memory`` is whether
-    it was read, left out, or there is none for this call; ``degraded`` is what it did not tell, and what else
-    was left out. ``heard`` are the messages with what memory marks in them, where it does; ``tools`` are the
-    proxy's own that the model would be offered.
+    ``annotated`` are the messages with the marks of memory, where it sets any. ``degraded`` is what memory
+    did not deliver and what else was left out. ``tools`` are the memory tools offered to the model, ``sent``
+    is the body for the upstream, and ``stripped`` what is missing there. Of values of fields that neither
+    OpenAI nor a known voice platform names, only type and length are included.
     """
 
     pipeline: str
-    whose: ExplainedIdentity
+    identity: ExplainedIdentity = msgspec.field(name="whose")
     ignored: tuple[str, ...]
     memory: MemoryUse
     degraded: tuple[str, ...]
     messages: Sequence[Mapping[str, Any]]
-    heard: Sequence[Mapping[str, Any]] | UnsetType = UNSET
+    annotated: Sequence[Mapping[str, Any]] | UnsetType = msgspec.field(name="heard", default=UNSET)
     tools: tuple[str, ...]
     steps: tuple[FilterStep, ...]
     destination: Destination
@@ -97,97 +98,32 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     sent: Mapping[str, Any]
 
 
-def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "default") -> RawRequest:
-    """The request that a file holds; ``headers``, in lower case, go before those of the file.
-
-    Raises RequestError.
-    """
-    wrapped = _wrapped(data)
-    named = {**_headers(wrapped.get("headers", {})), **headers}
-    query = dict(parse_qsl(_query_of(wrapped.get("path", "/"))))
-    body = bytes(wrapped["body"]) if "body" in wrapped else data
-    return RawRequest(headers=named, query=query, body=body, tenant=tenant)
-
-
-def parse_header(given: str) -> tuple[str, str]:
-    """A header that is written as ``Name: value``. Raises RequestError."""
-    name, colon, value = given.partition(":")
-    if not colon or not name.strip():
-        raise RequestError("Write a header as 'Name: value'.")
-    return name.strip().lower(), value.strip()
-
-
-def _wrapped(data: bytes) -> dict[str, Any]:
-    """The parts of a request, the body as it is written; empty where the file is the body itself."""
-    try:
-        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}  # reading the body says what is wrong with it
-    if "body" not in fields or "messages" in fields:
-        return {}
-    return {name: raw if name == "body" else _decoded(name, raw) for name, raw in fields.items()}
-
-
-def _decoded(name: str, raw: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        raise RequestError(f"'{name}' cannot be read; {_FORM}.") from None
-
-
-def _headers(given: object) -> Mapping[str, str]:
-    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-        raise RequestError(f"'headers' must be names and texts; {_FORM}.", param="headers")
-    return {name.lower(): value for name, value in given.items()}
-
-
-def _query_of(path: object) -> str:
-    try:
-        return urlsplit(path).query if isinstance(path, str) else _no_path()
-    except ValueError:
-        return _no_path()
-
-
-def _no_path() -> str:
-    raise RequestError(f"'path' must be a path; {_FORM}.", param="path")
-
-
-class FilterRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What the filters made of a call, and the very body that the upstream would get."""
-
-    messages: Messages
-    fields: Fields
-    steps: tuple[FilterStep, ...]
-    tools: tuple[str, ...]
-    degraded: tuple[str, ...]
-    sent: bytes
-
-
 async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: float) -> Explanation:
-    """What would become of a request that comes at ``now``, with all that memory tells of it, as in a turn.
+    """What would become of a request at ``now``, with what memory tells of its session, as in a turn.
 
-    Raises what ``of`` does.
+    Raises what ``explain_request`` does.
     """
     # In threads: it takes a few times as long as a turn's own work, and callers wait on the loop.
     call, who = await asyncio.to_thread(_read, request, pipeline)
-    lacking: list[str] = []
-    found = await recollect(call, pipeline, who, lacking.append)
-    told = await asyncio.to_thread(explain_call, found.heard, who, pipeline, now, found.snapshot)
+    degraded: list[str] = []
+    recollection = await recollect(call, pipeline, who, degraded.append)
+    annotated = recollection.heard
+    explanation = await asyncio.to_thread(explain_call, annotated, who, pipeline, now, recollection.snapshot)
     return msgspec.structs.replace(
-        told,
-        degraded=(*lacking, *told.degraded),
-        messages=_disclosed(call.messages),
-        heard=UNSET if found.heard is call else told.messages,
+        explanation,
+        degraded=(*degraded, *explanation.degraded),
+        messages=_shown(call.messages),
+        annotated=UNSET if annotated is call else explanation.messages,
     )
 
 
 def explain_request(
     request: RawRequest, pipeline: Pipeline, now: float, *, remembers: bool = False
 ) -> Explanation:
-    """What would become of a request that comes at ``now``, in seconds since 1970, were nothing remembered.
+    """What would become of a request at ``now``, in seconds since 1970, without memory.
 
-    ``remembers`` is whether something is, though not by this pipeline. Raises RequestError for one that a
-    turn would refuse too, Unauthorized for a user without proof, TurnkeeperError where a filter fails.
+    ``remembers`` is whether there is memory though this pipeline has none. Raises RequestError for a request
+    that a turn would refuse, Unauthorized for a user without proof, TurnkeeperError where a filter fails.
     """
     return explain_call(*_read(request, pipeline), pipeline, now, remembers=remembers)
 
@@ -208,43 +144,59 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
     *,
     remembers: bool = False,
 ) -> Explanation:
-    """What would become of a call that comes at ``now``, in seconds since 1970.
+    """What would become of a call at ``now``, in seconds since 1970.
 
-    ``memory`` is what its filters know of the session, ``None`` where that was not read. Raises RequestError
-    where no model is named.
+    ``memory`` is what filters know of the session, ``None`` where it was not read. Raises RequestError where
+    no model is named.
     """
-    outcome = run_filters(call, who, pipeline, now, memory or _NOTHING)
-    target, body = pipeline.targets[0], _top_level(outcome.sent)
+    run = run_filters(call, who, pipeline, now, memory or _NO_MEMORY)
+    target, body = pipeline.targets[0], _top_level(run.sent)
     sent: dict[str, Any] = {name: decode_raw(raw) for name, raw in body.items()}
+    model = sent.get("model")
+    use: MemoryUse = "left out" if memory is None else "read"
+    if who.background or not (remembers or pipeline.memory):
+        use = "none"
+    session_from = identity.place_of_id(call, pipeline.places.session)
+    user_from = identity.place_of_id(call, pipeline.places.user)
     return Explanation(
         pipeline=pipeline.name,
-        whose=_whose(call, who, pipeline),
+        identity=ExplainedIdentity(
+            tenant=who.tenant,
+            session=who.session,
+            session_from=str(session_from or "default_session") if who.session is not None else None,
+            user=who.user,
+            user_from=str(user_from) if user_from else None,
+            background=who.background,
+        ),
         ignored=(*call.ignored, *who.ignored),
-        memory=_memory(who, memory, remembers=remembers or pipeline.memory is not None),
-        degraded=outcome.degraded,
-        messages=_disclosed(call.messages),
-        tools=outcome.tools,
-        steps=outcome.steps,
+        memory=use,
+        degraded=run.degraded,
+        messages=_shown(call.messages),
+        tools=run.tools,
+        steps=run.steps,
         destination=Destination(
-            upstream=target.name, kind=target.provider.name, model=_name(sent.get("model"))
+            upstream=target.name, kind=target.provider.name, model=model if isinstance(model, str) else None
         ),
-        stripped=stripped_fields(
-            outcome.fields, list(map(message_dict, outcome.messages)), sent, target.provider
-        ),
+        stripped=stripped_fields(run.fields, list(map(message_dict, run.messages)), sent, target.provider),
         sent=disclosure.shown_body(body, sent["messages"], target.provider),
     )
 
 
-def _memory(who: Identity, memory: Snapshot | None, *, remembers: bool) -> MemoryUse:
-    if who.background or not remembers:
-        return "none"
-    return "left out" if memory is None else "read"
+class FilterRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A call after all filters, and the body that the upstream would get."""
+
+    messages: Messages
+    fields: Fields
+    steps: tuple[FilterStep, ...]
+    tools: tuple[str, ...]
+    degraded: tuple[str, ...]
+    sent: bytes
 
 
 def run_filters(
-    call: ClientRequest, who: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NOTHING
+    call: ClientRequest, who: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NO_MEMORY
 ) -> FilterRun:
-    """The call through all filters of a pipeline, and as its first upstream would get it.
+    """Run a call through all filters of a pipeline, up to the body for its first upstream.
 
     Raises RequestError where no model is named.
     """
@@ -253,14 +205,14 @@ def run_filters(
     fields: Fields = call.fields
     steps, degraded = list[FilterStep](), list[str]()
     for each in pipeline.filters:
-        step, shown, fields = _step(each, messages, fields, context, skips=pipeline.skips_failing)
-        if each.leaves_out and len(shown) < len(messages):
+        step, filtered, fields = _run_step(each, messages, fields, context, skips=pipeline.skips_failing)
+        if each.leaves_out and len(filtered) < len(messages):
             degraded.append(each.leaves_out)
         steps.append(step)
-        messages = shown
+        messages = filtered
     offer = tools.offer if (tools := offer_memory_tools(fields, pipeline, who)) else None
     fields = offer.fields if offer else fields
-    question = ChatRequest(
+    request = ChatRequest(
         model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
     )
     return FilterRun(
@@ -269,8 +221,39 @@ def run_filters(
         steps=tuple(steps),
         tools=tuple(name for name in pipeline.tools if offer and name in offer.names),
         degraded=(*degraded, *dict.fromkeys(step.filter for step in steps if step.failed)),
-        sent=question.to(pipeline.targets[0]).body,
+        sent=request.to(pipeline.targets[0]).body,
     )
+
+
+def _run_step(
+    each: RequestFilter, messages: Messages, fields: Fields, context: Context, *, skips: bool
+) -> tuple[FilterStep, Messages, Fields]:
+    started = time.perf_counter_ns()
+    notes = chain.Notes(skipped=[] if skips else None)
+    filtered = chain.run((each,), messages, context, notes)
+    new_fields = chain.set_fields((each,), fields, context, notes)
+    microseconds = (time.perf_counter_ns() - started) // 1000
+
+    def value(name: str, fields: Fields) -> Any:
+        return disclosure.shown_field(name, fields[name]) if name in fields else UNSET
+
+    differs = filtered is not messages and list(filtered) != list(messages)
+    changes = tuple(
+        FieldChange(name, value(name, fields), value(name, new_fields))
+        for name in {**fields, **new_fields}
+        if fields.get(name) != new_fields.get(name)
+    )
+    step = FilterStep(
+        filter=filter_name(each),
+        options=each.model_dump(mode="json", exclude_unset=True),
+        changed=differs or bool(changes),
+        failed=bool(notes.skipped),
+        microseconds=microseconds,
+        before=_shown(messages) if differs else UNSET,
+        after=_shown(filtered) if differs else UNSET,
+        fields=changes,
+    )
+    return step, filtered, new_fields
 
 
 def message_dict(message: Message) -> dict[str, Any]:
@@ -279,58 +262,52 @@ def message_dict(message: Message) -> dict[str, Any]:
     return {**named, **message.others}
 
 
-def _step(
-    each: RequestFilter, messages: Messages, fields: Fields, context: Context, *, skips: bool
-) -> tuple[FilterStep, Messages, Fields]:
-    started = time.perf_counter_ns()
-    notes = chain.Notes(skipped=[] if skips else None)
-    shown = chain.run((each,), messages, context, notes)
-    kept = chain.set_fields((each,), fields, context, notes)
-    microseconds = (time.perf_counter_ns() - started) // 1000
-    differs = shown is not messages and list(shown) != list(messages)
-    changes = tuple(_changes(fields, kept))
-    step = FilterStep(
-        filter=filter_name(each),
-        options=each.model_dump(mode="json", exclude_unset=True),
-        changed=differs or bool(changes),
-        failed=bool(notes.skipped),
-        microseconds=microseconds,
-        before=_disclosed(messages) if differs else UNSET,
-        after=_disclosed(shown) if differs else UNSET,
-        fields=changes,
-    )
-    return step, shown, kept
-
-
-def _changes(before: Fields, after: Fields) -> list[FieldChange]:
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return [FieldChange(name, _value(name, before), _value(name, after)) for name in names]
-
-
-def _value(name: str, fields: Fields) -> Any:
-    return disclosure.shown_field(name, fields[name]) if name in fields else UNSET
-
-
-def _disclosed(messages: Messages) -> list[dict[str, Any]]:
+def _shown(messages: Messages) -> list[dict[str, Any]]:
     return [disclosure.shown_message(message_dict(message)) for message in messages]
 
 
-def _whose(call: ClientRequest, who: Identity, pipeline: Pipeline) -> ExplainedIdentity:
-    places = pipeline.places
-    session_from, user_from = (
-        identity.place_of_id(call, places.session),
-        identity.place_of_id(call, places.user),
-    )
-    default = "default_session" if who.session is not None else None
-    return ExplainedIdentity(
-        tenant=who.tenant,
-        session=who.session,
-        session_from=str(session_from) if session_from else default,
-        user=who.user,
-        user_from=str(user_from) if user_from else None,
-        background=who.background,
+# --- requests in files
+
+
+def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "default") -> RawRequest:
+    """The request in a file: a bare body, or a body with its headers and its path.
+
+    ``headers``, in lower case, override those of the file. Raises RequestError.
+    """
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        fields = {}  # reading the body says what is wrong with it
+    if "body" not in fields or "messages" in fields:
+        return RawRequest(headers=headers, query={}, body=data, tenant=tenant)
+    wrapper = {name: _decode(name, raw) for name, raw in fields.items() if name != "body"}
+    own, path = wrapper.get("headers", {}), wrapper.get("path", "/")
+    if not isinstance(own, dict) or not all(isinstance(value, str) for value in own.values()):
+        raise RequestError(f"'headers' must be names and texts; {_FORM}.", param="headers")
+    try:
+        query = urlsplit(path).query if isinstance(path, str) else None
+    except ValueError:
+        query = None
+    if query is None:
+        raise RequestError(f"'path' must be a path; {_FORM}.", param="path")
+    return RawRequest(
+        headers={**{name.lower(): value for name, value in own.items()}, **headers},
+        query=dict(parse_qsl(query)),
+        body=bytes(fields["body"]),
+        tenant=tenant,
     )
 
 
-def _name(model: object) -> str | None:
-    return model if isinstance(model, str) else None
+def _decode(name: str, raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        raise RequestError(f"'{name}' cannot be read; {_FORM}.") from None
+
+
+def parse_header(text: str) -> tuple[str, str]:
+    """A header written as ``Name: value``. Raises RequestError."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise RequestError("Write a header as 'Name: value'.")
+    return name.strip().lower(), value.strip()

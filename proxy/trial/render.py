@@ -1,128 +1,118 @@
-"""Lines for people: with colours for a terminal, plain and always the same everywhere else."""
+"""Explanations and test results as lines: coloured on a terminal, plain and stable everywhere else."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from proxy.trial.diff import Edit, Written, edits, pieces, value_text
-from proxy.trial.disclosure import Stripped
-from proxy.trial.explain import ExplainedIdentity, Explanation, FilterStep
+from proxy.trial.diff import Edit, MessageDict, edits, pieces, value_text
+from proxy.trial.explain import Explanation, FilterStep
 from proxy.trial.testing import Failure, Result
 
 Span = tuple[str, str]
-"""Some text, and rich's name for how it looks."""
+"""A text, and rich's name for its style."""
+Line = Sequence[Span]
+Results = Mapping[str, Sequence[Result]]
+"""The results of the tests in each file."""
+
 # A terminal would act on controls, and bidirectional marks would show a text in another order.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_HEAD = "bold"
-Results = Mapping[str, Sequence[Result]]
-"""What came of the cases of each file."""
 _STYLES = {"-": "red", "+": "green"}
 
 
-Line = Sequence[Span]
-
-
 def line(text: str = "", style: str = "") -> Line:
-    """A line that looks the same from end to end."""
+    """A line in one style."""
     return [(text, style)]
 
 
 def visible(text: str) -> str:
-    """A text that a terminal shows and does not act on; what is unsafe is written as JSON escapes it."""
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """A text with all that a terminal would act on escaped as in JSON."""
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def plain(lines: Iterable[Line]) -> str:
-    """The lines as text without colours, each ended."""
+    """The lines as text without styles."""
     return "".join("".join(visible(text) for text, _ in each).rstrip() + "\n" for each in lines)
 
 
-def render_explanation(told: Explanation, *, timed: bool = False) -> Iterator[Line]:
-    """What happened to a call, from its reading to its sending; ``timed`` says how long each filter took."""
-    to = told.destination
-    yield line(f"pipeline {told.pipeline} -> upstream {to.upstream} ({to.kind}), model {to.model}", _HEAD)
-    yield from _introduced(told.whose)
-    for name in told.ignored:
+# --- explanations
+
+
+def render_explanation(explanation: Explanation, *, timed: bool = False) -> Iterator[Line]:
+    """What happens to a call from its arrival to the request upstream; ``timed`` adds each filter's time."""
+    to, identity = explanation.destination, explanation.identity
+    heading = f"pipeline {explanation.pipeline} -> upstream {to.upstream} ({to.kind}), model {to.model}"
+    yield line(heading, "bold")
+    for name, value, place in (
+        ("session", identity.session, identity.session_from),
+        ("user", identity.user, identity.user_from),
+    ):
+        yield line(f"{name}: none" if value is None else f"{name}: {value} (from {place})")
+    yield line(f"tenant: {identity.tenant}")
+    if identity.background:
+        yield line("background: yes (no memory)")
+    for name in explanation.ignored:
         yield line(f"ignored: {name} (cannot be used)", "yellow")
-    if told.memory == "left out":
+    if explanation.memory == "left out":
         yield line("memory: left out, and its tools (a server reads it at POST /v1/explain)", "yellow")
-    yield line(f"messages: {len(told.messages)}")
-    for number, step in enumerate(told.steps, 1):
+    yield line(f"messages: {len(explanation.messages)}")
+    for number, step in enumerate(explanation.steps, 1):
+        yield line()
         yield from _render_step(number, step, timed=timed)
-    yield from _stripping(told.stripped)
     yield line()
-    yield line("sent:", _HEAD)
-    body = msgspec.json.format(msgspec.json.encode(told.sent), indent=2).decode()
+    yield line("not sent as it came:" if explanation.stripped else "everything is sent as it is", "bold")
+    for field in explanation.stripped:
+        times = f" ({field.count} times)" if field.count > 1 else ""
+        form = f" ({field.form})" if field.form else ""
+        yield line(f"  {field.name}{form}{times}: {field.why}")
+    yield line()
+    yield line("sent:", "bold")
+    body = msgspec.json.format(msgspec.json.encode(explanation.sent), indent=2).decode()
     yield from (line(row) for row in body.split("\n"))
 
 
-def _introduced(whose: ExplainedIdentity) -> Iterator[Line]:
-    yield line(f"session: {_found(whose.session, whose.session_from)}")
-    yield line(f"user: {_found(whose.user, whose.user_from)}")
-    yield line(f"tenant: {whose.tenant}")
-    if whose.background:
-        yield line("background: yes (no memory)")
-
-
-def _found(who: str | None, place: str | None) -> str:
-    return "none" if who is None else f"{who} (from {place})"
-
-
 def _render_step(number: int, step: FilterStep, *, timed: bool) -> Iterator[Line]:
+    name = f"{number} {step.filter}"
     options = f" {msgspec.json.encode(step.options).decode()}" if step.options else ""
     took = f" ({step.microseconds} µs)" if timed else ""
-    yield line()
     if step.failed:
-        yield line(f"{number} {step.filter}{options}: failed, and passed over{took}", "yellow")
+        yield line(f"{name}{options}: failed, and passed over{took}", "yellow")
     if not step.changed:
-        yield line(f"{number} {step.filter}{options}: unchanged{took}", "dim")
-        return
-    yield [(f"{number} {step.filter}", _HEAD), (f"{options}: {_counted(step)}{took}", "")]
-    if not isinstance(step.before, msgspec.UnsetType) and not isinstance(step.after, msgspec.UnsetType):
+        yield line(f"{name}{options}: unchanged{took}", "dim")
+    elif isinstance(step.before, msgspec.UnsetType) or isinstance(step.after, msgspec.UnsetType):
+        yield [(name, "bold"), (f"{options}: fields changed{took}", "")]
+    else:
+        counts = f"{len(step.before)} -> {len(step.after)} messages"
+        yield [(name, "bold"), (f"{options}: {counts}{took}", "")]
         yield from render_diff(step.before, step.after)
     for change in step.fields:
         yield from render_change(change.name, change.before, change.after)
 
 
-def _counted(step: FilterStep) -> str:
-    if isinstance(step.before, msgspec.UnsetType) or isinstance(step.after, msgspec.UnsetType):
-        return "fields changed"
-    return f"{len(step.before)} -> {len(step.after)} messages"
-
-
-def _stripping(stripped: tuple[Stripped, ...]) -> Iterator[Line]:
-    yield line()
-    yield line("not sent as it came:" if stripped else "everything is sent as it is", _HEAD)
-    for each in stripped:
-        times = f" ({each.count} times)" if each.count > 1 else ""
-        form = f" ({each.form})" if each.form else ""
-        yield line(f"  {each.name}{form}{times}: {each.why}")
+# --- test results
 
 
 def render_results(results: Results) -> Iterator[Line]:
-    """A line for each case, what differs where it fails, and a line that sums up."""
-    for file, tried in results.items():
+    """A line for each test, the difference where it fails, and a summary."""
+    failed = passed = 0
+    for file, of_file in results.items():
         yield line(file, "bold")
-        if not tried:
+        if not of_file:
             yield line("  warning: no cases; write some under 'pipelines.NAME.tests'", "yellow")
-        for result in tried:
-            yield from _case(result)
-    yield _summary([result for tried in results.values() for result in tried])
+        for result in of_file:
+            name = result.name if result.pipeline == "default" else f"{result.pipeline}: {result.name}"
+            failed, passed = failed + bool(result.failures), passed + (not result.failures)
+            if not result.failures:
+                yield [("  ✓ ", "green"), (name, "")]
+                continue
+            yield [("  ✗ ", "bold red"), (name, "bold")]
+            for failure in result.failures:
+                yield line(f"      {failure.what}")
+                yield from ([("      ", ""), *each] for each in _render_failure(failure))
+    yield line(f"{passed} passed, {failed} failed", "red") if failed else line(f"{passed} passed", "green")
 
 
-def _case(result: Result) -> Iterator[Line]:
-    name = result.name if result.pipeline == "default" else f"{result.pipeline}: {result.name}"
-    if not result.failures:
-        yield [("  ✓ ", "green"), (name, "")]
-        return
-    yield [("  ✗ ", "bold red"), (name, "bold")]
-    for failure in result.failures:
-        yield line(f"      {failure.what}")
-        yield from ([("      ", ""), *each] for each in _difference(failure))
-
-
-def _difference(failure: Failure) -> Iterator[Line]:
+def _render_failure(failure: Failure) -> Iterator[Line]:
     if isinstance(failure.expected, list) and isinstance(failure.actual, list):
         yield from render_diff(failure.expected, failure.actual)
     elif isinstance(failure.actual, list) and isinstance(failure.expected, Mapping):
@@ -132,22 +122,21 @@ def _difference(failure: Failure) -> Iterator[Line]:
         yield from render_change("expected", failure.expected, failure.actual, "actual")
 
 
-def _summary(results: Sequence[Result]) -> Line:
-    failed = sum(bool(result.failures) for result in results)
-    passed = len(results) - failed
-    return line(
-        f"{passed} passed, {failed} failed" if failed else f"{passed} passed", "red" if failed else "green"
-    )
-
-
 def encode_results(results: Results) -> bytes:
-    """The results as JSON: a list, a case each."""
-    rows = [{"file": file, **msgspec.to_builtins(r)} for file, tried in results.items() for r in tried]
+    """The results as a JSON list, an object for each test."""
+    rows = [
+        {"file": file, **msgspec.to_builtins(result)}
+        for file, of_file in results.items()
+        for result in of_file
+    ]
     return msgspec.json.encode(rows)
 
 
-def render_diff(before: Sequence[Written], after: Sequence[Written]) -> Iterator[Line]:
-    """The way from ``before`` to ``after`` as lines; what is the same is counted, not repeated."""
+# --- differences
+
+
+def render_diff(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[Line]:
+    """The steps from ``before`` to ``after``; messages without a change are counted."""
     for edit in edits(before, after):
         if edit.kind == "same":
             messages = "message" if edit.count == 1 else "messages"
@@ -160,43 +149,40 @@ def render_diff(before: Sequence[Written], after: Sequence[Written]) -> Iterator
             yield line(f"+ {message_summary(after[edit.after], edit.after)}", _STYLES["+"])
 
 
-def message_summary(message: Written, position: int | None = None) -> str:
-    """A message on one line: where it stands, who speaks, and what."""
-    place = [] if position is None else [f"[{position}]"]
-    rest = {name: message[name] for name in ("name", "tool_calls", "tool_call_id") if message.get(name)}
-    said = [value_text(message["content"])] if "content" in message else []
-    return " ".join([*place, str(message.get("role", "?")), *said, *([value_text(rest)] if rest else [])])
-
-
-def _render_changed(edit: Edit, before: Written, after: Written) -> Iterator[Line]:
+def _render_changed(edit: Edit, before: MessageDict, after: MessageDict) -> Iterator[Line]:
     moved = "" if edit.before == edit.after else f" -> [{edit.after}]"
     yield line(f"~ [{edit.before}]{moved} {after.get('role', '?')}", "yellow")
     for name in {**before, **after}:
-        one, other = before.get(name, msgspec.UNSET), after.get(name, msgspec.UNSET)
-        if one != other:
-            yield from render_change(name, one, other)
+        old, new = before.get(name, msgspec.UNSET), after.get(name, msgspec.UNSET)
+        if old != new:
+            yield from render_change(name, old, new)
+
+
+def message_summary(message: MessageDict, position: int | None = None) -> str:
+    """A message on one line: position, role, content, and what else matters."""
+    words = [] if position is None else [f"[{position}]"]
+    words.append(str(message.get("role", "?")))
+    if "content" in message:
+        words.append(value_text(message["content"]))
+    rest = {name: message[name] for name in ("name", "tool_calls", "tool_call_id") if message.get(name)}
+    return " ".join([*words, value_text(rest)] if rest else words)
 
 
 def render_change(name: str, before: object, after: object, after_name: str = "") -> Iterator[Line]:
-    """A value before and after, a line each; words that differ stand out. ``UNSET`` has no line."""
-    names = {"-": name, "+": after_name or name}
-    one, other = value_text(before), value_text(after)
-    old, new = _spans(one, other) if one and other else ([(one, False)], [(other, False)])
-    for sign, text, spans in (("-", one, old), ("+", other, new)):
+    """A value before and after, a line each, words that differ highlighted; ``UNSET`` has no line."""
+    old, new = value_text(before), value_text(after)
+    steps = pieces(old, new) if old and new else None
+    if steps is None:
+        steps = [("removed", old), ("added", new)]
+        highlight = ""
+    else:
+        highlight = "bold reverse "
+    for sign, label, text, other in (("-", name, old, "added"), ("+", after_name or name, new, "removed")):
         style = _STYLES[sign]
         if text:
-            yield [(f"  {sign} {names[sign]}: ", style), *(_styled(span, style) for span in spans)]
-
-
-def _styled(span: tuple[str, bool], style: str) -> Span:
-    text, differs = span
-    return text, f"bold reverse {style}" if differs else style
-
-
-def _spans(before: str, after: str) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
-    found = pieces(before, after)
-    if found is None:
-        return [(before, False)], [(after, False)]
-    old = [(text, kind != "same") for kind, text in found if kind != "added"]
-    new = [(text, kind != "same") for kind, text in found if kind != "removed"]
-    return old, new
+            spans = [
+                (piece, style if kind == "same" else highlight + style)
+                for kind, piece in steps
+                if kind != other
+            ]
+            yield [(f"  {sign} {label}: ", style), *spans]

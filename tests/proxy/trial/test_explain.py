@@ -66,19 +66,19 @@ def test_each_filter_is_told_with_what_it_changed():
 
 
 def test_whose_turn_it_is_comes_with_the_place_that_said_so():
-    whose = explained({**DOCUMENTED, "channel": "room-1"}, query={"user_id": "ann"}).whose
+    whose = explained({**DOCUMENTED, "channel": "room-1"}, query={"user_id": "ann"}).identity
     assert (whose.tenant, whose.session, whose.session_from) == ("acme", "room-1", "body:channel")
     assert (whose.user, whose.user_from, whose.background) == ("ann", "query:user_id", False)
 
 
 def test_nobody_comes_from_nowhere():
-    whose = explained({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}).whose
+    whose = explained({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}).identity
     assert (whose.session, whose.session_from, whose.user, whose.user_from) == (None, None, None, None)
 
 
 def test_a_default_session_is_told_as_such(tmp_path):
     config = UPSTREAM + "pipelines: {default: {upstreams: [main], identity: {default_session: all}}}"
-    whose = explained(DOCUMENTED, pipeline_of(tmp_path / "c.yaml", config)).whose
+    whose = explained(DOCUMENTED, pipeline_of(tmp_path / "c.yaml", config)).identity
     assert (whose.session, whose.session_from) == ("all", "default_session")
 
 
