@@ -1,4 +1,4 @@
-"""What an application is made of, as one configuration says."""
+"""What calls are answered with: built from one configuration, and used for one generation of it."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """What an application is made of. ``health`` goes by the upstreams' names; ``max_body`` is in bytes.
+    """Everything that one configuration describes; ``max_body`` is in bytes.
 
-    ``log_content`` is whether the log may hold what was said, and ``keeping`` what is kept of turns to be
-    looked at; ``graves`` tells what may not be kept of them any more. ``worker`` does what no caller waits
-    for; ``works`` is whether it does so beside the calls. ``people`` is all that is held of persons, which
-    without memory is what is kept to be looked at. ``zone`` is where a day begins for whoever names no
-    pipeline.
+    ``health`` goes by the upstreams' names. ``log_content`` is whether the log may hold transcripts.
+    ``privacy`` covers traces alone where there is no memory. ``runs_worker`` is whether this process does the
+    background jobs itself. ``zone`` is where a day begins for a request that names no pipeline.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -54,21 +52,22 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     zone: tzinfo = UTC
 
     def pipeline(self, name: str) -> Pipeline:
-        """The one of this name; raises NotFound, which tells those that there are."""
-        if name not in self.pipelines:
-            there = ", ".join(self.pipelines)
-            raise NotFound(f"There is no pipeline '{name}'; there are: {there}.", code="pipeline_not_found")
-        return self.pipelines[name]
+        """The pipeline of this name; raises NotFound, which lists the others."""
+        pipeline = self.pipelines.get(name)
+        if pipeline is None:
+            names = ", ".join(self.pipelines)
+            raise NotFound(f"There is no pipeline '{name}'; there are: {names}.", code="pipeline_not_found")
+        return pipeline
 
     @property
     def is_available(self) -> bool:
-        """Whether an upstream that calls go to may answer; who is asked for memory alone does not count."""
+        """Whether any upstream of a pipeline may answer; those used for memory alone do not count."""
         targets = (target for pipeline in self.pipelines.values() for target in pipeline.targets)
         return any(not target.health.down for target in targets)
 
     @property
     def degraded(self) -> Iterator[str]:
-        """The names of what works less well than it should."""
+        """The names of the components that are degraded."""
         if self.memory and self.memory.degraded:
             yield "memory"
         if self.quota and self.quota.degraded:
@@ -78,7 +77,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"upstream {name}"
 
     def status(self, phase: str) -> str:
-        """How a server of this phase stands, in one word: a ready one may be degraded or unavailable."""
+        """The server's status in a word: its ``phase``, or degraded or unavailable where it is ready."""
         if phase != "ready":
             return phase
         if not self.is_available:
@@ -87,12 +86,12 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def background_failures(self) -> Mapping[str, bool]:
-        """Which kinds of work fail that are done beside the calls."""
+        """The kinds of background jobs that this process runs, and whether each fails."""
         return self.worker.failing if self.worker and self.runs_worker else {}
 
     @property
     def breakers(self) -> dict[tuple[str, str], str]:
-        """How the breaker of each upstream and model stands."""
+        """The state of the circuit breaker of each upstream and model."""
         return {
             (upstream, model): state
             for upstream, health in self.health.items()
@@ -101,13 +100,13 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation:
-    """Parts in use. A call enters and leaves; what ends waits for those inside."""
+    """A runtime in use: calls enter and leave it, and it closes when the last one has left."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._calls = 0
-        self._work: asyncio.Task[None] | None = None
-        self._loading: list[asyncio.Task[None]] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -123,40 +122,44 @@ class Generation:
         if not self._calls:
             self._empty.set()
 
-    def start_worker(self, *, every: float = EVERY) -> None:
-        """Begins the work in the background; the store is looked through ``every`` so many seconds."""
-        if self.runtime.worker:
-            self._work = asyncio.get_running_loop().create_task(self.runtime.worker.run(every=every))
-
     @property
     def lost_turns(self) -> int:
         """How many turns memory has not taken."""
         return self.runtime.memory.recorder.lost_turns if self.runtime.memory else 0
 
-    def start_loading(self) -> None:
-        """Begins what no call waits for, such as opening the ways to the models and looking after memory."""
-        loading = [upstream.keep_warm() for upstream in self.runtime.upstreams]
-        if self.runtime.exact:
-            loading.append(self.runtime.exact.ready())
-        if self.runtime.tombstones:
-            loading.append(self.runtime.tombstones.run())
-        if self.runtime.memory:
-            loading.append(self.runtime.memory.health.run())
-        self._loading = [asyncio.get_running_loop().create_task(each) for each in loading]
+    def start(self) -> None:
+        """Starts the tasks that no call waits for, such as warming connections and watching memory."""
+        runtime = self.runtime
+        tasks = [upstream.keep_warm() for upstream in runtime.upstreams]
+        if runtime.exact:
+            tasks.append(runtime.exact.ready())
+        if runtime.tombstones:
+            tasks.append(runtime.tombstones.run())
+        if runtime.memory:
+            tasks.append(runtime.memory.health.run())
+        self._tasks = [asyncio.get_running_loop().create_task(task) for task in tasks]
+        if runtime.runs_worker:
+            self.start_worker()
+
+    def start_worker(self, *, every: float = EVERY) -> None:
+        """Starts the background jobs, which look through the store ``every`` so many seconds."""
+        if self.runtime.worker:
+            self._worker = asyncio.get_running_loop().create_task(self.runtime.worker.run(every=every))
 
     async def close(self) -> None:
-        """Ends the work at once, and closes memory and the ways to the models once the last call has left."""
-        if self._work:
-            self._work.cancel()
-            await asyncio.wait({self._work})
-        for each in self._loading:
-            each.cancel()
+        """Cancels the tasks; once the last call has left, closes memory and the connections to upstreams."""
+        runtime = self.runtime
+        if self._worker:
+            self._worker.cancel()
+            await asyncio.wait({self._worker})
+        for task in self._tasks:
+            task.cancel()
         await self._empty.wait()
-        if self.runtime.quota:
-            await self.runtime.quota.aclose()
-        if self.runtime.memory:
-            await self.runtime.memory.aclose()
-        for upstream in self.runtime.upstreams:
+        if runtime.quota:
+            await runtime.quota.aclose()
+        if runtime.memory:
+            await runtime.memory.aclose()
+        for upstream in runtime.upstreams:
             await upstream.aclose()
-        if self.runtime.tracing:
-            await asyncio.to_thread(self.runtime.tracing.close)
+        if runtime.tracing:
+            await asyncio.to_thread(runtime.tracing.close)

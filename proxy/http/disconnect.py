@@ -1,56 +1,56 @@
-"""A client that leaves takes its turn with it (law: a hang-up reaches the model)."""
+"""A client that disconnects takes its turn with it (law: a hang-up reaches the model)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+from starlette.types import Receive
 
 from proxy.http.reply import Outlet
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
 
 class ClientDisconnected(Exception):
-    """The client closed its connection; nobody is there to be answered."""
+    """The client has closed its connection, and can no longer be answered."""
 
 
 async def run_until_disconnect(
     receive: Receive, turn: Coroutine[Any, Any, None], outlet: Outlet | None = None
 ) -> None:
-    """Runs the turn; cancels it as soon as the client has left, and then raises ClientGone.
+    """Runs a turn; once the client disconnects, cancels it and raises ClientDisconnected.
 
-    The request's body must have been received: without an ``outlet``, which tells at less cost, whatever
-    ``receive`` says next is the end.
+    The request's body must have been received: without an ``outlet``, which costs less, the next message of
+    ``receive`` is taken for the disconnect.
     """
-    owner = asyncio.current_task()
-    assert owner is not None  # noqa: S101
-    gone = False
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101
+    disconnected = False
 
-    def leave() -> None:
-        nonlocal gone
-        gone = True
-        owner.cancel()
+    def disconnect() -> None:
+        nonlocal disconnected
+        disconnected = True
+        task.cancel()
 
-    stop = outlet.on_disconnect(leave) if outlet else _asking(receive, leave)
+    stop = outlet.on_disconnect(disconnect) if outlet else _on_message(receive, disconnect)
     try:
         await turn
     except asyncio.CancelledError:
-        if gone and not owner.uncancel():
+        if disconnected and not task.uncancel():
             raise ClientDisconnected from None
         raise
     finally:
         stop()
 
 
-def _asking(receive: Receive, leave: Callable[[], None]) -> Callable[[], None]:
-    """Calls ``leave`` once a server without an outlet has said anything more; what is returned ends that."""
-    watch = asyncio.ensure_future(receive())
+def _on_message(receive: Receive, callback: Callable[[], None]) -> Callable[[], None]:
+    """Calls ``callback`` at the next message; the function that is returned ends that."""
+    message = asyncio.ensure_future(receive())
 
-    def left(_: object) -> None:
-        leave()
+    def done(_: object) -> None:
+        callback()
 
     def stop() -> None:
-        watch.remove_done_callback(left)
-        watch.cancel()
+        message.remove_done_callback(done)
+        message.cancel()
 
-    watch.add_done_callback(left)
+    message.add_done_callback(done)
     return stop

@@ -1,4 +1,4 @@
-"""What one client gets: a status once, then bytes, then the end."""
+"""The answer to one request: a status once, then bytes of the body, then the end."""
 
 import time
 from collections.abc import AsyncIterable, Callable, Mapping, MutableMapping, Sequence
@@ -12,33 +12,32 @@ from proxy.observe.observation import Observation
 
 Header = tuple[bytes, bytes]
 OUTLET: Final = "turnkeeper.outlet"
-"""Where in a scope's extensions a server says how its client is reached at once."""
-_JSON = (b"content-type", b"application/json")
-_DEGRADED = "x-turnkeeper-degraded"
+"""The key of a scope's extensions under which the server hands over its Outlet."""
+_JSON: Final = (b"content-type", b"application/json")
 
 
 class Outlet(Protocol):
-    """A client who can be reached at once, while he reads."""
+    """A short way to the client's socket, beside ASGI."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether nothing that is pushed has to wait."""
+        """Whether bytes can be written at once."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Bytes of the body, on their way when this returns; only while it ``flows``."""
+        """Writes bytes of the body to the socket; only while ``is_writable``."""
         ...
 
-    def on_disconnect(self, leave: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``leave`` when the client leaves, once the request is there; what is returned ends that."""
+    def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``callback`` when the client disconnects; the function that is returned ends that.
+
+        The request must have been received.
+        """
         ...
 
 
 class Reply:
-    """An ASGI response whose headers may be added to until it starts; ``watch`` notes what becomes of it.
-
-    ``outlet`` is a shorter way for bytes of the body, where the server has one.
-    """
+    """An ASGI response whose headers may be added to until it starts; ``observation`` notes its course."""
 
     def __init__(
         self,
@@ -49,73 +48,71 @@ class Reply:
     ) -> None:
         self.observation = observation or Observation("")
         self.outlet = outlet
-        self._send = send
-        self._headers = list(headers)
-        self._tape: list[bytes] | None = None
         self.started = False
         self.ending = False
+        self._send = send
+        self._headers = list(headers)
+        self._recording: list[bytes] | None = None
 
     def add_header(self, name: str, value: str) -> None:
-        """A header for the answer, whichever it will be. The value is visible ASCII."""
+        """Adds a header to the answer, whichever it will be; ``value`` is visible ASCII."""
         self._headers.append((name.encode("latin-1"), value.encode("latin-1")))
 
     def add_degraded(self, name: str) -> None:
-        """Something was left out of the turn; the answer names it."""
+        """Names something that was left out of the turn, in the answer's header too."""
         self.observation.degraded.append(name)
-        self.add_header(_DEGRADED, name)
+        self.add_header("x-turnkeeper-degraded", name)
 
     def record(self) -> None:
-        """From now on ``watch.sent`` has everything that goes to the client."""
-        self._tape = self.observation.chunks = []
+        """Keeps everything that goes to the client from now on, in ``observation.chunks``."""
+        self._recording = self.observation.chunks = []
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """An ASGI message of an application behind us, with our headers added to its own."""
+        """Sends an ASGI message of another application, with this reply's headers added to its own."""
         if message["type"] == "http.response.start":
             await self.start(message["status"], list(message["headers"]))
         else:
             await self._send(message)
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
-        """The status and the headers; nothing can be a status any more. What others say gives way to ours."""
+        """Sends the status and the headers; those added before win over ``headers`` of the same name."""
         self.started = True
         self.observation.status = status
         self.add_header("server-timing", self.observation.timer.server_timing())
-        ours = {name for name, _ in self._headers}
-        theirs = [header for header in headers if header[0] not in ours]
-        message = {"type": "http.response.start", "status": status, "headers": [*self._headers, *theirs]}
-        await self._send(message)
+        added = dict(self._headers)
+        for header in headers:
+            if header[0] not in added:
+                self._headers.append(header)
+        await self._send({"type": "http.response.start", "status": status, "headers": self._headers})
 
     async def write(self, data: bytes) -> None:
-        """Bytes of the body, on their way at once."""
+        """Sends bytes of the body."""
         self.note_sent(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     def note_sent(self, data: bytes) -> None:
-        """Notes bytes that went out."""
-        if self._tape is not None and data:
-            self._tape.append(data)
+        """Records bytes that went out, by whichever way."""
+        if self._recording is not None and data:
+            self._recording.append(data)
             self.observation.chunk_times.append(time.perf_counter())
 
     async def end(self, data: bytes = b"") -> None:
-        """The last bytes of the body."""
+        """Sends the last bytes of the body."""
         self.ending = True
         self.note_sent(data)
         await self._send({"type": "http.response.body", "body": data})
 
     async def send_whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """An answer in one piece."""
+        """Sends an answer in one piece."""
         self.ending = True
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.end(body)
 
     async def fail(self, error: TurnkeeperError) -> None:
-        """The error as a status; as an event once the answer has started."""
-        self.observation.outcome = "superseded" if isinstance(error, Superseded) else "failed"
-        self.observation.code, self.observation.failure, self.observation.reason = (
-            error.code,
-            error.message,
-            error.reason,
-        )
+        """Sends an error: as a status, or as an event once the answer has started."""
+        observation = self.observation
+        observation.outcome = "superseded" if isinstance(error, Superseded) else "failed"
+        observation.code, observation.failure, observation.reason = error.code, error.message, error.reason
         if self.started:
             await self.end(error.event())
             return
@@ -124,13 +121,13 @@ class Reply:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events for as long as the client stays; who asks for the head alone gets no more."""
+    """Server-sent events for as long as the client stays; a HEAD request gets the head alone."""
 
     def __init__(self, events: AsyncIterable[bytes], headers: Mapping[str, str]) -> None:
         super().__init__(events, 200, headers, "text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Sends the response."""
         if scope["method"] != "HEAD":
             await super().__call__(scope, receive, send)
             return

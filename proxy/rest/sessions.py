@@ -60,9 +60,16 @@ PATH: Final = f"{ROOT}sessions"
 
 def routes() -> list[Route]:
     """The paths; they are matched undecoded, and the request's scope holds ``runtime`` and ``tenant``."""
-    listed = {"GET": _list_sessions, "POST": _create_session}
-    one = {"GET": _export_session, "PUT": _import_session, "DELETE": _delete_session}
-    return [Route(PATH, by_method(listed)), Route(f"{PATH}/{{id}}", by_method(one))]
+    own = f"{PATH}/{{id}}"
+    summaries = {"GET": _list_summaries, "POST": _create_summary, "DELETE": _clear_summaries}
+    return [
+        Route(PATH, by_method({"GET": _list_sessions, "POST": _create_session})),
+        Route(own, by_method({"GET": _export_session, "PUT": _import_session, "DELETE": _delete_session})),
+        Route(f"{own}/summaries", by_method(summaries)),
+        Route(f"{own}/context", by_method({"GET": _get_context})),
+        Route(f"{own}/state", by_method({"GET": _get_state, "PUT": _put_state, "PATCH": _patch_state})),
+        Route(f"{own}/turns", by_method({"GET": _list_turns})),
+    ]
 
 
 async def _list_sessions(request: Request) -> Response:
@@ -196,15 +203,6 @@ def _page_limit(given: str | None) -> int:
 _STATE_ATTEMPTS: Final = 10
 
 
-def state_routes(root: str) -> list[Route]:
-    """The path under a session's own."""
-    return [
-        Route(
-            f"{root}/{{id}}/state", by_method({"GET": _get_state, "PUT": _put_state, "PATCH": _patch_state})
-        )
-    ]
-
-
 async def _get_state(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
     held = await memory.store.read(key, background=True)
@@ -255,15 +253,6 @@ class SummaryOptions(BaseModel):
 
     messages: list[dict[str, object]] | None = None
     fallback_model: str = ""
-
-
-def summary_routes(root: str) -> list[Route]:
-    """The paths under a session's own."""
-    own = {"GET": _list_summaries, "POST": _create_summary, "DELETE": _clear_summaries}
-    return [
-        Route(f"{root}/{{id}}/summaries", by_method(own)),
-        Route(f"{root}/{{id}}/context", by_method({"GET": _get_context})),
-    ]
 
 
 async def _list_summaries(request: Request) -> Response:
@@ -336,11 +325,6 @@ class _TurnPage(BaseModel):
 
     after: Annotated[int, Field(ge=0, le=2**31)] = 0
     limit: Annotated[int, Field(ge=1), validation.at_most(_LARGEST_TURN_PAGE)] = 50
-
-
-def turn_routes(root: str) -> list[Route]:
-    """The path under a session's own."""
-    return [Route(f"{root}/{{id}}/turns", by_method({"GET": _list_turns}))]
 
 
 async def _list_turns(request: Request) -> Response:

@@ -71,6 +71,9 @@ def routes() -> list[Route]:
         Route("/v1/memory/search", by_method({"POST": _search})),
         Route("/v1/memory/users/{id}/export", by_method({"GET": _export_user})),
         Route("/v1/memory/users/{id}", by_method({"DELETE": _delete_user})),
+        Route(_FACTS_PATH, by_method({"GET": _list_facts, "POST": _create_fact})),
+        Route(f"{_FACTS_PATH}/{{fact_id}}", by_method({"PATCH": _update_fact, "DELETE": _delete_fact})),
+        Route("/v1/memory/users/{id}/system_messages", by_method({"GET": _list_system_messages})),
     ]
 
 
@@ -138,14 +141,6 @@ class Correction(BaseModel):
     importance: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-def fact_routes() -> list[Route]:
-    """The paths; they are matched undecoded, and the request's scope holds ``runtime`` and ``tenant``."""
-    return [
-        Route(_FACTS_PATH, by_method({"GET": _list_facts, "POST": _create_fact})),
-        Route(f"{_FACTS_PATH}/{{fact_id}}", by_method({"PATCH": _update_fact, "DELETE": _delete_fact})),
-    ]
-
-
 async def _list_facts(request: Request) -> Response:
     known = await _knowledge_of(request).current(user_of(request))
     return json_response({"object": "list", "data": [_fact_fields(fact) for fact in known]})
@@ -193,11 +188,6 @@ def _fact_not_found() -> NotFound:
 def _fact_fields(fact: Fact) -> dict[str, Any]:
     """A fact that holds; what is known of one that does not is in an export."""
     return {name: value for name, value in fact.as_dict().items() if name != "superseded"}
-
-
-def system_message_routes() -> list[Route]:
-    """The path; it is matched undecoded, and the request's scope holds ``runtime`` and ``tenant``."""
-    return [Route("/v1/memory/users/{id}/system_messages", by_method({"GET": _list_system_messages}))]
 
 
 async def _list_system_messages(request: Request) -> Response:

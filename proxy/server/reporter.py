@@ -1,9 +1,10 @@
-"""Who is told of turns: metrics, the log, the feed, traces; all a moment later, when nobody waits."""
+"""Reports turns to the metrics, the log, the feed and the traces, a moment after they have ended."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
 from proxy.errors import FilterFailed, Forbidden, TurnkeeperError, Unauthorized
 from proxy.observe import access
@@ -14,15 +15,15 @@ from proxy.runtime import Runtime
 from proxy.traces import Traces
 
 # One wake of the log's thread, and one turn of the loop, for all that ended meanwhile.
-_A_MOMENT = 0.05
+_DELAY: Final = 0.05
 _log = logging.getLogger("turnkeeper")
 
 
 class TurnReporter:
-    """Takes note of turns as they begin to answer and end; ``settle`` tells all that has ended.
+    """Observes turns as they begin to answer and as they end, and reports those that have ended.
 
-    ``others`` are the other processes of a port, where there are any; somebody looks on there until
-    ``watched_until``, by ``time.monotonic``.
+    ``broadcast`` sends a report to the port's other processes, where there are any; one of them has a reader
+    of the feed until ``watched_until``, by ``time.monotonic``.
     """
 
     def __init__(self, metrics: Metrics, traces: Traces, runtime: Callable[[], Runtime]) -> None:
@@ -30,59 +31,58 @@ class TurnReporter:
         self.watched_until = 0.0
         self._metrics = metrics
         self._traces = traces
-        self._parts = runtime
+        self._runtime = runtime
         self._ended: list[Observation] = []
-        self._due: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._refusals = RefusalLog()
         traces.before_reading(self.flush)
 
-    def observe(self, watch: Observation) -> None:
-        """A turn has begun to answer, which those who look on are told at once, or has ended."""
-        if watch.outcome is None:
+    def observe(self, observation: Observation) -> None:
+        """Publishes a turn that begins to answer, if anything reads the feed; collects one that has ended."""
+        if observation.outcome is None:
             if self._traces.feed.has_subscribers or self.watched_until > time.monotonic():
-                self._show(watch.report())
+                self._publish(observation.report())
             return
-        self._ended.append(watch)
-        if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(_A_MOMENT, self.flush)
+        self._ended.append(observation)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_DELAY, self.flush)
 
     def flush(self) -> None:
-        """Everybody knows of what has ended so far."""
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        """Reports the turns that have ended by now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         ended, self._ended = self._ended, []
-        for watch in ended:
-            self._tell(watch)
+        runtime = self._runtime()
+        for observation in ended:
+            report = observation.report()
+            self._metrics.count_turn(report)
+            self._traces.add(report, observation)
+            self._publish(report)
+            if observation.trace_context and runtime.tracing:
+                runtime.tracing.add(report, observation.trace_context)
+            words = access.transcript_fields(observation) if runtime.log_content else {}
+            log_turn(report, observation.reason, words)
 
     def report_error(self, error: TurnkeeperError) -> None:
-        """The log tells of an error that is no turn's alone."""
+        """Logs an error that is not one turn's alone."""
         if isinstance(error, FilterFailed):
             _log.error("%s", error.message)
         elif isinstance(error, (Forbidden, Unauthorized)):
             self._refusals.add(error.code or "forbidden")
 
+    def receive(self, report: TurnReport) -> None:
+        """Shows a turn that another process has reported."""
+        self._traces.publish(report)
+        if report.outcome is not None:
+            self._traces.hour.add(time.time(), report)
+
     def close(self) -> None:
-        """Nothing is told any more; all that there is to tell has been."""
+        """Reports all that there is to report."""
         self.flush()
         self._refusals.flush()
 
-    def receive(self, account: TurnReport) -> None:
-        """A turn that another process tells of."""
-        self._traces.publish(account)
-        if account.outcome is not None:
-            self._traces.hour.add(time.time(), account)
-
-    def _show(self, account: TurnReport) -> None:
-        self._traces.publish(account)
+    def _publish(self, report: TurnReport) -> None:
+        self._traces.publish(report)
         if self.broadcast:
-            self.broadcast(account)
-
-    def _tell(self, watch: Observation) -> None:
-        runtime, account = self._parts(), watch.report()
-        self._metrics.count_turn(account)
-        self._traces.add(account, watch)
-        self._show(account)
-        if watch.trace_context and runtime.tracing:
-            runtime.tracing.add(account, watch.trace_context)
-        log_turn(account, watch.reason, access.transcript_fields(watch) if runtime.log_content else {})
+            self.broadcast(report)

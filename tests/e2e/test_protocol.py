@@ -194,7 +194,7 @@ def test_what_stands_behind_a_body_is_no_header(proxy: ProxyServer, upstream: Fa
 def test_blank_lines_are_no_reason_to_stay(
     proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_WITHIN", 0.3)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.3)
     monkeypatch.setattr(proxy._server.config, "timeout_keep_alive", 0.3)
     with RawClient(proxy.port) as client:
         client.send(first)
@@ -252,7 +252,7 @@ def test_a_client_that_leaves_after_sending_ahead_takes_its_turn_with_it(
 
 
 def test_a_slow_head_times_out(proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_WITHIN", 0.2)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.2)
     with RawClient(proxy.port) as client:
         client.send(b"GET /healthz HT")
         status, _, body = split(client.rest())
@@ -265,7 +265,7 @@ def test_a_slow_head_times_out(proxy: ProxyServer, monkeypatch: pytest.MonkeyPat
 def test_a_slow_body_times_out(
     proxy: ProxyServer, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "BODY_WITHIN", 0.2)
+    monkeypatch.setattr(protocol, "BODY_TIMEOUT", 0.2)
     with RawClient(proxy.port) as client:
         client.send(request()[:-1])
         status, _, body = split(client.rest())
@@ -277,7 +277,7 @@ def test_a_slow_body_times_out(
 def test_a_client_that_does_not_read_is_left_at_last(
     proxy: ProxyServer, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "READ_WITHIN", 0.3)
+    monkeypatch.setattr(protocol, "READ_TIMEOUT", 0.3)
     much = chunk(delta(content="x" * 100_000))
     upstream.says(HEAD, chunk(ROLE), *([much] * 300), HANG)
     with RawClient(proxy.port) as client:

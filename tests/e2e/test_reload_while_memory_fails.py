@@ -29,7 +29,7 @@ class Served:
         self.proxy.run(self._again.reload())
 
     def old_one_ended(self) -> bool:
-        return not self.proxy.app._ending
+        return not self.proxy.app._closing
 
     def says(self, text: str, turn: int) -> None:
         assert call(self.proxy, user(text, turn)).status_code == 200

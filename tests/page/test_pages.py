@@ -369,9 +369,9 @@ def test_a_new_configuration_lets_the_events_of_the_old_one_end_and_keeps_the_tu
         proxy.run(swap())
         list(lines)
     end = time.monotonic() + 5
-    while proxy.app._ending and time.monotonic() < end:
+    while proxy.app._closing and time.monotonic() < end:
         time.sleep(0.02)
-    assert not proxy.app._ending, "a page that is left open holds nothing up"
+    assert not proxy.app._closing, "a page that is left open holds nothing up"
     assert proxy.app.memory.store is not before
     assert proxy.app.traces.retention.turns == 40
     assert visit.get(f"/turns/{turn}").status_code == 200

@@ -62,4 +62,4 @@ def test_a_secret_opens_its_key_and_is_not_kept(secret):
     assert keys.find(secret).tenant == "alice"
     assert keys.find(secret + "x") is None
     assert keys.entries[0].digest != secret.encode()
-    assert repr(keys) == "Keys(entries=(Key('alice', scope='all'),))"
+    assert repr(keys) == "Keys(entries=(ApiKey('alice', scope='all'),))"

@@ -53,7 +53,7 @@ async def rests(tally: FallbackWindows, counts: Fickle, times: int) -> list[floa
 @pytest.mark.anyio
 async def test_what_comes_and_goes_is_left_alone_for_longer_each_time() -> None:
     counts = Fickle()
-    tally = FallbackWindows(LIMITS, counts, deadline=DEADLINE, rest=REST)
+    tally = FallbackWindows(LIMITS, counts, deadline=DEADLINE, pause=REST)
     found = await rests(tally, counts, 4)
     assert all(rest >= 2**n * REST * 0.9 for n, rest in enumerate(found)), found
     await tally.aclose()
@@ -62,7 +62,7 @@ async def test_what_comes_and_goes_is_left_alone_for_longer_each_time() -> None:
 @pytest.mark.anyio
 async def test_what_was_well_for_a_minute_is_asked_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = Fickle()
-    tally = FallbackWindows(LIMITS, counts, deadline=DEADLINE, rest=REST)
+    tally = FallbackWindows(LIMITS, counts, deadline=DEADLINE, pause=REST)
     await rests(tally, counts, 5)
     monkeypatch.setattr("proxy.admission.quota._SOON", 0.0)
     assert (await rests(tally, counts, 1))[0] < 8 * REST
