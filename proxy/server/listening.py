@@ -18,7 +18,7 @@ _BACKLOG = 2048
 _ROOM = 128 * 1024
 # In milliseconds. Left alone, the kernel asks a silent machine for a quarter of an hour whether it is still
 # there, and one that answers and reads nothing for ever: that long a turn would not be over.
-_UNREAD_FOR = 60_000
+_UNREAD_TIMEOUT = 60_000
 # More than any one process can serve; some systems call infinite what they do not give.
 _MOST: Final = 65_536
 _NEARLY_ALL: Final = 0.9
@@ -58,7 +58,7 @@ def _set_up(listening: socket.socket) -> None:
     """Each connection inherits it."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_FOR)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT)
 
 
 def _advice(host: str, port: int, error: OSError) -> str:

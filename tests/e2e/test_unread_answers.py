@@ -22,8 +22,8 @@ pipelines: {default: {upstreams: [main], request: []}}
 """
 )
 IMPATIENT = """
-import proxy.serving.listening as listening
-listening._UNREAD_FOR = 1500
+import proxy.server.listening as listening
+listening._UNREAD_TIMEOUT = 1500
 from proxy.cli import main
 main()
 """
