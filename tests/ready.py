@@ -17,13 +17,13 @@ UPSTREAM = "upstreams: {main: {base_url: 'practice:'}}\n"
 def pipeline_of(path: Path, config: str, shelf: FilterRegistry = SHIPPED, name: str = "default") -> Pipeline:
     """A pipeline of a configuration that is written to ``path``."""
     path.write_text(config)
-    return build_pipelines(load(path, {}, shelf), {})[name]
+    return build_pipelines(load(path, {}, shelf))[name]
 
 
 def results_of(path: Path, **environ: Any) -> list[Result]:
     """What comes of every case of a file."""
     settings = load(path, environ)
-    ready = build_pipelines(settings, environ)
+    ready = build_pipelines(settings)
     return [
         testing.run_test(case, ready[name], pipeline.answer)
         for name, pipeline in settings.pipelines.items()

@@ -43,8 +43,7 @@ def explain(
 
 
 def _pipeline(settings: Settings, name: str) -> Pipeline:
-    # Nothing is sent, so it does not matter by which proxy.
-    ready = build_pipelines(settings, {})
+    ready = build_pipelines(settings)
     if name not in ready:
         raise usage_error(f"There is no pipeline '{name}'; there are: {', '.join(ready)}.")
     return ready[name]
@@ -82,8 +81,7 @@ def try_cases(files: Files, *, as_json: Json = False) -> None:
 
 
 def _run_tests(settings: Settings) -> list[testing.Result]:
-    # Nothing is sent, so it does not matter by which proxy.
-    ready = build_pipelines(settings, {})
+    ready = build_pipelines(settings)
     return [
         testing.run_test(case, ready[name], pipeline.answer)
         for name, pipeline in settings.pipelines.items()

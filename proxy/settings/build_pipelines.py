@@ -1,11 +1,8 @@
-"""The models that a configuration names, made ready."""
+"""From settings to upstreams and pipelines; nothing is connected."""
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
-from functools import cache, partial
-
-import msgspec
+from functools import cache
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
@@ -22,6 +19,7 @@ from proxy.settings.pipeline import Identity
 from proxy.settings.pipeline import Pipeline as PipelineSettings
 from proxy.settings.pipeline import Upstream as UpstreamSettings
 from proxy.settings.settings import Settings
+from proxy.settings.values import PRACTICE
 from proxy.turn.identity import (
     PROVEN_PLACES,
     SESSION_PLACES,
@@ -41,37 +39,35 @@ from proxy.upstream.target import Health, Target
 from proxy.upstream.tokens import TokenCounter
 from proxy.version import VERSION
 
-_PRACTICE = "practice:"
 _SHORTEST_SECRET = 8
 
 
 def build_targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Target]:
-    """Each upstream of the settings; nothing is connected. Certificates are read once, if at all."""
+    """The upstreams by name; ``environ`` says which proxies lead to them. Certificates are read once."""
     trust = cache(system_trust)
-    return {name: _target(name, upstream, environ, trust) for name, upstream in settings.upstreams.items()}
+    return {
+        name: Target(
+            name=name,
+            health=Health(name=name),
+            upstream=_build_upstream(upstream, environ, trust),
+            provider=PROVIDERS[upstream.accepts],
+            headers=tuple(_headers(upstream)),
+            secrets=tuple(_secrets(upstream)),
+            model=upstream.model or None,
+            allow=frozenset(upstream.allow),
+            forward_headers=upstream.forward_headers,
+            forward_key=upstream.forward_key,
+            first_token=upstream.first_token,
+            first_content=upstream.first_content,
+            total=upstream.total,
+            retries=upstream.retries,
+        )
+        for name, upstream in settings.upstreams.items()
+    }
 
 
-def _target(name: str, settings: UpstreamSettings, environ: Mapping[str, str], trust: Trust) -> Target:
-    return Target(
-        name=name,
-        health=Health(name=name),
-        upstream=_upstream(settings, environ, trust),
-        provider=PROVIDERS[settings.accepts],
-        headers=tuple(_headers(settings)),
-        secrets=tuple(_secrets(settings)),
-        model=settings.model or None,
-        allow=frozenset(settings.allow),
-        forward_headers=settings.forward_headers,
-        forward_key=settings.forward_key,
-        first_token=settings.first_token,
-        first_content=settings.first_content,
-        total=settings.total,
-        retries=settings.retries,
-    )
-
-
-def _upstream(settings: UpstreamSettings, environ: Mapping[str, str], trust: Trust) -> Upstream:
-    if settings.base_url == _PRACTICE:
+def _build_upstream(settings: UpstreamSettings, environ: Mapping[str, str], trust: Trust) -> Upstream:
+    if settings.base_url == PRACTICE:
         return PracticeModel()
     return HttpUpstream(
         settings.base_url,
@@ -96,100 +92,98 @@ def _headers(settings: UpstreamSettings) -> Iterator[tuple[bytes, bytes]]:
 
 def _secrets(settings: UpstreamSettings) -> Iterator[bytes]:
     for secret in (settings.api_key, *settings.headers.values()):
-        written = secret.get_secret_value().encode()
         # Without the scheme before it, as in ``Bearer``. What is shorter is a number or a word of its own.
-        if len(bare := written.rpartition(b" ")[2]) >= _SHORTEST_SECRET:
+        bare = secret.get_secret_value().encode().rpartition(b" ")[2]
+        if len(bare) >= _SHORTEST_SECRET:
             yield bare
 
 
-def zone_of(steps: Sequence[RequestFilter]) -> tzinfo:
-    """As the first step says that names a time zone, ``recall`` before all others."""
-    return time_zone(_named(steps) or "UTC")
-
-
-def common_zone(pipelines: Mapping[str, PipelineSettings]) -> tzinfo:
-    """Of whoever names no pipeline: as ``default`` says, else as all others do that say anything."""
-    named = {name: _named(one.request) for name, one in pipelines.items()}
-    others = {zone for zone in named.values() if zone}
-    agreed = others.pop() if len(others) == 1 else None
-    return time_zone(named["default"] or agreed or "UTC")
-
-
-def _named(steps: Sequence[RequestFilter]) -> str | None:
-    telling = Recall | TimestampPrefix | SystemPrompt | InjectEpisodes
-    naming = [step for step in steps if isinstance(step, telling) and "timezone" in step.model_fields_set]
-    naming.sort(key=lambda step: not isinstance(step, Recall))
-    return naming[0].timezone if naming else None
-
-
-def build_pipelines(settings: Settings, environ: Mapping[str, str] = os.environ) -> Mapping[str, Pipeline]:
-    """The pipelines that a configuration describes, by name; nothing is connected."""
-    return pipelines_of(settings, build_targets(settings, environ))
-
-
-def pipelines_of(
+def build_pipelines(
     settings: Settings,
-    targets: Mapping[str, Target],
+    targets: Mapping[str, Target] | None = None,
     memory: Memory | None = None,
-    exact: TokenCounter | None = None,
+    token_counter: TokenCounter | None = None,
 ) -> Mapping[str, Pipeline]:
-    """The pipelines by name, to these models and with this memory."""
-    made = {name: _pipeline(name, one, targets, memory) for name, one in settings.pipelines.items()}
-    common = partial(msgspec.structs.replace, token_counter=exact, max_messages=settings.listen.max_messages)
-    return {name: common(one) for name, one in made.items()}
+    """The pipelines by name; without ``targets`` to upstreams that no proxy leads to."""
+    targets = build_targets(settings, {}) if targets is None else targets
+    return {
+        name: _build_pipeline(
+            name, settings, [targets[each] for each in one.upstreams], memory, token_counter
+        )
+        for name, one in settings.pipelines.items()
+    }
 
 
-def _pipeline(
-    name: str, settings: PipelineSettings, targets: Mapping[str, Target], memory: Memory | None
+def _build_pipeline(
+    name: str,
+    settings: Settings,
+    targets: Sequence[Target],
+    memory: Memory | None,
+    token_counter: TokenCounter | None,
 ) -> Pipeline:
-    asked = tuple(targets[upstream] for upstream in settings.upstreams)
+    own = settings.pipelines[name]
+    episodes = next((step for step in own.request if isinstance(step, InjectEpisodes)), None)
+    kinds = {type(step) for step in own.request}
     return Pipeline(
         name=name,
-        targets=asked,
-        filters=settings.request,
-        skips_failing=settings.failing == "skip",
-        answer=settings.answer,
-        places=_places(settings.identity),
+        targets=tuple(targets),
+        filters=own.request,
+        skips_failing=own.failing == "skip",
+        answer=own.answer,
+        places=_build_places(own.identity),
         memory=memory,
-        episode_lookup=_lately(settings.request),
-        tools=settings.tools,
-        tool_rounds=settings.tool_rounds,
-        view_options=_wanted(settings.request),
-        max_facts=max((step.limit for step in settings.request if isinstance(step, InjectFacts)), default=0),
-        max_recalled=max((step.limit for step in settings.request if isinstance(step, Recall)), default=0),
-        zone=zone_of(settings.request),
-        model=settings.model or None,
+        episode_lookup=_episode_lookup(episodes) if episodes else None,
+        tools=own.tools,
+        tool_rounds=own.tool_rounds,
+        view_options=ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds),
+        max_facts=max((step.limit for step in own.request if isinstance(step, InjectFacts)), default=0),
+        max_recalled=max((step.limit for step in own.request if isinstance(step, Recall)), default=0),
+        zone=chain_time_zone(own.request),
+        model=own.model or None,
         limits=TimeLimits(
-            first_token=settings.first_token or sum(target.patience for target in asked),
-            total=max(target.total for target in asked),
-            hedge=settings.hedge,
+            first_token=own.first_token or sum(target.patience for target in targets),
+            total=max(target.total for target in targets),
+            hedge=own.hedge,
         ),
-        keep_alive=settings.keep_alive,
+        keep_alive=own.keep_alive,
+        max_messages=settings.listen.max_messages,
+        token_counter=token_counter,
     )
 
 
-def _wanted(steps: Iterable[RequestFilter]) -> ChainNeeds:
-    kinds = {type(step) for step in steps}
-    return ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds)
-
-
-def _lately(steps: Iterable[RequestFilter]) -> EpisodeLookup | None:
-    """What the first step that tells of episodes needs to know."""
-    step = next((step for step in steps if isinstance(step, InjectEpisodes)), None)
-    if step is None:
-        return None
+def _episode_lookup(step: InjectEpisodes) -> EpisodeLookup:
     return EpisodeLookup(identifier(step.agent), Place.parse(step.place), step.hours, step.limit)
 
 
-def _places(settings: Identity) -> Places:
+def _build_places(settings: Identity) -> Places:
     secret = settings.user_hmac.get_secret_value()
+    session, user = settings.session, settings.user
     return Places(
-        session=_parsed(settings.session, SESSION_PLACES),
-        user=_parsed(settings.user, PROVEN_PLACES if secret else USER_PLACES),
+        session=SESSION_PLACES if session is None else tuple(map(Place.parse, session)),
+        user=(PROVEN_PLACES if secret else USER_PLACES) if user is None else tuple(map(Place.parse, user)),
         default_session=settings.default_session or None,
         proof=UserProof(secret) if secret else None,
     )
 
 
-def _parsed(places: tuple[str, ...] | None, otherwise: tuple[Place, ...]) -> tuple[Place, ...]:
-    return otherwise if places is None else tuple(map(Place.parse, places))
+# --- time zones
+
+
+def chain_time_zone(steps: Sequence[RequestFilter]) -> tzinfo:
+    """The time zone of the first step that sets one, ``recall`` before all others; else UTC."""
+    return time_zone(_zone_name(steps) or "UTC")
+
+
+def common_time_zone(pipelines: Mapping[str, PipelineSettings]) -> tzinfo:
+    """The time zone of work for no pipeline: that of ``default``, else the one that all others share."""
+    names = {name: _zone_name(pipeline.request) for name, pipeline in pipelines.items()}
+    distinct = {name for name in names.values() if name}
+    shared = distinct.pop() if len(distinct) == 1 else None
+    return time_zone(names["default"] or shared or "UTC")
+
+
+def _zone_name(steps: Sequence[RequestFilter]) -> str | None:
+    kinds = Recall | TimestampPrefix | SystemPrompt | InjectEpisodes
+    zoned = [step for step in steps if isinstance(step, kinds) and "timezone" in step.model_fields_set]
+    zoned.sort(key=lambda step: not isinstance(step, Recall))
+    return zoned[0].timezone if zoned else None

@@ -21,7 +21,7 @@ CONFIGURATIONS = sorted([*ROOT.glob("config/*.yaml"), *ROOT.glob("examples/*/*.y
 
 
 def pipelines_of(path: Path) -> Mapping[str, Pipeline]:
-    return build_pipelines(load(path, {}), {})
+    return build_pipelines(load(path, {}))
 
 
 EMPTY = msgspec.structs.replace(pipelines_of(ROOT / "config/agora.yaml")["default"], filters=(), answer=())

@@ -256,7 +256,7 @@ ASKED = {"model": "m", "messages": [{"role": "user", "content": "Wait"}]}
 
 
 def explained(config):
-    pipeline = build_pipelines(load(config, {}), {})["default"]
+    pipeline = build_pipelines(load(config, {}))["default"]
     request = RawRequest(headers={}, query={}, body=json.dumps(ASKED).encode(), tenant="default")
     return explain.explain_request(request, pipeline, 0)
 

@@ -7,7 +7,7 @@ from filters.recall import Recall
 from filters.repair_history import RepairHistory
 from filters.system_prompt import SystemPrompt
 from filters.timestamp_prefix import TimestampPrefix
-from proxy.settings.build_pipelines import zone_of
+from proxy.settings.build_pipelines import chain_time_zone
 
 BERLIN, TOKYO = {"timezone": "Europe/Berlin"}, {"timezone": "Asia/Tokyo"}
 
@@ -28,4 +28,4 @@ BERLIN, TOKYO = {"timezone": "Europe/Berlin"}, {"timezone": "Asia/Tokyo"}
     ],
 )
 def test_the_first_step_that_names_a_zone_says_it_and_before_all_the_one_that_recalls(steps, zone):
-    assert str(zone_of(steps)) == zone
+    assert str(chain_time_zone(steps)) == zone

@@ -17,7 +17,7 @@ from tests.ready import UPSTREAM, pipeline_of
 
 ROOT = Path(__file__).parents[3]
 NOW = 1678909999.0
-PIPELINES = build_pipelines(load(ROOT / "config" / "agora.yaml", {}), {})
+PIPELINES = build_pipelines(load(ROOT / "config" / "agora.yaml", {}))
 AGORA = PIPELINES["default"]
 DOCUMENTED = json.loads((ROOT / "tests/golden/agora_doc_request.json").read_text())
 
