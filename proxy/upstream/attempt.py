@@ -1,8 +1,8 @@
-"""One upstream is asked once."""
+"""One attempt at one upstream: its answer once it has begun, or what its failure calls for."""
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
@@ -17,20 +17,20 @@ from proxy.upstream.request import UpstreamRequest
 from proxy.upstream.target import Target
 
 _PATH: Final = "/chat/completions"
-_REDIRECTION, _ERROR = 300, 400
+_REDIRECTION, _ERROR, _SERVER_ERROR = 300, 400, 500
 _LARGEST_ANSWER = 64_000_000
 _LARGEST_ERROR = 1_000_000
-_PASSED_ON = re.compile(rb"content-type|retry-after(-ms)?|x-should-retry|x-ratelimit-.*|openai-.*")
+_CLIENT_HEADERS = re.compile(rb"content-type|retry-after(-ms)?|x-should-retry|x-ratelimit-.*|openai-.*")
+_TRANSIENT = frozenset({408, 409, 425, 429})
+# About this upstream's keys, quota and models; another one may take the request.
+_LOCAL = frozenset({401, 402, 403, 404, 405, 410})
+
 WrapResponse = Callable[[Response, float], Response]
-"""Puts something in the place of a response; the time is when it must have begun to answer."""
-_PASSING = frozenset({408, 409, 425, 429})
-# Of this upstream's keys, quota and models; another one may see it otherwise.
-_ITS_OWN = frozenset({401, 402, 403, 404, 405, 410})
-_SERVER_ERRORS = 500
+"""Puts another response in the place of one; the time is when it must have begun to answer."""
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """When an answer's first delta, its first content and its end must be there, in the loop's time."""
+    """When an answer's first delta, its first content and its end must be there, in loop time."""
 
     first: float
     content: float | None
@@ -40,7 +40,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 class UpstreamAnswer(msgspec.Struct, eq=False):
     """An answer that has begun: ``data`` is all of it so far, whole events where it is a stream.
 
-    Leaving it ends it: the upstream's connection is closed if anything is left, and how it went is noted.
+    As a context manager it closes the response on leaving, and reports to the circuit breaker how it went.
     """
 
     upstream: str
@@ -59,7 +59,9 @@ class UpstreamAnswer(msgspec.Struct, eq=False):
         self.response.close()
         if kind is None:
             self.breaker.succeeded()
-        elif isinstance(error, UpstreamError) and _is_ailing(error):
+        elif isinstance(error, UpstreamTimeout):
+            pass  # it may be due to a client that reads slowly
+        elif isinstance(error, UpstreamError) and retry_policy(error).unhealthy:
             self.breaker.failed()
 
 
@@ -67,31 +69,33 @@ async def attempt(
     target: Target,
     request: UpstreamRequest,
     breaker: CircuitBreaker,
-    due: Deadlines,
+    deadlines: Deadlines,
     wrap: WrapResponse | None = None,
 ) -> UpstreamAnswer:
-    """The answer once it has begun; where no stream is wanted, once it is whole.
+    """Return the answer once it has begun; one that is no stream, once it is whole.
 
-    Raises UpstreamError where there is none: for an error under the status 200, too, or a page to log in at.
+    Raises UpstreamError where there is none; an error or a login page under the status 200 is none.
     """
-    response = await open_response(target, request, due.first)
+    response = await open_response(target, request, deadlines.first)
     try:
         if wrap is not None:
-            response = wrap(response, due.first)
+            response = wrap(response, deadlines.first)
         framing = Framing() if is_stream(response.headers) else None
-        data = await (_whole(response) if framing is None else _opening(response, framing, due))
+        data = await (
+            _read_completion(response) if framing is None else _hold_back(response, framing, deadlines)
+        )
     except BaseException:
         response.close()
         raise
-    response.due(due.total)
+    response.due(deadlines.total)
     breaker.answered()
     return UpstreamAnswer(target.name, request.model, breaker, response, data, framing)
 
 
 async def open_response(target: Target, request: UpstreamRequest, due: float) -> Response:
-    """The response whose head is there by ``due``; raises UpstreamError where it is no answer.
+    """The response whose head is there by ``due``; raises UpstreamError where its status is an error.
 
-    A stream is called one, whatever its upstream calls it.
+    A stream has the type of one, whatever its upstream calls it.
     """
     response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=due)
     try:
@@ -108,46 +112,40 @@ async def _refuse(response: Response) -> NoReturn:
         raise UpstreamRedirected(
             f"The upstream answered {response.status}, a redirection; correct its base_url."
         )
-    told = {
-        name.decode("latin-1"): value.decode("latin-1") for name, value in client_headers(response.headers)
-    }
-    told.pop("content-type", None)
-    raise UpstreamRefused(response.status, await read_all(response, _LARGEST_ERROR), told)
+    headers = client_headers(response.headers)
+    shown = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    shown.pop("content-type", None)
+    raise UpstreamRefused(response.status, await read_all(response, _LARGEST_ERROR), shown)
 
 
-async def _opening(response: Response, framing: Framing, due: Deadlines) -> bytes:
-    opening = HoldBack(framing, content=due.content is not None)
+async def _hold_back(response: Response, framing: Framing, deadlines: Deadlines) -> bytes:
+    hold_back = HoldBack(framing, content=deadlines.content is not None)
     while data := await response.read():
-        first = opening.feed(data)
-        if first is not None:
-            return first
-        if opening.thinking and due.content is not None:
-            response.due(due.content)
-    return opening.close()
+        opening = hold_back.feed(data)
+        if opening is not None:
+            return opening
+        if hold_back.thinking and deadlines.content is not None:
+            response.due(deadlines.content)
+    return hold_back.close()
 
 
-async def _whole(response: Response) -> bytes:
+async def _read_completion(response: Response) -> bytes:
     body = await read_all(response, _LARGEST_ANSWER)
-    if fault := completion_error(response.status, response.headers, body):
-        raise fault
+    if error := completion_error(response.status, response.headers, body):
+        raise error
     return body
 
 
 def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The upstream's headers that concern the client."""
-    return [(name, value) for name, value in headers if _PASSED_ON.fullmatch(name)]
-
-
-def _is_ailing(error: UpstreamError) -> bool:
-    # What takes too long in the middle may have been held up by a client that reads slowly.
-    return not isinstance(error, UpstreamTimeout) and retry_policy(error).unhealthy
+    """The upstream's headers that are passed on to the client."""
+    return [(name, value) for name, value in headers if _CLIENT_HEADERS.fullmatch(name)]
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask next: the same upstream ``again``, or another one ``elsewhere``; neither: tell the client.
+    """What follows from a failure: ``retry`` the same upstream, or ``fall_back`` to another one.
 
-    ``after`` is how long the same upstream wants to be left alone, in seconds. With ``later``, others go
-    before it. ``ailing``: the failure says that the upstream is not well.
+    ``delay`` is how many seconds the same upstream asks to be left alone; ``last``: it is retried behind all
+    others. ``unhealthy``: the failure counts against the upstream's health.
     """
 
     retry: bool = False
@@ -158,21 +156,18 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def retry_policy(error: UpstreamError) -> RetryPolicy:
-    """What follows from one failure before the first delta."""
+    """What follows from a failure before the first delta."""
     if isinstance(error, UpstreamRefused):
-        return _of_refusal(error.status, error.headers())
+        if error.status in _LOCAL:
+            return RetryPolicy()
+        broken = error.status >= _SERVER_ERROR
+        if not (broken or error.status in _TRANSIENT):
+            return RetryPolicy(fall_back=False)
+        headers = error.headers()
+        again = headers.get("x-should-retry") != "false"
+        return RetryPolicy(retry=again, delay=retry_after(headers, time.time()), unhealthy=broken)
     if isinstance(error, UpstreamRedirected):
         return RetryPolicy()
     if isinstance(error, NoFilesLeft):
         return RetryPolicy(retry=True)
     return RetryPolicy(retry=True, last=isinstance(error, UpstreamTimeout), unhealthy=True)
-
-
-def _of_refusal(status: int, headers: Mapping[str, str]) -> RetryPolicy:
-    if status in _ITS_OWN:
-        return RetryPolicy()
-    broken = status >= _SERVER_ERRORS
-    if not (broken or status in _PASSING):
-        return RetryPolicy(fall_back=False)
-    again = headers.get("x-should-retry") != "false"
-    return RetryPolicy(retry=again, delay=retry_after(headers, time.time()), unhealthy=broken)

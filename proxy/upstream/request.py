@@ -1,19 +1,19 @@
-"""What the model is asked, before it is put in the words of one upstream."""
+"""The filtered chat request, and the request that one upstream gets of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from filters.base import Fields, Messages
-from proxy.answer.response import Headers, Response
+from proxy.answer.response import Headers
 from proxy.errors import RequestError
-from proxy.tools.dialogue import Dialogue, Tools
+from proxy.tools.dialogue import Tools
 from proxy.upstream.body import compose
 from proxy.upstream.target import Target
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True):
-    """What one upstream is sent; ``model`` is what it is asked for."""
+    """What one upstream is sent; ``model`` is the model that it names."""
 
     headers: Headers
     body: bytes
@@ -21,9 +21,9 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The filtered call. ``headers`` are the client's, in lower case.
+    """A chat request behind the filters. ``headers`` are the client's, their names in lower case.
 
-    ``model`` is what the pipeline has every upstream asked for, if it names one.
+    ``model`` is the model that the pipeline sets for every upstream, if it sets one.
     """
 
     model: str | None
@@ -34,21 +34,28 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tools: Tools | None = None
 
     def to(self, target: Target) -> UpstreamRequest:
-        """The request as an upstream takes it; RequestError where nobody named a model."""
-        chosen = self.model or target.model
-        asked = chosen or self._client_model
-        if not asked:
+        """The request in the form that a target takes; raises RequestError where no model is named."""
+        model = self.model or target.model
+        name = model or self._client_model
+        if not name:
             raise RequestError("'model' is missing; name a model, or set UPSTREAM_MODEL.", param="model")
-        body = compose(target.provider, self.fields, self.messages, model=chosen, allow=target.allow)
-        return UpstreamRequest(_headers(target, self.headers), body, asked if isinstance(asked, str) else "")
+        forwarded = target.forward_headers
+        if target.forward_key:
+            forwarded = (*forwarded, "authorization")
+        headers = [*target.headers]
+        for header in forwarded:
+            if value := self.headers.get(header):
+                headers += ((header.encode("latin-1"), value.encode("latin-1")),)
+        body = compose(target.provider, self.fields, self.messages, model=model, allow=target.allow)
+        return UpstreamRequest(headers, body, name if isinstance(name, str) else "")
 
-    def extended(self, said: Messages, *, last: bool) -> "ChatRequest":
-        """The question with more messages behind; in the ``last`` one no tool of ours can be called."""
+    def extended(self, messages: Messages, *, last: bool) -> "ChatRequest":
+        """The request with more messages behind; in the ``last`` one the proxy's tools are not offered."""
         fields = self.tools.offer.final_fields if self.tools and last else self.fields
-        return msgspec.structs.replace(self, fields=fields, messages=[*self.messages, *said])
+        return msgspec.structs.replace(self, fields=fields, messages=[*self.messages, *messages])
 
     def names_model(self, target: Target) -> bool:
-        """Whether anybody has named a model for this upstream."""
+        """Whether a model is named for this target."""
         return bool(self.model or target.model or self._client_model)
 
     @property
@@ -58,45 +65,3 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return msgspec.json.decode(self.fields["model"]) if "model" in self.fields else None
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
-
-
-def _headers(target: Target, given: Mapping[str, str]) -> Headers:
-    own = list(target.headers)
-    wanted = (*target.forward_headers, "authorization") if target.forward_key else target.forward_headers
-    sent = ((name, given.get(name)) for name in wanted)
-    own.extend((name.encode("latin-1"), value.encode("latin-1")) for name, value in sent if value)
-    return own
-
-
-class Course:
-    """The question of one turn, and behind it what tools of ours were called for by now.
-
-    ``targets`` are who may be asked, the preferred one first. ``dialogue`` is ``None`` where the model has no
-    tools of ours.
-    """
-
-    def __init__(self, question: ChatRequest, targets: Sequence[Target]) -> None:
-        self.targets = targets
-        self.dialogue = Dialogue(question.tools) if question.tools else None
-        self._question = question
-
-    @property
-    def rounds(self) -> int:
-        """How often tools were carried out, and the model was to go on."""
-        return self.dialogue.rounds if self.dialogue else 0
-
-    def names_model(self, target: Target) -> bool:
-        """Whether anybody has named a model for this upstream."""
-        return self._question.names_model(target)
-
-    def to(self, target: Target) -> UpstreamRequest:
-        """The request as an upstream takes it; RequestError where nobody named a model."""
-        question = self._question
-        if self.dialogue and self.dialogue.rounds:
-            question = question.extended(self.dialogue.messages, last=self.dialogue.is_last_round)
-        return question.to(target)
-
-    def leave_to(self, response: Response) -> None:
-        """The client gets this answer: for no other are tools carried out any more."""
-        if self.dialogue:
-            self.dialogue.assign_to(response)

@@ -1,7 +1,7 @@
-"""Upstreams are asked one after the other, until one begins to answer or time is up."""
+"""Routing: which upstream is asked, how often and for how long, until one begins to answer."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -11,21 +11,14 @@ from proxy.errors import UpstreamError, UpstreamRefused, UpstreamTimeout, Upstre
 from proxy.observe.observation import Attempts
 from proxy.tools.dialogue import Dialogue
 from proxy.tools.rounds import Rounds
-from proxy.upstream.attempt import (
-    Deadlines,
-    RetryPolicy,
-    UpstreamAnswer,
-    attempt,
-    open_response,
-    retry_policy,
-)
-from proxy.upstream.request import ChatRequest, Course, UpstreamRequest
+from proxy.upstream.attempt import Deadlines, UpstreamAnswer, attempt, open_response, retry_policy
+from proxy.upstream.request import ChatRequest, UpstreamRequest
 from proxy.upstream.target import Target
 
 # With less than this left, in seconds, an upstream could not answer anyway.
 _LEAST = 0.02
 _A_MOMENT = 1.0
-# An upstream that stands further in front is worth so much of a caller's patience, in seconds.
+# A preferred upstream that is asked again is worth waiting for so many seconds before the next one is asked.
 _SOON = 0.25
 _BACKOFF = Backoff(shortest=0.1, longest=1.0, jitter=0.5)
 _BEHIND_ALL = 1000
@@ -44,114 +37,130 @@ class TimeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fallback:
-    """One question on its way to whichever upstream answers it first.
+    """Asks the targets of a pipeline in their order until one begins to answer, or time is up.
 
-    All attempts share one deadline, which counts from here. ``model`` and ``upstream`` are what answered;
-    until then, what is asked first; ``tries`` is told of what it took. ``streaming`` is whether the answer is
-    to come in parts. RequestError where nobody named a model.
+    All attempts share one deadline, which counts from here. ``model`` and ``upstream`` name what answers;
+    until then, what is asked first. ``attempts`` collects failures and retries. ``dialogue`` is ``None``
+    where the model has no tools of the proxy's. Raises RequestError where no model is named for the first
+    target.
     """
 
     def __init__(
         self, request: ChatRequest, targets: Sequence[Target], limits: TimeLimits, attempts: Attempts
     ) -> None:
-        self._course = Course(request, targets)
-        self._candidates = Candidates(self._course)
-        self.model = self._candidates.model
-        self.upstream = targets[0].name
-        self._hedge = limits.hedge if request.streaming else None
-        self._tries = attempts
         self.streaming = request.streaming
+        self.dialogue = Dialogue(request.tools) if request.tools else None
+        first, *others = targets
+        self._candidates = [Candidate(0, first, request, self.dialogue)]
+        self.model = self._candidates[0].request.model
+        self.upstream = first.name
+        for rank, target in enumerate(others, 1):
+            if request.names_model(target):
+                self._candidates.append(Candidate(rank, target, request, self.dialogue))
+        self._attempts = attempts
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
+        self._hedge = limits.hedge if request.streaming else None
         self._patience = self._since + min(limits.first_token, limits.total)
         self._due = self._patience if request.streaming else self._since + limits.total
-        self._begun: UpstreamAnswer | None = None
+        self._answer: UpstreamAnswer | None = None
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
 
     @property
-    def dialogue(self) -> Dialogue | None:
-        """What the model and our tools tell each other, if it has any."""
-        return self._course.dialogue
-
-    @property
     def rounds(self) -> int:
-        """How often the model was to go on, behind tools of ours that were carried out."""
-        return self._course.rounds
+        """How often the proxy's tools were carried out and the model asked to go on."""
+        return self.dialogue.rounds if self.dialogue else 0
 
     async def begin(self) -> UpstreamAnswer:
-        """The first answer that begins. Raises the last UpstreamError where none does."""
-        begun = await (self._one_by_one() if self._hedge is None else self._hedged(self._hedge))
-        if begun is None:
+        """Return the first answer that begins; raise the last UpstreamError where none does."""
+        answer = await (self._run() if self._hedge is None else self._race(self._hedge))
+        if answer is None:
             raise self._failure
-        self.model, self.upstream = begun.model, begun.upstream
-        return begun
+        self.model, self.upstream = answer.model, answer.upstream
+        return answer
 
-    async def _one_by_one(self) -> UpstreamAnswer | None:
-        """The answer of the first upstream that gives one; ``None`` when all have been asked.
+    async def _run(self) -> UpstreamAnswer | None:
+        """Ask one candidate after the other; return ``None`` once no more can be asked.
 
-        Raises UpstreamError where no other upstream would know better.
+        Raises UpstreamError where another upstream would fail in the same way.
         """
-        while (candidate := self._next()) is not None:
+        while (candidate := self._take()) is not None:
+            target = candidate.target
             if candidate.ready:
                 await asyncio.sleep(candidate.ready - self._time())
-            if candidate.tried > 1:
-                self._tries.retries.append(candidate.target.name)
-            asked_at = self._time()
+            if candidate.tries > 1:
+                self._attempts.retries.append(target.name)
+            began = self._time()
+            deadlines = self._deadlines(target)
             try:
-                begun = await self._ask(candidate, candidate.target)
+                answer = await attempt(
+                    target, candidate.request, candidate.breaker, deadlines, candidate.run_tools
+                )
             except UpstreamError as error:
-                self._failed(candidate, error, asked_at)
-            else:
-                candidate.target.health.reached()
-                return self._chosen(begun)
+                self._fail(candidate, error, began)
+                continue
+            target.health.reached()
+            if self._answer is None:
+                self._answer = answer
+                if self.dialogue:
+                    self.dialogue.assign_to(answer.response)
+            else:  # another run was faster
+                answer.response.close()
+            return self._answer
         return None
 
-    def _chosen(self, begun: UpstreamAnswer) -> UpstreamAnswer:
-        """The answer that began first: it is the client's, and a later one is let go."""
-        if self._begun is None:
-            self._begun = begun
-            self._course.leave_to(begun.response)
-        else:
-            begun.response.close()
-        return self._begun
+    async def _race(self, hedge: float) -> UpstreamAnswer | None:
+        """A run, and another one beside it where the first has no answer after ``hedge`` seconds."""
+        first = asyncio.create_task(self._run())
+        runs = [first]
+        answer = None
+        try:
+            await asyncio.wait(runs, timeout=hedge)
+            if not first.done():
+                runs.append(asyncio.create_task(self._run()))
+            pending = set(runs)
+            while pending and answer is None:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for run in done:
+                    # A second run that fails is no reason to give up the first, which is merely late.
+                    if run is first or not isinstance(run.exception(), UpstreamError):
+                        answer = answer or run.result()
+        finally:
+            for run in runs:
+                if not run.done():
+                    run.cancel()
+                elif not run.cancelled() and run.exception() is None:
+                    loser = run.result()
+                    if loser is not None and loser is not answer:
+                        loser.response.close()
+        return answer
 
-    def _ask(self, candidate: "Candidate", target: Target) -> Awaitable[UpstreamAnswer]:
-        until = self._until(target)
-        return attempt(target, candidate.request, candidate.breaker, until, candidate.stitched)
-
-    def _next(self) -> "Candidate | None":
-        now = self._time()
-        if now > self._due - _LEAST:
+    def _take(self) -> "Candidate | None":
+        """The candidate to ask next, or to wait for; one whose circuit is open gives way to others."""
+        now, latest = self._time(), self._due - _LEAST
+        if now > latest:
             return None
-        # A whole answer may take long to come, but nobody waits that long for an upstream to take a question.
-        return self._candidates.take(now, min(self._due - _LEAST, max(self._patience, now + _A_MOMENT)))
+        for chosen in self._candidates:
+            if chosen.ready <= now + _SOON and chosen.breaker.admit():
+                break
+        else:
+            # A whole answer may take long to come; taking a request may not.
+            latest = min(latest, max(self._patience, now + _A_MOMENT))
+            waiting = [each for each in self._candidates if each.ready <= latest]
+            if not waiting:
+                return None
+            chosen = min(waiting, key=lambda each: (each.breaker.state != "closed", each.ready))
+        self._candidates.remove(chosen)
+        chosen.tries += 1
+        chosen.talks = False
+        return chosen
 
-    def _failed(self, candidate: "Candidate", error: UpstreamError, began: float) -> None:
-        error.let_go()
-        if not (self._cut_short(candidate.target, began) and isinstance(error, UpstreamTimeout)):
-            self._failure = error
-        if isinstance(error, UpstreamUnreachable):
-            candidate.target.health.unreachable()
-        elif isinstance(error, UpstreamRefused):
-            candidate.target.health.reached()
-        self._tries.failures.append((candidate.target.name, error.code or ""))
-        wanted = self._candidates.put_back(candidate, error, self._time())
-        if wanted.unhealthy and not (candidate.talks and isinstance(error, UpstreamTimeout)):
-            candidate.breaker.failed()
-        if not wanted.fall_back:
-            raise error
-
-    def _cut_short(self, target: Target, began: float) -> bool:
-        """Whether a try had too little time left to tell anything by being late."""
-        entitled = target.patience if self.streaming else _A_MOMENT
-        return self._due - began < min(entitled, _A_MOMENT) / 2
-
-    def _until(self, target: Target) -> Deadlines:
+    def _deadlines(self, target: Target) -> Deadlines:
         now, total = self._time(), self._since + target.total
-        if (
-            not self.streaming
-        ):  # nobody can tell who is silent from who is slow: each has its share of the time
-            whole = min(total, now + (self._due - now) / (1 + self._candidates.untried))
+        if not self.streaming:
+            # A silent upstream cannot be told from a slow one: each has its share of the time.
+            untried = sum(not each.tries and each.breaker.state != "open" for each in self._candidates)
+            whole = min(total, now + (self._due - now) / (1 + untried))
             return Deadlines(whole, None, whole)
         latest = min(self._due, total)
         first = min(latest, now + target.first_token)
@@ -160,140 +169,76 @@ class Fallback:
         content = min(latest, now + target.first_content)
         return Deadlines(min(first, content), content, total)
 
-    async def _hedged(self, patience: float) -> UpstreamAnswer | None:
-        runs = [asyncio.create_task(self._one_by_one())]
-        begun = None
-        try:
-            await asyncio.wait(runs, timeout=patience)
-            if not runs[0].done():
-                runs.append(asyncio.create_task(self._one_by_one()))
-            begun = await _first(runs)
-        finally:
-            for each in runs:
-                _let_go(each, begun)
-        return begun
-
-
-async def _first(runs: Sequence[asyncio.Task[UpstreamAnswer | None]]) -> UpstreamAnswer | None:
-    """What the first run that has an answer brings; raises what the one that began first raises."""
-    left = set(runs)
-    while left:
-        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            # Whoever was to help out and will not is no reason to give up the one that is merely late.
-            if each is not runs[0] and isinstance(each.exception(), UpstreamError):
-                continue
-            if begun := each.result():
-                return begun
-    return None
-
-
-def _let_go(run: asyncio.Task[UpstreamAnswer | None], winner: UpstreamAnswer | None) -> None:
-    """Ends a run, and an answer that nobody wants any more."""
-    if not run.done():
-        run.cancel()
-    elif not run.cancelled() and run.exception() is None:
-        begun = run.result()
-        if begun is not None and begun is not winner:
-            begun.response.close()
+    def _fail(self, candidate: "Candidate", error: UpstreamError, began: float) -> None:
+        """Record a failed attempt; raise its error where another upstream would fail in the same way."""
+        error.let_go()
+        target, late = candidate.target, isinstance(error, UpstreamTimeout)
+        patience = target.patience if self.streaming else _A_MOMENT
+        # An attempt that had too little time says nothing by being late.
+        if not late or self._due - began >= min(patience, _A_MOMENT) / 2:
+            self._failure = error
+        if isinstance(error, UpstreamUnreachable):
+            target.health.unreachable()
+        elif isinstance(error, UpstreamRefused):
+            target.health.reached()
+        self._attempts.failures.append((target.name, error.code or ""))
+        policy = retry_policy(error)
+        if policy.retry and candidate.tries <= target.retries:
+            candidate.ready = self._time() + policy.delay + _BACKOFF.pause(candidate.tries)
+            candidate.rank += _BEHIND_ALL if policy.last else 0
+            self._candidates.append(candidate)
+            self._candidates.sort(key=lambda each: each.rank)
+        if policy.unhealthy and not (candidate.talks and late):
+            candidate.breaker.failed()
+        if not policy.fall_back:
+            raise error
 
 
 class Candidate:
-    """An upstream for a turn: how often it was asked, and from when on it may be asked again.
+    """A target in one turn: how many ``tries`` it had, and when it is ``ready`` for the next (loop time).
 
-    It ``talks`` once it has called a tool of ours since it was asked: if it is late then, it is slow rather
-    than ill.
+    It ``talks`` once it has called a tool of the proxy's in this try: being late, it is slow rather than
+    down.
     """
 
-    __slots__ = ("_course", "_request", "_rounds", "rank", "ready", "talks", "target", "tried")
+    __slots__ = (
+        "_chat", "_composed", "_dialogue", "_rounds", "rank", "ready", "talks", "target", "tries",
+    )  # fmt: skip
 
-    def __init__(self, rank: int, target: Target, course: Course) -> None:
+    def __init__(self, rank: int, target: Target, chat: ChatRequest, dialogue: Dialogue | None) -> None:
         self.rank = rank
         self.target = target
         self.ready = 0.0
-        self.tried = 0
+        self.tries = 0
         self.talks = False
-        self._course = course
+        self._chat = chat
+        self._dialogue = dialogue
         self._rounds = 0
-        self._request: UpstreamRequest | None = None
+        self._composed: UpstreamRequest | None = None
 
     @property
     def request(self) -> UpstreamRequest:
-        """What it is sent, composed when it is needed first, and again when there is more to be said."""
-        if self._request is None or self._rounds != self._course.rounds:
-            self._rounds = self._course.rounds
-            self._request = self._course.to(self.target)
-        return self._request
-
-    def stitched(self, response: Response, due: float) -> Response:
-        """The answer as the client is to see it, where the model may call tools of ours in it."""
-        dialogue = self._course.dialogue
-        if dialogue is None:
-            return response
-        return Rounds(response, self._again, dialogue, self._rounds, due)
-
-    async def _again(self, due: float) -> Response:
-        self.talks = True
-        return await open_response(self.target, self.request, due)
+        """What it is sent: composed when it is needed first, and again behind each round of tools."""
+        dialogue = self._dialogue
+        if self._composed is None or (dialogue and self._rounds != dialogue.rounds):
+            chat = self._chat
+            if dialogue and dialogue.rounds:
+                self._rounds = dialogue.rounds
+                chat = chat.extended(dialogue.messages, last=dialogue.is_last_round)
+            self._composed = chat.to(self.target)
+        return self._composed
 
     @property
     def breaker(self) -> CircuitBreaker:
-        """What watches over the model that it is asked for."""
+        """The circuit breaker of the model that it is asked for."""
         return self.target.health.breaker(self.request.model)
 
-    def put_off(self, wanted: RetryPolicy, now: float) -> None:
-        """It is left alone for a while: as long as it wants, and a bit longer with each try."""
-        self.ready = now + wanted.delay + _BACKOFF.pause(self.tried)
-        self.rank += _BEHIND_ALL if wanted.last else 0
+    def run_tools(self, response: Response, due: float) -> Response:
+        """The response as the client sees it, the proxy's own tools carried out in it."""
+        if self._dialogue is None:
+            return response
+        return Rounds(response, self._go_on, self._dialogue, self._rounds, due)
 
-
-class Candidates:
-    """What is left of a pipeline's upstreams, in the order in which they are preferred. Times are the loop's.
-
-    RequestError where nobody named a model for the first of them.
-    """
-
-    def __init__(self, course: Course) -> None:
-        first, *others = course.targets
-        self._left = [Candidate(0, first, course)]
-        self.model = self._left[0].request.model
-        for rank, target in enumerate(others, 1):
-            if course.names_model(target):
-                self._left.append(Candidate(rank, target, course))
-
-    @property
-    def untried(self) -> int:
-        """How many others may answer that have not been asked at all."""
-        return sum(not each.tried and each.breaker.state != "open" for each in self._left)
-
-    def take(self, now: float, latest: float) -> "Candidate | None":
-        """The one to ask next, no more among them; ``None`` where none may be asked by ``latest``.
-
-        One whose breaker is open is passed over while there are others. The one that is taken may have to be
-        waited for.
-        """
-        chosen = self._fit(now + _SOON) or self._any(latest)
-        if chosen is not None:
-            self._left.remove(chosen)
-            chosen.tried += 1
-            chosen.talks = False
-        return chosen
-
-    def put_back(self, candidate: "Candidate", error: UpstreamError, now: float) -> RetryPolicy:
-        """What follows from a failure; a candidate that may be asked again stands among the others again."""
-        wanted = retry_policy(error)
-        if wanted.retry and candidate.tried <= candidate.target.retries:
-            candidate.put_off(wanted, now)
-            self._left.append(candidate)
-            self._left.sort(key=lambda each: each.rank)
-        return wanted
-
-    def _fit(self, soon: float) -> "Candidate | None":
-        for each in self._left:
-            if each.ready <= soon and each.breaker.admit():
-                return each
-        return None
-
-    def _any(self, latest: float) -> "Candidate | None":
-        left = [each for each in self._left if each.ready <= latest]
-        return min(left, key=lambda each: (each.breaker.state != "closed", each.ready), default=None)
+    async def _go_on(self, due: float) -> Response:
+        self.talks = True
+        return await open_response(self.target, self.request, due)
