@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from filters.base import Context, Fields, Messages
+from filters.base import Messages
 from proxy.answer.transcript import transcript
 from proxy.memory.align.forgotten import forgotten_lines
 from proxy.memory.archive.archive import Archive
@@ -27,9 +27,7 @@ from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
-from proxy.turn.identity import Identity
-from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import ClientRequest
+from proxy.turn.state import Turn
 
 _PRIVATE = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 _MOST_STAMPS = 200
@@ -41,21 +39,6 @@ _MOST_SESSIONS = 1000
 _EVERY: Final = 5.0
 # How far the clocks of two machines may be apart, and how long a turn may take to be kept.
 _SLACK: Final = 120.0
-
-
-class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was said in a turn: the call as the engine sent it, and with its interrupted answers marked.
-
-    ``fields`` and ``messages`` are what the filters made of it.
-    """
-
-    call: ClientRequest
-    heard: ClientRequest
-    who: Identity
-    context: Context
-    pipeline: Pipeline
-    fields: Fields
-    messages: Messages
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -74,14 +57,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     count: int
     end: float
     failure: str | None = None
-    content: TurnContent | None = None
+    content: Turn | None = None
     answer: bytes = b""
     size: int = 0
 
     @classmethod
     def of(cls, account: TurnReport, watch: Observation, *, number: int, content: bool) -> Self:
         """What there is to keep of a turn that was watched; without ``content``, nothing that was said."""
-        said = watch.content if content and isinstance(watch.content, TurnContent) else None
+        said = watch.content if content and isinstance(watch.content, Turn) else None
         return cls(
             report=account,
             number=number,
@@ -103,7 +86,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def messages(self) -> Messages:
         """What the client sent, where that is kept."""
-        return self.content.call.messages if self.content else ()
+        return self.content.request.messages if self.content else ()
 
     def messages_by(self, person: str) -> Messages:
         """What a person said of it: what is marked as theirs, and the newest words, if they called."""
@@ -149,12 +132,16 @@ def buries(buried: Tombstones, persons: Iterable[str | None], session: str | Non
     return any(at is not None and arrived <= at for at in times)
 
 
-def _without_keys(content: TurnContent) -> TurnContent:
-    call, heard = content.call, content.heard
-    kept: Mapping[str, str] = {name: value for name, value in call.headers.items() if name not in _PRIVATE}
-    shown = msgspec.structs.replace(call, headers=kept)
-    marked = shown if heard is call else msgspec.structs.replace(heard, headers=kept)
-    return msgspec.structs.replace(content, call=shown, heard=marked)
+def _without_keys(turn: Turn) -> Turn:
+    """The turn without its client's keys, and without what it read of the session."""
+    headers = {name: value for name, value in turn.request.headers.items() if name not in _PRIVATE}
+    return msgspec.structs.replace(
+        turn,
+        request=msgspec.structs.replace(turn.request, headers=headers),
+        view=None,
+        shown_facts=None,
+        chat=msgspec.structs.replace(turn.chat, headers=headers, tools=None),
+    )
 
 
 class _Letting(msgspec.Struct, frozen=True):

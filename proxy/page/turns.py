@@ -15,14 +15,14 @@ from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
 from proxy.page.difference import Filtered, Row, differences, filtered, plain
 from proxy.page.request import PageRequest, redirect
-from proxy.traces import Trace, TurnContent
+from proxy.traces import Trace
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
 from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
 from proxy.turn import request
 from proxy.turn.identity import decode_raw
+from proxy.turn.state import Turn
 from proxy.upstream.providers import Provider
-from proxy.upstream.request import ChatRequest
 from proxy.upstream.target import Target
 
 _KNOWN = ("role", "content", "tool_calls")
@@ -262,31 +262,31 @@ def _elsewhere(request: PageRequest) -> Response:
 
 
 def _inside(trace: Trace, before: Trace | None) -> Inside:
-    content = trace.content
-    assert content is not None  # noqa: S101 - the caller has looked
+    turn = trace.content
+    assert turn is not None  # noqa: S101 - the caller has looked
     body = sent(trace)
     spent = spending(body, trace.answer, sent(before) if before and before.content else None)
     answer = transcript(trace.answer)
-    asked, marked = _disclosed(content)
+    asked, marked = _disclosed(turn)
     found = differences(asked, marked) if asked != marked else ()
     shown = Inside(
         asked=plain(asked),
-        ignored=(*content.call.ignored, *content.who.ignored),
-        fields={name: disclosure.shown_field(name, raw) for name, raw in content.call.fields.items()},
+        ignored=(*turn.request.ignored, *turn.identity.ignored),
+        fields={name: disclosure.shown_field(name, raw) for name, raw in turn.request.fields.items()},
         found=found,
-        sent=_disclosed_body(body, _target(trace, content).provider),
+        sent=_disclosed_body(body, _target(trace, turn).provider),
         answer=answer,
         spent=spent,
     )
-    return _explained(trace, content, shown)
+    return _explained(trace, turn, shown)
 
 
-def _explained(trace: Trace, content: TurnContent, shown: Inside) -> Inside:
+def _explained(trace: Trace, turn: Turn, shown: Inside) -> Inside:
     """What the filters did, by running them again: they do no I/O, and the same in gives the same out."""
-    context = content.context
-    pipeline = msgspec.structs.replace(content.pipeline, targets=(_target(trace, content),))
+    context = turn.context
+    pipeline = msgspec.structs.replace(turn.pipeline, targets=(_target(trace, turn),))
     try:
-        told = explain_call(content.heard, content.who, pipeline, context.now, context.memory)
+        told = explain_call(turn.marked_request, turn.identity, pipeline, context.now, context.memory)
     except TurnkeeperError as error:
         return msgspec.structs.replace(shown, fault=error.message)
     return msgspec.structs.replace(
@@ -297,29 +297,27 @@ def _explained(trace: Trace, content: TurnContent, shown: Inside) -> Inside:
     )
 
 
-def _disclosed(content: TurnContent) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _disclosed(turn: Turn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     asked, marked = (
-        [disclosure.shown_message(message_dict(message)) for message in call.messages]
-        for call in (content.call, content.heard)
+        [disclosure.shown_message(message_dict(message)) for message in messages]
+        for messages in (turn.request.messages, turn.window)
     )
     return asked, marked
 
 
 def sent(trace: Trace) -> bytes:
     """The body as the upstream got it that was asked last; empty where none was."""
-    content = trace.content
-    if content is None:
+    turn = trace.content
+    if turn is None:
         return b""
-    model, fields, messages = content.pipeline.model, content.fields, content.messages
-    question = ChatRequest(model=model, headers={}, fields=fields, messages=messages, streaming=False)
     try:
-        return question.to(_target(trace, content)).body
+        return turn.chat.to(_target(trace, turn)).body
     except RequestError:
         return b""
 
 
-def _target(trace: Trace, content: TurnContent) -> Target:
-    targets = content.pipeline.targets
+def _target(trace: Trace, turn: Turn) -> Target:
+    targets = turn.pipeline.targets
     return next((target for target in targets if target.name == trace.report.upstream), targets[0])
 
 

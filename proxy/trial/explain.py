@@ -15,11 +15,12 @@ from proxy.errors import RequestError, filter_name
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain, identity
-from proxy.turn.context import offer_memory_tools, recollect
+from proxy.turn.context import filter_context, offer_memory_tools, read_memory
 from proxy.turn.identity import Identity, decode_raw
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import ClientRequest, read_request
-from proxy.turn.turn import RawRequest, context_of
+from proxy.turn.request import ClientRequest
+from proxy.turn.state import Turn
+from proxy.turn.turn import RawRequest, read_turn
 from proxy.upstream.request import ChatRequest
 
 MemoryUse = Literal["read", "left out", "none"]
@@ -104,16 +105,16 @@ async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: floa
     Raises what ``explain_request`` does.
     """
     # In threads: it takes a few times as long as a turn's own work, and callers wait on the loop.
-    call, who = await asyncio.to_thread(_read, request, pipeline)
-    degraded: list[str] = []
-    recollection = await recollect(call, pipeline, who, degraded.append)
-    annotated = recollection.heard
-    explanation = await asyncio.to_thread(explain_call, annotated, who, pipeline, now, recollection.snapshot)
+    turn = await asyncio.to_thread(_read, request, pipeline)
+    missing: list[str] = []
+    await read_memory(turn, missing.append)
+    marked, memory = turn.marked_request, turn.context.memory
+    explained = await asyncio.to_thread(explain_call, marked, turn.identity, pipeline, now, memory)
     return msgspec.structs.replace(
-        explanation,
-        degraded=(*degraded, *explanation.degraded),
-        messages=_shown(call.messages),
-        annotated=UNSET if annotated is call else explanation.messages,
+        explained,
+        degraded=(*missing, *explained.degraded),
+        messages=_shown(turn.request.messages),
+        annotated=UNSET if marked is turn.request else explained.messages,
     )
 
 
@@ -125,14 +126,14 @@ def explain_request(
     ``remembers`` is whether there is memory though this pipeline has none. Raises RequestError for a request
     that a turn would refuse, Unauthorized for a user without proof, TurnkeeperError where a filter fails.
     """
-    return explain_call(*_read(request, pipeline), pipeline, now, remembers=remembers)
+    turn = _read(request, pipeline)
+    return explain_call(turn.request, turn.identity, pipeline, now, remembers=remembers)
 
 
-def _read(request: RawRequest, pipeline: Pipeline) -> tuple[ClientRequest, Identity]:
-    call = read_request(request.body, request.headers, request.query, pipeline.max_messages)
-    who = identity.identify(call, pipeline.places, request.tenant)
-    identity.prove(who, pipeline.places, request.headers)
-    return call, who
+def _read(raw: RawRequest, pipeline: Pipeline) -> Turn:
+    turn = read_turn(raw, pipeline)
+    identity.check_proof(turn.identity, pipeline.places, raw.headers)
+    return turn
 
 
 def explain_call(  # noqa: PLR0913 - all that a turn has
@@ -200,7 +201,7 @@ def run_filters(
 
     Raises RequestError where no model is named.
     """
-    context = context_of(who, memory, pipeline, now=now)
+    context = filter_context(who, memory, pipeline, now=now)
     messages: Messages = call.messages
     fields: Fields = call.fields
     steps, degraded = list[FilterStep](), list[str]()
@@ -229,9 +230,9 @@ def _run_step(
     each: RequestFilter, messages: Messages, fields: Fields, context: Context, *, skips: bool
 ) -> tuple[FilterStep, Messages, Fields]:
     started = time.perf_counter_ns()
-    notes = chain.Notes(skipped=[] if skips else None)
-    filtered = chain.run((each,), messages, context, notes)
-    new_fields = chain.set_fields((each,), fields, context, notes)
+    log = chain.FilterLog(failed=[] if skips else None)
+    filtered = chain.run((each,), messages, context, log)
+    new_fields = chain.set_fields((each,), fields, context, log)
     microseconds = (time.perf_counter_ns() - started) // 1000
 
     def value(name: str, fields: Fields) -> Any:
@@ -247,7 +248,7 @@ def _run_step(
         filter=filter_name(each),
         options=each.model_dump(mode="json", exclude_unset=True),
         changed=differs or bool(changes),
-        failed=bool(notes.skipped),
+        failed=bool(log.failed),
         microseconds=microseconds,
         before=_shown(messages) if differs else UNSET,
         after=_shown(filtered) if differs else UNSET,

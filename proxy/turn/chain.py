@@ -14,77 +14,63 @@ from proxy.errors import FilterFailed, filter_failed, filter_misled, filter_name
 SHIPPED: Final = "filters."
 
 
-class Notes(msgspec.Struct):
-    """What is noted of a run: each filter's module and how many seconds it took, and who was passed over.
+class FilterLog(msgspec.Struct):
+    """What a run of the chain leaves behind besides the messages.
 
-    ``skipped`` takes the names of filters that fail; where it is ``None``, they may not. ``left_out`` says
-    what was left out because there was no room for it, and ``room`` how many messages of the user had some.
+    ``times`` are each filter's module and the seconds that it took. ``failed`` takes the names of filters
+    that fail; where it is ``None``, none may. ``omissions`` name what was left out for want of room, and
+    ``room`` is how many user messages had some.
     """
 
-    taken: list[tuple[str, float]] = []
-    skipped: list[str] | None = None
-    left_out: list[str] = []
+    times: list[tuple[str, float]] = []
+    failed: list[str] | None = None
+    omissions: list[str] = []
     room: int | None = None
 
 
 def run(
-    filters: Iterable[RequestFilter],
-    messages: Messages,
-    context: Context,
-    notes: Notes | None = None,
+    filters: Iterable[RequestFilter], messages: Messages, context: Context, log: FilterLog | None = None
 ) -> Messages:
     """The messages as the last filter leaves them. Raises FilterFailed for one that fails and may not."""
-    notes = notes or Notes()
-    since = time.perf_counter()
+    log = log or FilterLog()
+    start = time.perf_counter()
     for step in filters:
-        before = len(messages)
+        failure: FilterFailed | None = None
         try:
-            messages = apply_filter(step, messages, context)
-            if step.leaves_out and len(messages) < before:
-                notes.left_out.append(step.leaves_out)
-                notes.room = len(users(messages))
-        except FilterFailed:
-            if notes.skipped is None:
-                raise
-            notes.skipped.append(filter_name(step))
+            result = step.apply(messages, context)
+        except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
+            failure = filter_failed(step, error)
+        else:
+            if not type(step).__module__.startswith(SHIPPED) and not (
+                isinstance(result, Sequence) and all(isinstance(message, Message) for message in result)
+            ):
+                failure = filter_misled(step)
+        if failure is not None:
+            _note_failure(step, failure, log)
+        else:
+            if step.leaves_out and len(result) < len(messages):
+                log.omissions.append(step.leaves_out)
+                log.room = len(users(result))
+            messages = result
         now = time.perf_counter()
-        notes.taken.append((type(step).__module__, now - since))
-        since = now
+        log.times.append((type(step).__module__, now - start))
+        start = now
     return messages
 
 
-def apply_filter(step: RequestFilter, messages: Messages, context: Context) -> Messages:
-    """The messages as one filter leaves them; raises FilterFailed."""
-    try:
-        shown = step.apply(messages, context)
-    except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        raise filter_failed(step, error) from None
-    if not type(step).__module__.startswith(SHIPPED) and not _are_messages(shown):
-        raise filter_misled(step)
-    return shown
-
-
 def set_fields(
-    filters: Iterable[RequestFilter], fields: Fields, context: Context, notes: Notes | None = None
+    filters: Iterable[RequestFilter], fields: Fields, context: Context, log: FilterLog | None = None
 ) -> Fields:
-    """The request's other fields as the last filter leaves them; one that fails is treated as in ``run``."""
+    """The request's other fields as the last filter leaves them. Raises FilterFailed as ``run`` does."""
     for step in filters:
         try:
-            fields = apply_fields(step, fields, context)
-        except FilterFailed:
-            if notes is None or notes.skipped is None:
-                raise
-            notes.skipped.append(filter_name(step))
+            fields = step.set(fields, context)
+        except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
+            _note_failure(step, filter_failed(step, error), log)
     return fields
 
 
-def apply_fields(step: RequestFilter, fields: Fields, context: Context) -> Fields:
-    """The request's other fields as one filter leaves them; raises FilterFailed."""
-    try:
-        return step.set(fields, context)
-    except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        raise filter_failed(step, error) from None
-
-
-def _are_messages(shown: object) -> bool:
-    return isinstance(shown, Sequence) and all(isinstance(message, Message) for message in shown)
+def _note_failure(step: RequestFilter, failure: FilterFailed, log: FilterLog | None) -> None:
+    if log is None or log.failed is None:
+        raise failure from None
+    log.failed.append(filter_name(step))

@@ -5,14 +5,13 @@ import hashlib
 import hmac
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, Self
 from urllib.parse import quote
 
 import msgspec
 
-from filters.message import Message
 from proxy.errors import Unauthorized
 from proxy.memory.session import Attempt, attempt
 from proxy.memory.stores.store import Key
@@ -27,6 +26,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 # Clients take these on a path for a step in it, and never ask for what they name.
 _STEPS = {".", ".."}
 _CREDENTIALS = {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"}
+_FORMS = "; it begins with header:, query:, body: or message:, like header:X-Session-Id or body:call.id"
 _NO_IDS = {"role", "content", "tool_calls", "tool_call_id", "turn_id", "timestamp"}
 HMAC_HEADER: Final = "x-user-hmac"
 _HMAC_ADVICE: Final = (
@@ -58,20 +58,29 @@ class Place(msgspec.Struct, frozen=True):
         """The place that ``spelling`` names; ``ValueError`` says how to spell one."""
         source, colon, path = (part.strip() for part in spelling.partition(":"))
         if not colon or source not in SOURCES:
-            raise ValueError(f"{spelling!r} is no place for an id{_advice(source, path)}")
-        name, steps = _path(source, path, spelling)
-        return cls(source, name, steps, f"{source}:{path}")
+            near = get_close_matches(source.lower(), SOURCES, n=1)
+            advice = f"; did you mean {near[0]}:{path}?" if near and path else _FORMS
+            raise ValueError(f"{spelling!r} is no place for an id{advice}")
+        spelled = f"{source}:{path}"
+        if source == "header":
+            if not _HEADER_NAME.fullmatch(path):
+                raise ValueError(f"{spelling!r} is no header's name; write it like header:X-Session-Id")
+            if path.lower() in _CREDENTIALS:
+                raise ValueError(
+                    f"{spelling!r} is a secret, and ids are stored and shown; name another place"
+                )
+            return cls(source, path.lower(), (), spelled)
+        name, *steps = [path] if source == "query" else path.split(".")
+        if not name or not all(steps) or path.split() != [path]:
+            raise ValueError(f"{spelling!r} names nothing; write it like body:call.id or query:user_id")
+        if source == "message" and name in _NO_IDS:
+            raise ValueError(f"{spelling!r} holds no id; a message's speaker stands in message:metadata.user")
+        if source == "body" and name == "messages":
+            raise ValueError(f"{spelling!r} cannot be read; the newest user message is message:metadata.user")
+        return cls(source, name, tuple(steps), spelled)
 
     def __str__(self) -> str:
         return self.spelling
-
-
-def newest_user_fields(messages: Sequence[Message]) -> Mapping[str, Any]:
-    """What the newest user message says beside its words."""
-    for message in reversed(messages):
-        if message.role == "user":
-            return {"metadata": message.metadata, "name": message.name, **message.others}
-    return {}
 
 
 def identifier(value: object) -> str | None:
@@ -110,85 +119,49 @@ def header_text(value: str) -> str:
         return value
 
 
-def is_present(value: object) -> bool:
-    """Whether a value is more than an empty one."""
-    return bool(value.strip()) if isinstance(value, str) else value is not None
-
-
 def as_object(value: object) -> Mapping[Any, Any]:
-    """The object that ``value`` is, or holds as text; an empty one otherwise."""
+    """The object that ``value`` is, or holds as text, in JSON or Python; an empty one otherwise."""
     if isinstance(value, str):
-        value = _embedded(value.strip()) if len(value) <= _LONGEST_EMBEDDED else None
+        text = value.strip() if len(value) <= _LONGEST_EMBEDDED else ""
+        value = None
+        if text.startswith("{"):
+            try:
+                value = msgspec.json.decode(text)
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                value = _literal(text)
     return value if isinstance(value, dict) else {}
-
-
-def _embedded(text: str) -> object:
-    if not text.startswith("{"):
-        return None
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return _literal(text)
 
 
 def _literal(text: str) -> object:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the parser would print a caller's words to stderr
+        warnings.simplefilter("ignore")  # the parser would print a user's words to stderr
         try:
             return ast.literal_eval(text)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, SystemError):
             return None
 
 
-def _path(source: str, path: str, spelling: str) -> tuple[str, tuple[str, ...]]:
-    if source == "header":
-        return _header(path, spelling), ()
-    name, *steps = [path] if source == "query" else path.split(".")
-    if not name or not all(steps) or path.split() != [path]:
-        raise ValueError(f"{spelling!r} names nothing; write it like body:call.id or query:user_id")
-    if source == "message" and name in _NO_IDS:
-        raise ValueError(f"{spelling!r} holds no id; a message's speaker stands in message:metadata.user")
-    if source == "body" and name == "messages":
-        raise ValueError(f"{spelling!r} cannot be read; the newest user message is message:metadata.user")
-    return name, tuple(steps)
-
-
-def _header(name: str, spelling: str) -> str:
-    if not _HEADER_NAME.fullmatch(name):
-        raise ValueError(f"{spelling!r} is no header's name; write it like header:X-Session-Id")
-    if name.lower() in _CREDENTIALS:
-        raise ValueError(f"{spelling!r} is a secret, and ids are stored and shown; name another place")
-    return name.lower()
-
-
-def _advice(source: str, path: str) -> str:
-    near = get_close_matches(source.lower(), SOURCES, n=1)
-    if near and path:
-        return f"; did you mean {near[0]}:{path}?"
-    return "; it begins with header:, query:, body: or message:, like header:X-Session-Id or body:call.id"
-
-
 class UserProof:
-    """Checks ids against their HMAC-SHA256 in hexadecimal; it shows its secret to nobody."""
+    """Checks user ids against their HMAC-SHA256 in hexadecimal, under a secret."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
 
-    def check(self, user: str | None, given: str | None) -> None:
-        """Raises Unauthorized for an id without its HMAC; who names no user needs none."""
+    def check(self, user: str | None, digest: str | None) -> None:
+        """Raises Unauthorized for an id without its HMAC; a request without a user needs none."""
         if user is None:
             return
         expected = hmac.new(self._secret, user.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
-        shown = (given or "").strip().lower().encode("latin-1", "replace")
-        if not hmac.compare_digest(expected.encode(), shown):
+        received = (digest or "").strip().lower().encode("latin-1", "replace")
+        if not hmac.compare_digest(expected.encode(), received):
             raise Unauthorized(_HMAC_ADVICE, code="invalid_user_hmac")
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
     """Whose turn it is; the same id under two tenants is two ids. ``background`` work has no memory.
 
-    ``ignored`` names the places where something stood that can be no id. ``by_message`` is whether it is the
-    newest message that says who the user is, and nobody has to prove it.
+    ``ignored`` names the places of values that cannot be ids. ``user_from_message`` is whether the newest
+    message names the user, without proof.
     """
 
     tenant: str
@@ -207,7 +180,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 class Places(msgspec.Struct, frozen=True):
     """Where to look for the session and the user, in this order; the first usable id counts.
 
-    With a ``proof``, a user counts who is proven to be one.
+    With a ``proof``, a user has to come with an HMAC.
     """
 
     session: tuple[Place, ...]
@@ -267,36 +240,52 @@ PROVEN_PLACES: Final = _places("header:X-User-Id")
 _BACKGROUND: Final = _places("header:X-Background", "body:metadata.background")
 
 
-def identify(call: ClientRequest, places: Places, tenant: str) -> Identity:
-    """Whose turn ``call`` is; what cannot be an id is passed over, named and never raises."""
-    found = _Found(call)
-    named = found.first(places.session) or places.default_session
-    user, whence_ = found.hit(places.user) or (None, None)
+ATTEMPT_PLACES: Final = _places(
+    "header:X-Request-Id",  # Tencent; the same when it tries again
+    "header:Idempotency-Key",
+    "body:round_id",  # Volcengine
+    "body:extendData.sentenceId",  # Alibaba
+)
+
+
+def identify(request: ClientRequest, places: Places, tenant: str) -> Identity:
+    """Whose turn a request is for; a value that cannot be an id is passed over and named."""
+    ids = _RequestIds(request)
+    session, _ = ids.find(places.session)
+    user, place = ids.find(places.user)
+    flags = [ids.value(place) for place in _BACKGROUND]
     return Identity(
         tenant,
-        named,
+        session or places.default_session,
         user,
-        any(map(_says_yes, found.values(_BACKGROUND))),
-        tuple(found.ignored),
-        whence_ is not None and whence_.source == "message" and places.proof is None,
+        any(flag is True or (isinstance(flag, str) and flag.strip().lower() in _YES) for flag in flags),
+        tuple(ids.ignored),
+        place is not None and place.source == "message" and places.proof is None,
     )
 
 
-def prove(who: Identity, places: Places, headers: Mapping[str, str]) -> None:
-    """Raises Unauthorized where a user has to be proven to be one, and is not."""
+def check_proof(identity: Identity, places: Places, headers: Mapping[str, str]) -> None:
+    """Raises Unauthorized where the user's id has to come with an HMAC, and does not."""
     if places.proof:
-        places.proof.check(who.user, headers.get(HMAC_HEADER))
+        places.proof.check(identity.user, headers.get(HMAC_HEADER))
 
 
-def first_id(call: ClientRequest, places: Iterable[Place]) -> str | None:
-    """The first usable id that a call names at these places."""
-    return _Found(call).first(places)
+def attempt_of(request: ClientRequest) -> Attempt:
+    """Which request this is, and whether it is a retry, as far as the client says so."""
+    # OpenAI's own clients count how often they have tried.
+    retries = request.headers.get(_RETRIES)
+    is_retry = None if retries is None or not retries.isdecimal() else bool(retries.strip("0"))
+    return attempt(first_id(request, ATTEMPT_PLACES), is_retry=is_retry)
 
 
-def place_of_id(call: ClientRequest, places: Iterable[Place]) -> Place | None:
+def first_id(request: ClientRequest, places: Iterable[Place]) -> str | None:
+    """The first usable id that a request has at these places."""
+    return _RequestIds(request).find(places)[0]
+
+
+def place_of_id(request: ClientRequest, places: Iterable[Place]) -> Place | None:
     """The first of these places that holds a usable id."""
-    found = _Found(call)
-    return next((place for place in places if found.first((place,)) is not None), None)
+    return _RequestIds(request).find(places)[1]
 
 
 def header_value(id: str) -> str:  # noqa: A002 - an id is called an id
@@ -304,79 +293,57 @@ def header_value(id: str) -> str:  # noqa: A002 - an id is called an id
     return id if _PLAIN(id) else quote(id, safe=_VISIBLE, errors="surrogatepass")
 
 
-class _Found:
-    """What one call says at its places; an object is decoded once, and only when a place leads into it."""
+class _RequestIds:
+    """The values at the places of one request; an object is decoded once, and only for a place inside it."""
 
-    __slots__ = ("_objects", "_sources", "ignored")
+    __slots__ = ("_messages", "_objects", "_sources", "ignored")
 
-    def __init__(self, call: ClientRequest) -> None:
+    def __init__(self, request: ClientRequest) -> None:
         self.ignored: list[str] = []
+        self._messages = request.messages
         self._objects: dict[tuple[str, str], Mapping[Any, Any]] = {}
         self._sources: dict[str, Mapping[str, Any]] = {
-            "header": call.headers,
-            "query": call.query,
-            "body": call.fields,
-            "message": newest_user_fields(call.messages),
+            "header": request.headers,
+            "query": request.query,
+            "body": request.fields,
         }
 
-    def first(self, places: Iterable[Place]) -> str | None:
-        hit = self.hit(places)
-        return hit and hit[0]
-
-    def hit(self, places: Iterable[Place]) -> tuple[str, Place] | None:
+    def find(self, places: Iterable[Place]) -> tuple[str, Place] | tuple[None, None]:
         """The first usable id, and the place that holds it."""
         sources = self._sources
         for place in places:
+            if place.source not in sources:
+                sources["message"] = self._newest_user_fields()
             if place.name in sources[place.source]:
-                value = self._value(place)
-                found = identifier(value)
-                if found is not None:
-                    return found, place
-                if is_present(value):
+                value = self.value(place)
+                text = identifier(value)
+                if text is not None:
+                    return text, place
+                if value.strip() if isinstance(value, str) else value is not None:
                     self.ignored.append(place.spelling)
-        return None
+        return None, None
 
-    def values(self, places: Iterable[Place]) -> list[object]:
-        return [self._value(place) for place in places if place.name in self._sources[place.source]]
-
-    def _value(self, place: Place) -> object:
+    def value(self, place: Place) -> object:
+        """What stands at a place; ``None`` where nothing does, or nothing that can be read."""
+        source = self._sources[place.source]
+        if place.name not in source:
+            return None
+        value = source[place.name]
         if place.source == "header":
-            return header_text(self._sources["header"][place.name])
+            return header_text(value)
         if not place.steps:
-            return decode_raw(self._sources[place.source][place.name])
-        *between, last = place.steps
-        inner = self._object(place)
-        for step in between:
-            inner = as_object(inner.get(step))
-        return inner.get(last)
-
-    def _object(self, place: Place) -> Mapping[Any, Any]:
+            return decode_raw(value)
         key = (place.source, place.name)
-        if key not in self._objects:
-            self._objects[key] = as_object(decode_raw(self._sources[place.source][place.name]))
-        return self._objects[key]
+        inner = self._objects.get(key)
+        if inner is None:
+            inner = self._objects[key] = as_object(decode_raw(value))
+        for step in place.steps[:-1]:
+            inner = as_object(inner.get(step))
+        return inner.get(place.steps[-1])
 
-
-def _says_yes(value: object) -> bool:
-    return value is True or (isinstance(value, str) and value.strip().lower() in _YES)
-
-
-ATTEMPT_PLACES: Final = tuple(
-    Place.parse(spelling)
-    for spelling in (
-        "header:X-Request-Id",  # Tencent; the same when it tries again
-        "header:Idempotency-Key",
-        "body:round_id",  # Volcengine
-        "body:extendData.sentenceId",  # Alibaba
-    )
-)
-
-
-def attempt_of(call: ClientRequest) -> Attempt:
-    """What a call says of itself. A name that Turnkeeper gives a request which has none tells nothing."""
-    return attempt(first_id(call, ATTEMPT_PLACES), is_retry=_again(call.headers.get(_RETRIES)))
-
-
-def _again(count: str | None) -> bool | None:
-    """OpenAI's own clients count how often they have tried."""
-    return None if count is None or not count.isdecimal() else bool(count.strip("0"))
+    def _newest_user_fields(self) -> Mapping[str, Any]:
+        """What the newest user message holds besides its words."""
+        for message in reversed(self._messages):
+            if message.role == "user":
+                return {"metadata": message.metadata, "name": message.name, **message.others}
+        return {}

@@ -1,4 +1,4 @@
-"""One turn, from the client's request to the record of its answer."""
+"""One turn, top to bottom: from the client's request to the record of its answer."""
 
 import logging
 import time
@@ -8,22 +8,20 @@ from functools import partial
 
 import msgspec
 
-from filters.base import Context, Snapshot
-from filters.tokens import in_text
 from proxy.answer.stream_filters import FilteredAnswer
 from proxy.errors import UpstreamRefused
 from proxy.http.reply import Reply
 from proxy.memory.merge.turn import TurnRecord
+from proxy.memory.session import NO_ATTEMPT
 from proxy.memory.tasks import in_thread_if_long
-from proxy.observe.observation import Observation
-from proxy.traces import TurnContent
-from proxy.turn import chain, identity, relay
-from proxy.turn.active import ActiveTurns, Slot, turn_number
-from proxy.turn.context import Recollected, offer_memory_tools, recollect
-from proxy.turn.identity import Identity
+from proxy.turn import chain
+from proxy.turn.active import ActiveTurns, TurnClaim, turn_number
+from proxy.turn.context import offer_memory_tools, read_memory
+from proxy.turn.identity import attempt_of, check_proof, header_value, identify
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.relay import Silence
-from proxy.turn.request import ClientRequest, read_request
+from proxy.turn.relay import Silence, pass_on
+from proxy.turn.request import read_request
+from proxy.turn.state import Turn
 from proxy.upstream.request import ChatRequest
 from proxy.upstream.routing import Fallback
 
@@ -31,7 +29,7 @@ _log = logging.getLogger("turnkeeper")
 
 
 class RawRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the client posted. Header names are in lower case."""
+    """A request for a turn as it came over HTTP. Header names are in lower case."""
 
     headers: Mapping[str, str]
     query: Mapping[str, str]
@@ -39,110 +37,94 @@ class RawRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str
 
 
-async def answer_turn(request: RawRequest, pipeline: Pipeline, reply: Reply, in_flight: ActiveTurns) -> None:
-    """Takes one turn: reads it, filters it, asks the model and passes the answer on.
+async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_turns: ActiveTurns) -> None:
+    """Answers one turn: reads it, filters it, asks a model and passes the answer on.
 
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
-    reply.observation.timer.begin("recall")
-    reply.observation.size = len(request.body)
-    call = read_request(request.body, request.headers, request.query, pipeline.max_messages)
-    who = identity.identify(call, pipeline.places, request.tenant)
-    _introduce(who, call, reply)
-    identity.prove(who, pipeline.places, request.headers)
-    with in_flight.begin(_seat(who, pipeline), call, reply):
-        await _answer(call, pipeline, who, reply)
+    observation = reply.observation
+    observation.timer.begin("recall")
+    observation.size = len(raw.body)
+    turn = read_turn(raw, pipeline)
+    request, identity = turn.request, turn.identity
+    observation.session, observation.user, observation.turn = identity.session, identity.user, turn.number
+    observation.messages = request.messages
+    observation.ignored = lambda: (*request.ignored, *identity.ignored)
+    if identity.session is not None:
+        reply.add_header("x-turnkeeper-session", header_value(identity.session))
+    check_proof(identity, pipeline.places, raw.headers)
+
+    # Requests without a session of their own may be anyone's: none supersedes another.
+    shared = turn.key is None or identity.session == pipeline.places.default_session
+    slot = None if turn.key is None or shared else (turn.key, pipeline.name)
+    with active_turns.begin(slot, TurnClaim(turn.number, request.messages), reply):
+        observation.timer.mark("memory")
+        await read_memory(turn, reply.add_degraded)
+        observation.timer.begin("filters")
+        turn.filter_log = chain.FilterLog(observation.filters, [] if pipeline.skips_failing else None)
+        await filter_request(turn)
+        for name in turn.filter_log.omissions:
+            reply.add_degraded(name)
+        for name in dict.fromkeys(turn.filter_log.failed or ()):
+            _log.warning("The filter '%s' has failed; the turn went on without it", name)
+            reply.add_degraded(name)
+
+        observation.content = turn
+        fallback = Fallback(turn.chat, pipeline.targets, pipeline.limits, observation.attempts)
+        observation.primary_model = fallback.model
+        observation.timer.begin("upstream")
+        reply.record()
+        try:
+            await _relay_answer(turn, fallback, reply)
+        finally:  # nothing below may wait
+            observation.model, observation.upstream = fallback.model, fallback.upstream
+            observation.fell_back = fallback.upstream != pipeline.targets[0].name
+            if observation.chunks:
+                _record(turn, fallback, b"".join(observation.chunks))
 
 
-def _introduce(who: Identity, call: ClientRequest, reply: Reply) -> None:
-    watch = reply.observation
-    watch.session, watch.user, watch.turn = who.session, who.user, turn_number(call)
-    watch.messages, watch.ignored = call.messages, lambda: (*call.ignored, *who.ignored)
-    if who.session is not None:
-        reply.add_header("x-turnkeeper-session", identity.header_value(who.session))
-
-
-def _seat(who: Identity, pipeline: Pipeline) -> Slot | None:
-    """Where a newer turn would take the place of this one; nowhere for whoever names no session."""
-    key = who.key
-    if key is None or who.session == pipeline.places.default_session:  # strangers may be anyone
-        return None
-    return key, pipeline.name
-
-
-async def _answer(call: ClientRequest, pipeline: Pipeline, who: Identity, reply: Reply) -> None:
-    watch = reply.observation
-    watch.timer.mark("memory")
-    remembered = await recollect(call, pipeline, who, reply.add_degraded)
-    context = context_of(who, remembered.snapshot, pipeline, now=time.time())
-    watch.timer.begin("filters")
-    notes = chain.Notes(watch.filters, [] if pipeline.skips_failing else None)
-    question = await _question(remembered, pipeline, who, context, notes)
-    _own_up(notes, reply)
-    watch.content = content = TurnContent(
-        call=call,
-        heard=remembered.heard,
-        who=who,
-        context=context,
+def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
+    """The turn that a request asks for, and whose it is; raises RequestError."""
+    request = read_request(raw.body, raw.headers, raw.query, pipeline.max_messages)
+    identity = identify(request, pipeline.places, raw.tenant)
+    key = identity.key
+    return Turn(
         pipeline=pipeline,
-        fields=question.fields,
-        messages=question.messages,
-    )
-    fallback = Fallback(question, pipeline.targets, pipeline.limits, watch.attempts)
-    watch.primary_model = fallback.model
-    watch.timer.begin("upstream")
-    reply.record()
-    try:
-        await _pass_on(content, fallback, reply)
-    finally:
-        _ended(content, remembered, notes, fallback, watch)
-
-
-def context_of(who: Identity, snapshot: Snapshot, pipeline: Pipeline, *, now: float) -> Context:
-    """What filters may know of a turn."""
-    return Context(
-        now=now,
-        tenant=who.tenant,
-        session=who.session,
-        user=who.user,
-        memory=snapshot,
-        count=pipeline.token_counter.count if pipeline.token_counter else in_text,
+        request=request,
+        identity=identity,
+        key=key,
+        number=turn_number(request),
+        attempt=NO_ATTEMPT if key is None else attempt_of(request),
+        window=request.messages,
     )
 
 
-async def _question(
-    remembered: Recollected, pipeline: Pipeline, who: Identity, context: Context, notes: chain.Notes
-) -> ChatRequest:
-    heard = remembered.heard
-    filtered = partial(chain.run, pipeline.filters, heard.messages, context, notes)
-    fields = chain.set_fields(pipeline.filters, heard.fields, context, notes)
-    tools = offer_memory_tools(fields, pipeline, who, remembered.unsaid(who)) if pipeline.tools else None
-    return ChatRequest(
+async def filter_request(turn: Turn) -> None:
+    """Fills ``chat``: the request as the filters leave it, with the memory tools; raises FilterFailed."""
+    pipeline, request, context = turn.pipeline, turn.request, turn.context
+    run = partial(chain.run, pipeline.filters, turn.window, context, turn.filter_log)
+    fields = chain.set_fields(pipeline.filters, request.fields, context, turn.filter_log)
+    tools = None
+    if pipeline.tools:
+        tools = offer_memory_tools(fields, pipeline, turn.identity, turn.retracted_texts)
+    turn.chat = ChatRequest(
         model=pipeline.model,
-        headers=heard.headers,
+        headers=request.headers,
         fields=tools.offer.fields if tools else fields,
-        messages=await in_thread_if_long(filtered, len(heard.messages) + len(context.memory.dropped)),
-        streaming=heard.field("stream") is True,
+        messages=await in_thread_if_long(run, len(turn.window) + len(context.memory.dropped)),
+        streaming=request.field("stream") is True,
         tools=tools,
     )
 
 
-def _own_up(notes: chain.Notes, reply: Reply) -> None:
-    for name in notes.left_out:
-        reply.add_degraded(name)
-    for name in dict.fromkeys(notes.skipped or ()):
-        _log.warning("The filter '%s' has failed; the turn went on without it", name)
-        reply.add_degraded(name)
-
-
-async def _pass_on(content: TurnContent, fallback: Fallback, reply: Reply) -> None:
-    pipeline, context = content.pipeline, content.context
-    answer = FilteredAnswer(pipeline.answer, context)
-    silence = Silence(pipeline, context, answer, reply, fallback.model)
+async def _relay_answer(turn: Turn, fallback: Fallback, reply: Reply) -> None:
+    pipeline = turn.pipeline
+    answer = FilteredAnswer(pipeline.answer, turn.context)
     try:
+        silence = Silence(pipeline, turn.context, answer, reply, fallback.model)
         async with silence if fallback.streaming else nullcontext():
-            with await fallback.begin() as begun:
-                await relay.pass_on(begun, answer, reply, fallback.dialogue)
+            with await fallback.begin() as upstream_answer:
+                await pass_on(upstream_answer, answer, reply, fallback.dialogue)
     except UpstreamRefused as error:
         error.hide(secret for target in pipeline.targets for secret in target.secrets)
         raise
@@ -150,32 +132,30 @@ async def _pass_on(content: TurnContent, fallback: Fallback, reply: Reply) -> No
         answer.close()
 
 
-def _ended(
-    content: TurnContent, remembered: Recollected, notes: chain.Notes, fallback: Fallback, watch: Observation
-) -> None:
-    """Notes who answered, and hands memory what the client got: nothing here may wait."""
-    pipeline, who = content.pipeline, content.who
-    watch.model, watch.upstream = fallback.model, fallback.upstream
-    watch.fell_back = fallback.upstream != pipeline.targets[0].name
-    if pipeline.memory and watch.chunks and (key := who.key):
-        said = TurnRecord(
-            key=key,
-            user=who.user,
-            by_message=who.user_from_message,
-            turn=watch.turn,
+def _record(turn: Turn, fallback: Fallback, answer: bytes) -> None:
+    """Hands memory what the client got."""
+    memory, identity = turn.pipeline.memory, turn.identity
+    if memory is None or turn.key is None:
+        return
+    if dialogue := fallback.dialogue:
+        dialogue.commit_if_reached(answer)
+    memory.recorder.put(
+        TurnRecord(
+            key=turn.key,
+            user=identity.user,
+            by_message=identity.user_from_message,
+            turn=turn.number,
             model=fallback.model,
-            window=content.call.messages,
-            answer=b"".join(watch.chunks),
-            at=content.context.now,
-            room=notes.room,
-            shown_facts=remembered.told,
-            view=remembered.read,
-            shown=content.messages,
-            tools=bytes(content.fields.get("tools", b"")),
+            window=turn.request.messages,
+            answer=answer,
+            at=turn.context.now,
+            room=turn.filter_log.room,
+            shown_facts=turn.shown_facts,
+            view=turn.view,
+            shown=turn.chat.messages,
+            tools=bytes(turn.chat.fields.get("tools", b"")),
             again=fallback.rounds > 0,
-            attempt=identity.attempt_of(content.call),
+            attempt=turn.attempt,
             ended_at=time.time(),
         )
-        if dialogue := fallback.dialogue:
-            dialogue.commit_if_reached(said.answer)
-        pipeline.memory.recorder.put(said)
+    )

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters.base import Context
 from proxy.memory.archive.records import Tombstones
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
-from proxy.traces import Retention, Traces, TurnContent
+from proxy.traces import Retention, Traces
 from proxy.turn import request
 from proxy.turn.identity import Identity
+from proxy.turn.state import Turn
+from proxy.upstream.request import ChatRequest
 
 ALL = Retention(turns=10, content=True)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -47,12 +48,20 @@ def end(
     return account.id
 
 
-def content(headers: Mapping[str, str]) -> TurnContent:
+def content(headers: Mapping[str, str]) -> Turn:
     call = request.read_request(BODY, headers, {})
-    who = Identity("t", None, None, background=False)
-    context = Context(now=0.0)
-    made = {"fields": call.fields, "messages": call.messages}
-    return TurnContent(call=call, heard=call, who=who, context=context, pipeline=None, **made)
+    chat = ChatRequest(
+        model=None, headers=headers, fields=call.fields, messages=call.messages, streaming=False
+    )
+    return Turn(
+        pipeline=None,
+        request=call,
+        identity=Identity("t", None, None, background=False),
+        key=None,
+        number=None,
+        window=call.messages,
+        chat=chat,
+    )
 
 
 def ids(traces: Traces, tenant: str = "t", session: str | None = None) -> list[str]:
@@ -225,7 +234,7 @@ def test_a_turn_that_ends_while_others_are_let_go_of_is_looked_at_too():
 def test_keys_are_not_kept(name: str):
     traces = traces_of()
     trace = traces.find("t", end(traces, headers={name: "secret", "x-session-id": "s"}))
-    assert trace.content.call.headers == trace.content.heard.headers == {"x-session-id": "s"}
+    assert trace.content.request.headers == trace.content.chat.headers == {"x-session-id": "s"}
 
 
 # --- the hour

@@ -14,7 +14,7 @@ from proxy.errors import Superseded
 from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
-from proxy.turn.active import ActiveTurns, TurnClaim, supersedes
+from proxy.turn.active import ActiveTurns, TurnClaim, supersedes, turn_number
 from proxy.turn.request import ClientRequest
 from tests.calls import call_of
 
@@ -41,12 +41,16 @@ class Client:
         self.sent.append(message)
 
 
+def claim_of(request: ClientRequest) -> TurnClaim:
+    return TurnClaim(turn_number(request), request.messages)
+
+
 def asking(text: str) -> ClientRequest:
     return call_of({"messages": [{"role": "user", "content": text, "turn_id": 1}]})
 
 
 async def flown(turns: ActiveTurns, text: str, reply: Reply, work: Coroutine[Any, Any, Any]) -> None:
-    with turns.begin(KEY, asking(text), reply):
+    with turns.begin(KEY, claim_of(asking(text)), reply):
         await work
 
 
@@ -101,7 +105,7 @@ def test_the_server_s_end_in_the_same_moment_is_the_end(ended_first: bool):
         older = await begun(client, turns, asyncio.sleep(9))
         if ended_first:
             older.cancel()
-        with turns.begin(KEY, asking("Tell me"), Reply(client.send)):
+        with turns.begin(KEY, claim_of(asking("Tell me")), Reply(client.send)):
             pass
         if not ended_first:
             older.cancel()
@@ -117,7 +121,7 @@ def test_a_turn_is_superseded_once_however_many_follow():
         turns, client = ActiveTurns(), Client()
         older = await begun(client, turns, asyncio.sleep(9))
         for text in ("Tell me", "Tell me more"):
-            with turns.begin(KEY, asking(text), Reply(client.send)):
+            with turns.begin(KEY, claim_of(asking(text)), Reply(client.send)):
                 pass
         with pytest.raises(Superseded):
             await older
@@ -156,7 +160,7 @@ def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
         monkeypatch.setattr(time, "time", lambda: real() + step)
         await overtake(elsewhere)
         await asyncio.sleep(0)
-        here.cancel_superseded(KEY, told[0], lambda: TurnClaim.of(asking("Tell me")))
+        here.cancel_superseded(KEY, told[0], lambda: claim_of(asking("Tell me")))
         with pytest.raises(Superseded):
             await older
 
@@ -183,7 +187,7 @@ talks = st.lists(messages, max_size=3)
 
 
 def asked(talk):
-    return TurnClaim.of(call_of({"messages": talk}))
+    return claim_of(call_of({"messages": talk}))
 
 
 def told(whole):
@@ -236,4 +240,4 @@ def test_what_nobody_says_in_one_breath_supersedes_nothing():
 @pytest.mark.parametrize("raw", [str(2**62 + 1), "1" * 4000, "-1" + "0" * 40, "true", '"7"', "7.0"])
 def test_what_no_engine_counts_to_is_no_number(raw):
     sent = [{"role": "user", "content": "Hi", "turn_id": 3}]
-    assert TurnClaim.of(call_of({"messages": sent}, raw={"turn_id": raw.encode()})).number == 3
+    assert claim_of(call_of({"messages": sent}, raw={"turn_id": raw.encode()})).number == 3

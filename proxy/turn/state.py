@@ -1,0 +1,56 @@
+"""The one value of a turn, which fills up from the request to the record of its answer."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from filters.base import Context
+from filters.message import Message
+from proxy.memory.session import NO_ATTEMPT, Attempt, ShownFacts
+from proxy.memory.stores.store import Key
+from proxy.memory.view import RetractedTexts, SessionView
+from proxy.turn.chain import FilterLog
+from proxy.turn.identity import Identity
+from proxy.turn.pipeline import Pipeline
+from proxy.turn.request import ClientRequest
+from proxy.upstream.request import ChatRequest
+
+
+class Turn(msgspec.Struct, kw_only=True, eq=False):
+    """A turn, as far as it has come: each step of ``answer_turn`` fills its fields.
+
+    ``key`` names the session in memory, and is ``None`` where nothing is remembered. ``number`` is the
+    engine's own number of the turn.
+    """
+
+    pipeline: Pipeline
+    request: ClientRequest
+    identity: Identity
+    key: Key | None
+    number: int | None
+    attempt: Attempt = NO_ATTEMPT
+
+    window: Sequence[Message]
+    """The client's messages, its interrupted answers marked once memory was read."""
+    view: SessionView | None = None
+    shown_facts: ShownFacts | None = None
+    context: Context = Context(now=0.0)
+
+    filter_log: FilterLog = msgspec.field(default_factory=FilterLog)
+    chat: ChatRequest = ChatRequest(model=None, headers={}, fields={}, messages=(), streaming=False)
+    """The request as the filters leave it."""
+
+    @property
+    def marked_request(self) -> ClientRequest:
+        """The client's request with the interrupted answers marked; the same object where none is."""
+        if self.window is self.request.messages:
+            return self.request
+        return msgspec.structs.replace(self.request, messages=self.window)
+
+    @property
+    def retracted_texts(self) -> RetractedTexts:
+        """What the archive holds of this session as said, and was not."""
+        view = self.view
+        if view is None:
+            return RetractedTexts()
+        return RetractedTexts(self.identity.session, view.session, view.alignment)
