@@ -73,7 +73,7 @@ def serve(tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatc
 
         yield start
         # What memory has not taken by the end of a test is nobody's: no server waits for it.
-        monkeypatch.setattr(recorder, "_DRAINED_WITHIN", 0.1)
+        monkeypatch.setattr(recorder, "_DRAIN_WITHIN", 0.1)
         monkeypatch.setattr(archivist, "_FAREWELL", 0.1)
 
 

@@ -3,6 +3,8 @@
 from typing import Any
 
 from proxy.memory.session import Entry, decode
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key
 from tests.proxy_server import ProxyServer
 from tests.waiting import until
@@ -17,6 +19,11 @@ pipelines:
 
 CONFIG = IMPATIENT.replace("memory: {", "memory: {deadline: 5s, ")
 """A call waits for memory even on a slow machine: for what is not about time."""
+
+
+def sessions(driver: Any, **options: Any) -> SessionStore:
+    """Sessions over a driver, which may do only what a test needs of it."""
+    return SessionStore(driver, Plain(), **options)
 
 
 def user(text: str, turn: int | None = None) -> dict[str, Any]:

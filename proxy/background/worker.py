@@ -10,9 +10,10 @@ from typing import Any, Final, Protocol
 from proxy.background.backoff import Lull, Setbacks
 from proxy.errors import UpstreamError
 from proxy.memory.errors import NoModel, StoreError, SummaryFailed, UnusableAnswer, WriteConflict
-from proxy.memory.session import UNREADABLE, Session, decode
+from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
-from proxy.memory.stores.store import Key, Store
+from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.store import Key
 
 _log = logging.getLogger("turnkeeper")
 EVERY: Final = 60.0
@@ -92,7 +93,7 @@ class Worker:
 
     def __init__(
         self,
-        store: Store,
+        store: SessionStore,
         works: Sequence[SessionJob],
         tenants: Sequence[str],
         chores: Sequence[Service] = (),
@@ -173,13 +174,12 @@ class Worker:
 
     async def _consider(self, key: Key) -> None:
         try:
-            held = await self._store.read(key, background=True)
-            await asyncio.sleep(0)  # callers come first
-            session = decode(held.blob) if held else None
+            await asyncio.sleep(0)  # calls come first
+            stored = await self._store.load(key, background=True)
         except UNREADABLE:
             return
-        if session:
-            self.session_written(key, session)
+        if stored:
+            self.session_written(key, stored.session)
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_tolerated(work))

@@ -16,7 +16,7 @@ from proxy.memory.facts.user_facts import FactReader, PendingChanges, UserFacts
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.redaction.view import WindowRedaction
-from proxy.memory.stores.session_store import Guard, Recent
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.summaries.summaries import Summaries
 
 # A store's own patience ends a moment before, so that it is known to be away.
@@ -53,7 +53,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     ``veil`` is what is kept from all of these.
     """
 
-    store: Recent
+    store: SessionStore
     writer: Writer
     recorder: Recorder
     episodes: Episodes
@@ -61,18 +61,17 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     privacy: PrivacyRegistry
     archiving: Archiving | None
     health: HealthCheck
-    breaker: Guard
     veil: WindowRedaction
 
     @property
     def degraded(self) -> bool:
         """Whether turns wait for a store that does not take them, or it does not answer calls, or nobody."""
-        return self.recorder.failing or self.health.silent or self.breaker.shut
+        return self.recorder.failing or self.health.read_failed or self.store.breaker.is_open
 
     async def open(self) -> None:
         """The stores are open, so that no call waits for that; they are away where that takes a second."""
         until = asyncio.get_running_loop().time() + _OPENING
-        self.health.silent = not await _answers(self.store.ping, until)
+        self.health.read_failed = not await _answers(self.store.ping, until)
         if self.archiving:
             await _answers(self.archiving.archive.ping, until)
 

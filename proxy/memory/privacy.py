@@ -10,12 +10,12 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from proxy.memory.align import forgotten
-from proxy.memory.cold import all_of
 from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.interchange import contents, summaries
-from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
+from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores import sqlite_file
-from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Owner, Store
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
+from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
 
 _AT_ONCE: Final = 100
 _ATTEMPTS: Final = 10
@@ -103,7 +103,7 @@ class SessionHolder:
     ``file`` is where they are, if they are in a file.
     """
 
-    def __init__(self, store: Store, *, file: Path | None = None) -> None:
+    def __init__(self, store: SessionStore, *, file: Path | None = None) -> None:
         self._store = store
         self._file = file
 
@@ -152,9 +152,8 @@ class SessionHolder:
 
     async def _told(self, key: Key, person: Owner) -> Sequence[dict[str, Any]]:
         """What is held of a person in a session, if anything."""
-        held = await self._store.read(key, background=True)
-        session = decode(held.blob) if held else Session()
-        entries = await all_of(self._store, key, session)
+        session, _ = await self._store.load(key, background=True) or NOT_STORED
+        entries = await self._store.entries(key, session)
         is_theirs = session.user == person.user
         said = [entry for entry in entries if is_theirs or entry.speaker == person.user]
         return [_shown(key, session, said, is_theirs=is_theirs)] if is_theirs or said else []
@@ -162,19 +161,14 @@ class SessionHolder:
     async def _forget(self, key: Key, person: Owner) -> bool:
         """Whether a person had something in a session: their own goes, of another's what they said in it."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, background=True)
-            session = decode(held.blob) if held else Session()
+            session, version = await self._store.load(key, background=True) or NOT_STORED
             if session.user == person.user:
                 return await self._store.delete(key)
-            entries = await all_of(self._store, key, session)
-            if held is None or all(entry.speaker != person.user for entry in entries):
+            entries = await self._store.entries(key, session)
+            if not version or all(entry.speaker != person.user for entry in entries):
                 return False
             left, cold = _without(session, entries, person.user)
-            moved = [msgspec.msgpack.encode(entry) for entry in cold]
-            version = held.version
-            if await self._store.replace(
-                key, BlobWrite(encode(left), version=version, ttl=KEEP_EXPIRY, cold=moved)
-            ):
+            if await self._store.overwrite(key, SessionWrite(left, version, KEEP_EXPIRY, cold)):
                 return True
         raise StoreError("others are writing this session")
 

@@ -1,4 +1,4 @@
-"""Turns that wait because the store did not take them."""
+"""Turns are written to memory in the background, in their order, and again until the store takes them."""
 
 import asyncio
 import logging
@@ -11,14 +11,15 @@ from typing import Final
 import msgspec
 
 from proxy.answer.transcript import transcript_off_loop
+from proxy.circuit import Backoff, Outage
 from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.request import repair_clock
-from proxy.memory.merge.turn import SessionWrite, TurnRecord, apply_turn, prepare_write, without_view
+from proxy.memory.merge.turn import TurnRecord, apply_turn, prepare_write, without_view
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Session
-from proxy.memory.stores.session_store import Recent
-from proxy.memory.stores.store import BlobWrite, Key, Store
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
+from proxy.memory.stores.store import Key
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.scale import Scales, estimate_tokens, with_scale
 from proxy.memory.tasks import in_thread_if_long
@@ -27,162 +28,184 @@ from proxy.observe.observation import usage_of
 
 WRITE_TOLERANCE: Final = 0.2
 """Seconds by which a write may take longer than a call waits: stores gather what they write for a while."""
-_EVERY: Final = 3.0
-_AGAIN: Final = 1.0
-# No key's name begins like this, so that nothing is ever held here.
-_NOBODY: Final = Key("~pulse", "")
+
+_BACKOFF: Final = Backoff(0.1, 2.0)
+_REVISE_WITHIN: Final = 2.0
+_MAX_PENDING: Final = 10_000
+_DRAIN_WITHIN: Final = 3.0
+_CHECK_EVERY: Final = 3.0
+_CHECK_AGAIN: Final = 1.0
+# No tenant has such a name, so that nothing is stored here.
+_CHECK_KEY: Final = Key("~pulse", "")
+_log: Final = logging.getLogger("turnkeeper")
+
 SessionListener = Callable[[Key, Session], None]
-"""Told of a session as it was just written; it returns at once, and what takes time it does elsewhere."""
-_log = logging.getLogger("turnkeeper")
-_SHORTEST, _LONGEST = 0.1, 2.0
-_ATTEMPTS, _MOST_WAITING, _DRAINED_WITHIN = 20, 10_000, 3.0
+"""Called with a session that was just written; it returns at once."""
 
 
-class Backlog:
-    """The sessions whose turns wait; the log tells when the store takes nothing, and when that is over.
+class Recorder:
+    """Writes turns in the background, those of one session one after the other."""
 
-    A session that nobody can read is at fault itself: it says nothing of the store, and may stay so for good.
-    """
-
-    def __init__(self) -> None:
-        self._of_store: set[Key] = set()
-        self._of_their_own: set[Key] = set()
-        self._waited = self._lost = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._of_store or self._of_their_own)
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._of_store or key in self._of_their_own
-
-    def refused(self, key: Key, error: StoreError, turns: int) -> None:
-        """So many turns of a session wait now, as the first of them was not taken."""
-        if isinstance(error, Unreadable):
-            self._faulty(key, error)
-        elif key not in self._of_store:
-            if not self._of_store:
-                _log.warning("Memory cannot be written: %s", error)
-            self._of_their_own.discard(key)
-            self._of_store.add(key)
-            self._waited += turns
-
-    def joined(self, key: Key) -> None:
-        """One more turn waits, if others of its session do."""
-        self._waited += key in self._of_store
-
-    def lost(self) -> None:
-        """A turn found no room to wait."""
-        self._lost += bool(self._of_store)
-
-    def settled(self, key: Key) -> None:
-        """The first turn of a session waits no more."""
-        self._of_their_own.discard(key)
-        if key in self._of_store:
-            self._of_store.discard(key)
-            self._told_if_over()
-
-    def _faulty(self, key: Key, error: Unreadable) -> None:
-        if not self._of_their_own:
-            _log.warning("A session cannot be written: %s", error)
-        self._of_their_own.add(key)
-        if key in self._of_store:
-            self._of_store.discard(key)
-            self._told_if_over()
-
-    def _told_if_over(self) -> None:
-        if not self._of_store:
-            _log.warning(
-                "Memory is written again (turns that waited: %d, lost: %d)", self._waited, self._lost
-            )
-            self._waited = self._lost = 0
-
-
-class HealthCheck:
-    """How one store fares. A write is late once it has taken longer than ``patience`` seconds.
-
-    ``refusing`` is whether the last write failed, and ``silent`` whether the last look did.
-    """
-
-    def __init__(self, store: Store, *, patience: float = WRITE_TOLERANCE) -> None:
-        self.refusing = False
-        self.silent = False
-        self._store = store
-        self._patience = patience
-        self._writing: dict[Key, float] = {}
+    def __init__(self, writer: "Writer") -> None:
+        self.lost_turns = 0
+        self.backlog = Backlog()
+        self._writer = writer
+        self._health = writer.health
+        self._queues: dict[Key, deque[TurnRecord]] = {}
+        self._pending = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._successor: Recorder | None = None
 
     @property
-    def late(self) -> bool:
-        """Whether the oldest write under way has taken longer than ``patience`` seconds."""
-        began = next(iter(self._writing.values()), None)
-        return began is not None and time.monotonic() - began > self._patience
+    def pending(self) -> int:
+        """How many turns are yet to be written."""
+        return self._pending
 
-    @contextmanager
-    def writing(self, key: Key) -> Iterator[None]:
-        """A write that is under way. One that fails for a reason of its session's own tells nothing."""
-        self._writing[key] = time.monotonic()
-        try:
-            yield
-        finally:
-            self._writing.pop(key, None)
-        self.refusing = self.silent = False
+    @property
+    def failing(self) -> bool:
+        """Whether turns wait for a store that did not take them."""
+        return bool(self.backlog.sessions) or self._health.write_late
 
-    def refused(self, error: StoreError) -> None:
-        """A turn could not be written."""
-        self.refusing = not isinstance(error, Unreadable)
+    def is_behind(self, key: Key) -> bool:
+        """Whether turns of this session wait for the store, or one that is recorded now would have to."""
+        waiting = self.backlog.sessions
+        return (bool(waiting) and (self._health.write_failed or key in waiting)) or self._health.write_late
 
-    async def run(self) -> None:
-        """Looks every few seconds until it is cancelled: nobody may call for hours."""
+    def put(self, turn: TurnRecord) -> None:
+        """Takes a turn without waiting. Beyond 10,000 pending turns, the newest are lost, and counted."""
+        if self._successor:
+            self._successor.put(turn)
+            return
+        if self._pending >= _MAX_PENDING:
+            self.lost_turns += 1
+            self.backlog.lost()
+            return
+        self._pending += 1
+        if turn.key in self._queues:
+            self.backlog.joined(turn.key)
+            self._queues[turn.key].append(without_view(turn))
+            return
+        self._queues[turn.key] = deque([turn])
+        task = asyncio.get_running_loop().create_task(self._write_queue(turn.key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def transfer(self, successor: "Recorder") -> None:
+        """Leaves pending and later turns to another recorder; a turn that both write changes nothing."""
+        for task in self._tasks:
+            task.cancel()
+        queues, self._queues, self._successor = self._queues, {}, successor
+        self._pending = 0
+        for queue in queues.values():
+            for turn in queue:
+                successor.put(turn)
+        successor.backlog, self.backlog = self.backlog, Backlog()
+
+    async def drain(self) -> None:
+        """Waits until everything is written, for three seconds at most; what is left then is lost."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_WITHIN)
+            for task in late:
+                task.cancel()
+        self.lost_turns += self._pending
+        if self.lost_turns:
+            _log.error("%d turns could not be written to memory", self.lost_turns)
+
+    async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
+        """Changes a session once its pending turns are written; tries for two seconds.
+
+        ``at`` is the time of the change, in seconds since 1970. Raises StoreError.
+        """
+        error = StoreError("others are writing this session")
+        until = time.monotonic() + _REVISE_WITHIN
+        while time.monotonic() < until:
+            try:
+                if key not in self._queues and await self._writer.write(key, change, at=at):
+                    return
+            except SessionDeleted:
+                raise
+            except StoreError as failure:
+                error = failure
+            await asyncio.sleep(_BACKOFF.shortest)
+        raise error
+
+    async def _write_queue(self, key: Key) -> None:
+        turns = self._queues[key]
+        while turns:
+            await self._write_first(turns)
+            self.backlog.settled(key)
+            turns.popleft()
+            self._pending -= 1
+        del self._queues[key]
+
+    async def _write_first(self, turns: deque[TurnRecord]) -> None:
+        view, failures = turns[0].view, 0
         while True:
-            self.silent = not await self._answers()
-            await asyncio.sleep(_AGAIN if self.silent else _EVERY)
-
-    async def _answers(self) -> bool:
-        try:
-            await self._store.read(_NOBODY, background=True)
-        except StoreError as error:
-            return isinstance(error, Unreadable)
-        return True
+            try:
+                if await self._writer.add(turns[0], view):
+                    return
+            except SessionDeleted:
+                return
+            except TurnTooLong as error:
+                _log.error("A turn is not remembered: %s", error)
+                self.lost_turns += 1
+                return
+            except StoreError as error:
+                failures += 1
+                self.backlog.refused(turns[0].key, error, len(turns))
+                self._health.write_failed = not isinstance(error, Unreadable)
+                turns[0] = without_view(turns[0])
+                await asyncio.sleep(_BACKOFF.pause(failures))
+            except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
+                _log.error("A turn cannot be written: %s", type(error).__name__)
+                self.lost_turns += 1
+                return
+            view = None
 
 
 class Writer:
-    """Writes one change of a session, once; whoever has it written again minds what it raises.
+    """Writes one change of a session, once, and notifies the listeners.
 
-    ``window`` is how much of a session is kept, and ``pulse`` is told of each write that is under way.
+    ``window`` is how much of a session is kept; ``health`` watches the writes that are under way.
     """
 
     def __init__(  # noqa: PLR0913 - where it writes, and what it minds
         self,
-        store: Recent,
+        store: SessionStore,
         window: Window,
         listeners: Sequence[SessionListener] = (),
         *,
         reasoning: bool = False,
-        pulse: HealthCheck | None = None,
+        health: "HealthCheck | None" = None,
         veil: WindowRedaction = UNREDACTED,
     ) -> None:
         self.window = window
-        self.pulse = pulse or HealthCheck(store)
+        self.health = health or HealthCheck(store)
         self._store = store
         self._listeners = listeners
         self._reasoning = reasoning
         self._veil = veil
         self._scales = Scales()
 
-    async def add(self, said: TurnRecord, read: SessionView | None) -> bool:
-        """Whether a turn is held now; not where others wrote its session since it was ``read``.
+    async def add(self, turn: TurnRecord, view: SessionView | None) -> bool:
+        """Whether a turn is written; it is not where another writer was faster since ``view`` was read.
 
-        Raises StoreError, Deleted and TurnTooLong included.
+        Raises StoreError, SessionDeleted and TurnTooLong included.
         """
-        told = await transcript_off_loop(said.answer)
-        if not told.has_content:
-            return True  # a failed turn leaves memory as it was, be it without this session
+        transcript = await transcript_off_loop(turn.answer)
+        if not transcript.has_content:
+            return True  # a failed turn leaves memory as it was, and makes no session
 
-        def change(held: Session) -> Session:
-            held = repair_clock(held, time.time())
-            known = apply_turn(held, said, told, reasoning=self._reasoning, veil=self._veil)
-            return self._asking(known, said)
+        def change(session: Session) -> Session:
+            session = repair_clock(session, time.time())
+            session = apply_turn(session, turn, transcript, reasoning=self._reasoning, veil=self._veil)
+            model, room = turn.model or session.model, 0 if turn.room is None else max(turn.room, 1)
+            trimmed = room > 0 and (session.trimmed or not session.room)
+            if (model, trimmed, room) != (session.model, session.trimmed, session.room):
+                session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
+            return session if model is None else with_scale(session, self._scale(model, turn))
 
-        return await self.write(said.key, change, at=said.at, read=read, lines=len(said.window))
+        return await self.write(turn.key, change, at=turn.at, view=view, lines=len(turn.window))
 
     async def write(
         self,
@@ -190,178 +213,129 @@ class Writer:
         change: Callable[[Session], Session],
         *,
         at: float,
-        read: SessionView | None = None,
+        view: SessionView | None = None,
         lines: int = 0,
     ) -> bool:
-        """Whether a session is held as it was changed, by a window of so many ``lines``.
+        """Whether a change of a session is written, by a window of so many ``lines``.
 
-        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError.
+        ``view`` is what was read of it, where it was. ``at`` is the time of the change, in seconds since
+        1970. Raises StoreError.
         """
-        session, version = await self._held(key) if read is None else (read.session, read.version)
-        if not version and (forgotten := await self._store.deleted(key)):
-            session = deleted_session(forgotten)
+        if view is None:
+            session, version = await self._store.load(key, background=True) or NOT_STORED
+        else:
+            session, version = view.session, view.version
+        if not version and (deleted_at := await self._store.deleted(key)):
+            session = deleted_session(deleted_at)
 
         def work() -> SessionWrite:
-            return prepare_write(session, change(session), self.window, now=at)
+            changed, cold = prepare_write(session, change(session), self.window, now=at)
+            return SessionWrite(changed, version, self.window.ttl, cold, at)
 
-        made = await in_thread_if_long(work, lines + len(session.entries))
-        if written := await self._written(key, made, version=version, at=at):
-            self.notify(key, made.session)
+        put = await in_thread_if_long(work, lines + len(session.entries))
+        with self.health.writing(key):
+            written = await self._store.save(key, put)
+        if written:
+            self.notify(key, put.session)
         return written
 
     def notify(self, key: Key, session: Session) -> None:
-        """Tells the listeners of a session that was written."""
-        for told in self._listeners:
-            told(key, session)
+        """Calls the listeners with a session that was written."""
+        for listener in self._listeners:
+            listener(key, session)
 
-    async def _held(self, key: Key) -> tuple[Session, int]:
-        return self._store.opened(key, await self._store.read(key, background=True))
-
-    async def _written(self, key: Key, made: SessionWrite, *, version: int, at: float) -> bool:
-        with self.pulse.writing(key):
-            put = BlobWrite(made.blob, version, self.window.ttl, made.cold, at)
-            written = await self._store.write(key, put)
-        if written:
-            self._store.keep(key, made.blob, made.session)
-        return written
-
-    def _asking(self, session: Session, said: TurnRecord) -> Session:
-        """The session with what is known of how it is asked."""
-        model, room = said.model or session.model, 0 if said.room is None else max(said.room, 1)
-        trimmed = room > 0 and (session.trimmed or not session.room)
-        if (model, trimmed, room) != (session.model, session.trimmed, session.room):
-            session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
-        return session if model is None else with_scale(session, self._scale(model, said))
-
-    def _scale(self, model: str, said: TurnRecord) -> float | None:
-        if said.again or not self._scales.wants_sample(model):
+    def _scale(self, model: str, turn: TurnRecord) -> float | None:
+        """The scale of a model's token counts, once this turn's count is taken in."""
+        if turn.again or not self._scales.wants_sample(model):
             return self._scales.skip(model)
-        counted = usage_of([said.answer]).input
+        counted = usage_of([turn.answer]).input
         return (
-            self._scales.learn(model, estimate_tokens(said.shown, said.tools), counted) if counted else None
+            self._scales.learn(model, estimate_tokens(turn.shown, turn.tools), counted) if counted else None
         )
 
 
-class Recorder:
-    """Has turns written in the background, those of one session one after the other."""
+class HealthCheck:
+    """Whether a store takes writes and answers reads, as turns find it and as it is asked in between.
 
-    def __init__(self, writer: Writer) -> None:
-        self.lost_turns = 0
-        self.arrears = Backlog()
-        self._writer = writer
-        self._pulse = writer.pulse
-        self._waiting: dict[Key, deque[TurnRecord]] = {}
-        self._count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._heir: Recorder | None = None
+    ``write_failed`` is of the last write, ``read_failed`` of the last read of the check's own. A write is
+    late after ``patience`` seconds.
+    """
 
-    @property
-    def pending(self) -> int:
-        """How many turns are yet to be written."""
-        return self._count
+    def __init__(self, store: SessionStore, *, patience: float = WRITE_TOLERANCE) -> None:
+        self.write_failed = False
+        self.read_failed = False
+        self._store = store
+        self._patience = patience
+        self._writing: dict[Key, float] = {}
 
     @property
-    def failing(self) -> bool:
-        """Whether turns wait for a store that did not take them."""
-        return bool(self.arrears) or self._pulse.late
+    def write_late(self) -> bool:
+        """Whether the oldest write under way is late."""
+        for began in self._writing.values():
+            return time.monotonic() - began > self._patience
+        return False
 
-    def is_behind(self, key: Key) -> bool:
-        """Whether turns of this session wait for the store, or one that is recorded now would have to."""
-        refusing = bool(self.arrears) and self._pulse.refusing
-        return refusing or key in self.arrears or self._pulse.late
+    @contextmanager
+    def writing(self, key: Key) -> Iterator[None]:
+        """A write that is under way."""
+        self._writing[key] = time.monotonic()
+        try:
+            yield
+        finally:
+            self._writing.pop(key, None)
+        self.write_failed = self.read_failed = False
 
-    def put(self, said: TurnRecord) -> None:
-        """Takes a turn over; it never waits. Beyond 10,000 waiting turns the newest are lost, and counted."""
-        if self._heir:
-            self._heir.put(said)
-            return
-        if self._count >= _MOST_WAITING:
-            self.lost_turns += 1
-            self.arrears.lost()
-            return
-        self._count += 1
-        if said.key in self._waiting:
-            self.arrears.joined(said.key)
-            self._waiting[said.key].append(without_view(said))
-            return
-        self._waiting[said.key] = deque([said])
-        task = asyncio.get_running_loop().create_task(self._write(said.key))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def transfer(self, heir: "Recorder") -> None:
-        """Leaves what waits and what is still to come to another one; what both write changes nothing."""
-        for task in self._tasks:
-            task.cancel()
-        waiting, self._waiting, self._heir = self._waiting, {}, heir
-        self._count = 0
-        for said in (said for turns in waiting.values() for said in turns):
-            heir.put(said)
-        heir.arrears, self.arrears = self.arrears, Backlog()
-
-    async def drain(self) -> None:
-        """Waits until everything is written, for three seconds at most; what is left then is lost."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=_DRAINED_WITHIN)
-            for task in late:
-                task.cancel()
-        self.lost_turns += self._count
-        if self.lost_turns:
-            _log.error("%d turns could not be written to memory", self.lost_turns)
-
-    async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
-        """Changes a session behind the turns that wait to be written, and tells of it; tries for two seconds.
-
-        ``at`` is when what is written came about, in seconds since 1970. Raises StoreError.
-        """
-        fault = StoreError("others are writing this session")
-        due = time.monotonic() + _ATTEMPTS * _SHORTEST
-        while time.monotonic() < due:
-            try:
-                if key not in self._waiting and await self._writer.write(key, change, at=at):
-                    return
-            except SessionDeleted:
-                raise
-            except StoreError as error:
-                fault = error
-            await asyncio.sleep(_SHORTEST)
-        raise fault
-
-    async def _write(self, key: Key) -> None:
-        turns = self._waiting[key]
-        while turns:
-            await self._first_written(turns)
-            self.arrears.settled(key)
-            turns.popleft()
-            self._count -= 1
-        del self._waiting[key]
-
-    async def _first_written(self, turns: deque[TurnRecord]) -> None:
-        read, pause = turns[0].view, _SHORTEST
+    async def run(self) -> None:
+        """Reads every few seconds until it is cancelled: there may be no call for hours."""
         while True:
             try:
-                if await self._writer.add(turns[0], read):
-                    return
-            except SessionDeleted:
-                return
-            except TurnTooLong as error:
-                self._lost("is not remembered", error)
-                return
+                await self._store.read(_CHECK_KEY, background=True)
+                self.read_failed = False
             except StoreError as error:
-                self._refused(turns, error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST)
-            except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
-                self._lost("cannot be written", type(error).__name__)
-                return
-            read = None
+                self.read_failed = not isinstance(error, Unreadable)
+            await asyncio.sleep(_CHECK_AGAIN if self.read_failed else _CHECK_EVERY)
 
-    def _lost(self, how: str, why: object) -> None:
-        _log.error("A turn %s: %s", how, why)
-        self.lost_turns += 1
 
-    def _refused(self, turns: deque[TurnRecord], error: StoreError) -> None:
-        """The first of a session's turns has to wait for the store, and the others with it."""
-        self.arrears.refused(turns[0].key, error, len(turns))
-        self._pulse.refused(error)
-        turns[0] = without_view(turns[0])
+class Backlog:
+    """The sessions whose turns wait; the log tells when the store takes nothing, and when that is over.
+
+    ``sessions`` tells of each whether the store is at fault. A session that cannot be read is not the
+    store's fault, and may stay so for good.
+    """
+
+    def __init__(self) -> None:
+        self.sessions: dict[Key, bool] = {}
+        self._waiting = self._lost = 0
+        self._outage = Outage(
+            "Memory cannot be written: %s", "Memory is written again (turns that waited: %d, lost: %d)"
+        )
+
+    def refused(self, key: Key, error: StoreError, turns: int) -> None:
+        """So many turns of a session wait, as the first of them was not taken."""
+        if isinstance(error, Unreadable):
+            if False not in self.sessions.values():
+                _log.warning("A session cannot be written: %s", error)
+            self.sessions[key] = False
+            self._end_outage()
+        elif not self.sessions.get(key):
+            self._outage.begin(error)
+            self.sessions[key] = True
+            self._waiting += turns
+
+    def joined(self, key: Key) -> None:
+        """One more turn waits, if others of its session do."""
+        self._waiting += self.sessions.get(key, False)
+
+    def lost(self) -> None:
+        """A turn found no room to wait."""
+        self._lost += self._outage.active
+
+    def settled(self, key: Key) -> None:
+        """The first turn of a session waits no more."""
+        if self.sessions.pop(key, None) is not None:
+            self._end_outage()
+
+    def _end_outage(self) -> None:
+        if self._outage.active and True not in self.sessions.values():
+            self._outage.end(self._waiting, self._lost)
+            self._waiting = self._lost = 0

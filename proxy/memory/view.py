@@ -24,7 +24,7 @@ from proxy.memory.merge.retraction import retracted
 from proxy.memory.redaction.view import UNREDACTED, RedactedView, WindowRedaction
 from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Entry, Session, TurnRef, message_of
 from proxy.memory.speech import Speech, as_function_call, is_speech, speech_of
-from proxy.memory.stores.session_store import Recent
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import in_thread_if_long
 
@@ -259,27 +259,27 @@ def _snapshot(
 
 
 async def read_session(
-    store: Recent, key: Key, sight: RequestView, wanted: ChainNeeds = DEFAULT_NEEDS
+    store: SessionStore, key: Key, sight: RequestView, wanted: ChainNeeds = DEFAULT_NEEDS
 ) -> tuple[SessionView, PromptView]:
     """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
 
     While a store is asked that has to be waited for, the window is laid beside what was written last: nearly
     always that is what comes.
     """
-    last = store.last(key) if store.rounds else None
-    if last is None:
-        return await _told(sight, wanted, *store.opened(key, await store.read(key)))
-    asked = asyncio.create_task(store.read(key))
+    cached = store.cached(key) if store.rounds else None
+    if cached is None:
+        return await _told(sight, wanted, *(await store.load(key) or NOT_STORED))
+    loading = asyncio.create_task(store.load(key))
     try:
         for _ in range(store.rounds):
             await asyncio.sleep(0)
-        guess, likely = await _told(sight, wanted, last.session)
-        held = await asked
+        guess, likely = await _told(sight, wanted, cached)
+        stored = await loading or NOT_STORED
     finally:
-        asked.cancel()
-    if held is not None and held.blob == last.blob:
-        return guess._replace(version=held.version), likely
-    return await _told(sight, wanted, *store.opened(key, held))
+        loading.cancel()
+    if stored.session is cached:
+        return guess._replace(version=stored.version), likely
+    return await _told(sight, wanted, *stored)
 
 
 async def _told(

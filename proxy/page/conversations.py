@@ -8,8 +8,9 @@ from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.archive.archive import Archive
-from proxy.memory.session import Session, decode, encode
-from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key
+from proxy.memory.session import Entry, Session
+from proxy.memory.stores.session_store import SessionWrite, StoredSession
+from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.observe.observation import TurnReport
 from proxy.page.lines import Line, is_as_shown, lines_of, reworded
 from proxy.page.request import PageRequest, redirect
@@ -73,10 +74,10 @@ async def _show(request: PageRequest) -> Response:
 
 
 async def _lines(request: PageRequest, key: Key, session: Session, start: int, end: int) -> Sequence[Line]:
-    cold = []
+    cold: Sequence[Entry] = ()
     if start < session.cold_count:
         moved = min(end, session.cold_count)
-        cold = await request.memory.store.cold(key, start=start, limit=moved - start)
+        cold = await request.memory.store.cold_entries(key, start=start, limit=moved - start)
     hot = session.entries[max(0, start - session.cold_count) : max(0, end - session.cold_count)]
     return lines_of(cold, hot, start, session.summaries)
 
@@ -119,8 +120,8 @@ async def _edit(request: PageRequest) -> Response:
     if not _says_something(text, line):
         return await _edit_page(request, key, line, wordless=True)
     changed = reworded(session, line.position, text)
-    put = BlobWrite(encode(changed), version=version, ttl=KEEP_EXPIRY, background=True)
-    if not await request.memory.store.write(key, put):
+    put = SessionWrite(changed, version, KEEP_EXPIRY, background=True)
+    if not await request.memory.store.save(key, put):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
     request.memory.writer.notify(key, changed)
     request.server.traces.forget(key.tenant, session=key.session)
@@ -132,14 +133,14 @@ def _says_something(text: str, line: Line) -> bool:
     return bool(text.strip() or line.calls)
 
 
-async def _read(request: PageRequest, key: Key) -> tuple[Session, int]:
-    held = await request.memory.store.read(key, background=True)
-    if held is None:
-        raise NotFound("There is no such conversation; it may have expired.")
+async def _read(request: PageRequest, key: Key) -> StoredSession:
     try:
-        return decode(held.blob), held.version
+        stored = await request.memory.store.load(key, background=True)
     except msgspec.DecodeError:
         raise TurnkeeperError("What is held of this conversation cannot be read.") from None
+    if stored is None:
+        raise NotFound("There is no such conversation; it may have expired.")
+    return stored
 
 
 def _line(session: Session, position: str) -> Line:

@@ -46,15 +46,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines_of(
-    cold: Iterable[bytes], hot: Iterable[Entry], start: int, summaries: Sequence[Segment] = ()
+    cold: Sequence[Entry], hot: Iterable[Entry], start: int, summaries: Sequence[Segment] = ()
 ) -> Sequence[Line]:
     """Entries in their order, the first of them at ``start``."""
-    older = [msgspec.msgpack.decode(each, type=Entry) for each in cold]
     shown: list[Line] = []
-    life = older[0].call if older else None
-    for entry in (*older, *hot):
+    life = cold[0].call if cold else None
+    for entry in (*cold, *hot):
         begins = life is not None and entry.call != life
-        line = _line(entry, start + len(shown), begins_life=begins, held=len(shown) >= len(older))
+        line = _line(entry, start + len(shown), begins_life=begins, held=len(shown) >= len(cold))
         covering = next((i for i, each in enumerate(summaries) if entry.turn_ref <= each.end), None)
         shown.append(msgspec.structs.replace(line, summary=covering))
         life = entry.call

@@ -14,13 +14,13 @@ from starlette.routing import Route
 
 from proxy.errors import Conflict, NotFound, RequestError, UpstreamBroken
 from proxy.memory.archive.records import Turn
-from proxy.memory.cold import all_of, cold_part
 from proxy.memory.errors import SummaryFailed, WriteConflict
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.memory import Memory
 from proxy.memory.remainder import remainder
-from proxy.memory.session import Entry, Session, decode, encode, ordered
-from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key
+from proxy.memory.session import Entry, Session, ordered
+from proxy.memory.stores.session_store import SessionWrite
+from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.memory.summaries.compaction import fit
 from proxy.rest import validation
 from proxy.rest.endpoint import (
@@ -109,13 +109,12 @@ async def _create_session(request: Request) -> Response:
 
 async def _export_session(request: Request) -> Response:
     store, key = memory_of(request).store, key_of(request)
-    held = await store.read(key, background=True)
-    if held is None:
+    stored = await store.load(key, background=True)
+    if stored is None:
         raise session_not_found(key)
-    session = decode(held.blob)
-    moved = await cold_part(store, key, session.cold_count)
+    entries = await store.entries(key, stored.session)
     # In a thread, as everything here that grows with a session: callers wait on the loop.
-    return await asyncio.to_thread(_export_body, session, moved)
+    return await asyncio.to_thread(_export_body, stored.session, entries)
 
 
 async def _import_session(request: Request) -> Response:
@@ -153,9 +152,8 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
 async def _insert(memory: Memory, key: Key, session: Session) -> bool:
     """Whether the session is held now; not where there is one already."""
     kept, cold = await _fitted(memory, session)
-    ttl = memory.writer.window.ttl
-    put = BlobWrite(encode(kept), version=0, ttl=ttl, cold=cold, background=True)
-    if not await memory.store.write(key, put):
+    put = SessionWrite(kept, 0, memory.writer.window.ttl, cold, background=True)
+    if not await memory.store.save(key, put):
         return False
     memory.writer.notify(key, kept)
     return True
@@ -163,26 +161,24 @@ async def _insert(memory: Memory, key: Key, session: Session) -> bool:
 
 async def _replace(memory: Memory, key: Key, session: Session) -> None:
     kept, cold = await _fitted(memory, session)
-    blob, ttl = encode(kept), memory.writer.window.ttl
     for _ in range(_ATTEMPTS):
-        held = await memory.store.read(key, background=True)
-        version = held.version if held else 0
-        if await memory.store.replace(key, BlobWrite(blob, version=version, ttl=ttl, cold=cold)):
+        stored = await memory.store.read(key, background=True)
+        version = stored.version if stored else 0
+        put = SessionWrite(kept, version, memory.writer.window.ttl, cold)
+        if await memory.store.overwrite(key, put):
             memory.writer.notify(key, kept)
             return
     raise Conflict("Others are writing this session; try again.")
 
 
-async def _fitted(memory: Memory, session: Session) -> tuple[Session, list[bytes]]:
+async def _fitted(memory: Memory, session: Session) -> tuple[Session, Sequence[Entry]]:
     """The session as it is held, and its cold part."""
     window = memory.writer.window
-    kept, moved = await asyncio.to_thread(fit, session, session, window, now=time.time())
-    return kept, [msgspec.msgpack.encode(entry) for entry in moved]
+    return await asyncio.to_thread(fit, session, session, window, now=time.time())
 
 
-def _export_body(hot: Session, cold: Sequence[bytes]) -> Response:
-    moved = (msgspec.msgpack.decode(entry, type=Entry) for entry in cold)
-    session = ordered(msgspec.structs.replace(hot, entries=(*moved, *hot.entries), cold_count=0))
+def _export_body(hot: Session, entries: tuple[Entry, ...]) -> Response:
+    session = ordered(msgspec.structs.replace(hot, entries=entries, cold_count=0))
     return json_response({**_session_fields(session), OWN: remainder(session)})
 
 
@@ -205,10 +201,7 @@ _STATE_ATTEMPTS: Final = 10
 
 async def _get_state(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
-    held = await memory.store.read(key, background=True)
-    if held is None:
-        raise session_not_found(key)
-    return json_response(decode(held.blob).state)
+    return json_response((await _read_or_404(memory, key)).state)
 
 
 async def _put_state(request: Request) -> Response:
@@ -229,21 +222,15 @@ def _merge_patch(state: Mapping[str, Any], patch: Mapping[str, Any]) -> State:
 async def _update_state(request: Request, change: Callable[[State], State]) -> Response:
     memory, key = memory_of(request), key_of(request)
     for _ in range(_STATE_ATTEMPTS):
-        held = await memory.store.read(key, background=True)
-        if held is None:
+        stored = await memory.store.load(key, background=True)
+        if stored is None:
             raise session_not_found(key)
-        session = decode(held.blob)
-        state = check_state(memory.veil.redaction.value(change(session.state)))
-        blob = encode(_with_state(session, state))
-        if await memory.store.write(
-            key, BlobWrite(blob, version=held.version, ttl=KEEP_EXPIRY, background=True)
-        ):
+        state = check_state(memory.veil.redaction.value(change(stored.session.state)))
+        changed = msgspec.structs.replace(stored.session, state=state)
+        put = SessionWrite(changed, stored.version, KEEP_EXPIRY, background=True)
+        if await memory.store.save(key, put):
             return json_response(state)
     raise Conflict("Others are writing this session; try again.")
-
-
-def _with_state(session: Session, state: State) -> Session:
-    return msgspec.structs.replace(session, state=state)
 
 
 class SummaryOptions(BaseModel):
@@ -298,7 +285,7 @@ async def _get_context(request: Request) -> Response:
 
 
 async def _summary_list(memory: Memory, key: Key, session: Session) -> Response:
-    found = summaries(session, await all_of(memory.store, key, session))
+    found = summaries(session, await memory.store.entries(key, session))
     return json_response({"object": "list", "data": found})
 
 
@@ -310,8 +297,8 @@ async def _read_or_404(memory: Memory, key: Key) -> Session:
 
 
 async def _read_session(memory: Memory, key: Key) -> Session | None:
-    held = await memory.store.read(key, background=True)
-    return decode(held.blob) if held else None
+    stored = await memory.store.load(key, background=True)
+    return stored.session if stored else None
 
 
 def _contended() -> Conflict:

@@ -25,14 +25,13 @@ from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, UserFacts
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
 from proxy.memory.recorder import WRITE_TOLERANCE, HealthCheck, Recorder, SessionListener, Writer
-from proxy.memory.redaction.codec import RedactingCodec
 from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.stores.codec import Codec, codec_from_keys
-from proxy.memory.stores.drivers import open_counts, open_store
-from proxy.memory.stores.session_store import Guard, Meter, Metered, Recent
+from proxy.memory.stores.drivers import open_counts, open_driver
+from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
 from proxy.memory.stores.sqlite_file import ForeignCommits
-from proxy.memory.stores.store import BACKGROUND_DEADLINE, Store
+from proxy.memory.stores.store import BACKGROUND_DEADLINE
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries
 from proxy.observe.metrics import Metrics
@@ -59,9 +58,8 @@ class Stores(NamedTuple):
     processes write to the sessions' file.
     """
 
-    calls: Recent
-    breaker: Guard
-    background: Store
+    calls: SessionStore
+    background: SessionStore
     codec: Codec
     redaction: Redaction
     foreign_commits: ForeignCommits | None
@@ -116,7 +114,7 @@ def build_runtime(
 
 def build_memory(settings: Settings) -> Memory | None:
     """The memory of a configuration for commands, which serve nothing; ``None`` where it has none."""
-    memory, _ = _build_memory(settings, build_targets(settings, {}), lambda *_: None, Traces())
+    memory, _ = _build_memory(settings, build_targets(settings, {}), no_meter, Traces())
     return memory
 
 
@@ -146,7 +144,7 @@ def _build_memory(
     own = settings.memory
     if own is None:
         return None, None
-    stores, models = _build_stores(own, meter), _build_models(settings, targets)
+    stores, models = build_stores(own, meter), _build_models(settings, targets)
     view = WindowRedaction(stores.redaction)
     window = Window(
         max_messages=own.window.max_messages,
@@ -165,7 +163,7 @@ def _build_memory(
     if own.facts:
         listeners.append(IdleTimer(worker.check, after=own.facts.pause).session_written)
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
-    writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, pulse=health, veil=view)
+    writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, health=health, veil=view)
     url = own.sessions.get_secret_value()
     episodes = open_episodes(url, deadline=own.deadline, codec=stores.codec, store=stores.calls)
     holders: list[DataHolder] = [ArchiveHolder(archiving.archive)] if archiving else []
@@ -181,41 +179,39 @@ def _build_memory(
         privacy=PrivacyRegistry(tuple(holders)),
         archiving=archiving,
         health=health,
-        breaker=stores.breaker,
         veil=view,
     )
     return memory, worker
 
 
-def _build_stores(settings: MemorySettings, meter: Meter) -> Stores:
+def build_stores(settings: MemorySettings, meter: Meter) -> Stores:
+    """The session stores; ``meter`` counts what calls do.
+
+    Background work has a longer deadline and connections of its own to the same server, and never opens the
+    breaker. Any other store has one driver for both: one of a package may keep all in this process.
+    """
     url = settings.sessions.get_secret_value()
     scheme, path = url.partition(":")[0], _file_of(url)
     codec = codec_from_keys([key.get_secret_value() for key in settings.encryption])
     redaction = Redaction(settings.redact.marking) if settings.redact else NO_REDACTION
     foreign_commits = ForeignCommits(path) if path else None
-    breaker, background = open_guarded(
-        url, settings.deadline, RedactingCodec(codec, redaction) if redaction else codec, foreign_commits
-    )
+    driver = open_driver(url, deadline=settings.deadline, elsewhere=foreign_commits)
+    is_server = scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
+    patient = open_driver(url, deadline=BACKGROUND_DEADLINE) if is_server else None
     # After how many rounds of the event loop a read is on its way: none in this process; one for the task of
     # the reader; with a pool, another for the command, and the moment in which it is written.
     rounds = 1 if scheme.startswith("redis") and not scheme.endswith("+cluster") else 3
-    calls = Recent(Metered(breaker, meter), rounds=0 if scheme in {"sqlite", "memory"} else rounds)
-    return Stores(calls, breaker, background, codec, redaction, foreign_commits)
-
-
-def open_guarded(
-    url: str, deadline: float, codec: Codec, foreign_commits: ForeignCommits | None
-) -> tuple[Guard, Store]:
-    """The store for calls behind its circuit breaker, and the store for background work.
-
-    Background work has a longer deadline and connections of its own to the same server, and never opens the
-    breaker. Any other store is one for both: a driver from outside may keep all in this process.
-    """
-    store = open_store(url, deadline=deadline, codec=codec, elsewhere=foreign_commits)
-    scheme = url.partition(":")[0].partition("+")[0]
-    is_server = scheme in {"redis", "rediss", "postgres", "postgresql"}
-    background = open_store(url, deadline=BACKGROUND_DEADLINE, codec=codec) if is_server else None
-    return Guard(store, deadline=deadline, background=background), background or store
+    calls = SessionStore(
+        driver,
+        codec,
+        redaction=redaction,
+        deadline=settings.deadline,
+        background_driver=patient,
+        meter=meter,
+        rounds=0 if scheme in {"sqlite", "memory"} else rounds,
+    )
+    background = SessionStore(patient or driver, codec, redaction=redaction)
+    return Stores(calls, background, codec, redaction, foreign_commits)
 
 
 def _file_of(url: str) -> Path | None:

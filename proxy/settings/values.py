@@ -27,7 +27,7 @@ from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.memory.archive.archive import open_archive
 from proxy.memory.stores import codec
 from proxy.memory.stores.codec import codec_from_keys
-from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.drivers import open_driver
 from proxy.settings.diagnostics import alternatives, is_name, quoted, shown_errors
 from proxy.settings.filter_registry import FilterRegistry, build_step
 from proxy.upstream.dial import Origin
@@ -191,7 +191,7 @@ IdentityPlace = Annotated[
 
 def store_address(url: SecretStr) -> SecretStr:
     """An address for which there is a driver; nothing is connected."""
-    open_store(url.get_secret_value(), deadline=1.0, codec=codec.Plain())
+    open_driver(url.get_secret_value(), deadline=1.0)
     return url
 
 

@@ -1,6 +1,7 @@
 """Stores to try the contract on. A driver is one line of ``DRIVERS``."""
 
 import importlib.util
+import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from proxy.memory.stores.codec import Plain
-from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.drivers import open_driver
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.session_store import Guard
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Store
 from tests.in_time import in_time, time_of
 from tests.peers import redis_server
@@ -108,8 +109,10 @@ async def reopen(request: pytest.FixtureRequest, driver: str) -> AsyncIterator[O
 
     def open_again() -> Store:
         sealed = driver in SEALED
-        store = open_store(url, deadline=1.0, codec=Encryption([bytes(32)]) if sealed else Plain())
-        opened.append(Guard(store, deadline=4.0) if sealed else store)
+        codec = Encryption([bytes(32)]) if sealed else Plain()
+        opened.append(
+            SessionStore(open_driver(url, deadline=1.0), codec, deadline=4.0 if sealed else math.inf)
+        )
         return opened[-1]
 
     yield open_again

@@ -12,9 +12,10 @@ from proxy.memory.session import Entry, Session, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 from proxy.memory.stores.volatile import VolatileStore
+from tests.remembering import sessions
 
 pytestmark = pytest.mark.anyio
 BOB = Owner("acme", "bob")
@@ -71,7 +72,7 @@ class Place:
 @pytest.mark.parametrize("first", [True, False])
 async def test_what_may_be_over_later_is_told_before_what_will_not(first: bool) -> None:
     bare = VolatileStore()
-    store, lost = (CodedStore(bare, Encryption([letter * 32])) for letter in (b"n", b"o"))
+    store, lost = (SessionStore(bare, Encryption([letter * 32])) for letter in (b"n", b"o"))
     await put(lost, "a", encode(Session()))
     places = [SessionHolder(store), Place(1, fails=True)]
     with pytest.raises(StoreError, match="away"):
@@ -97,8 +98,8 @@ async def names(store: Store) -> list[str]:
 @pytest.mark.parametrize("lost", ["key", "kind"])
 async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> None:
     bare = VolatileStore()
-    store = CodedStore(bare, Encryption([b"n" * 32]))
-    other = CodedStore(bare, Encryption([b"o" * 32]))
+    store = SessionStore(bare, Encryption([b"n" * 32]))
+    other = SessionStore(bare, Encryption([b"o" * 32]))
     await put(*((other, "a", encode(Session())) if lost == "key" else (store, "a", b"no session")))
     await put(store, "b", encode(Session(user="bob", entries=(said("4711", "bob"),))))
     held = SessionHolder(store)
@@ -112,7 +113,7 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> Non
 
 
 async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
-    store = WriteConflict(memory())
+    store = sessions(WriteConflict(memory()))
     await put(store, "a", encode(Session(user="ann", entries=(said("4711", "bob"),))))
     await put(store, "b", encode(Session(user="bob")))
     with pytest.raises(StoreError, match="others are writing"):
@@ -156,7 +157,7 @@ async def test_an_export_from_a_store_that_is_away_is_none() -> None:
     store = memory()
     await put(store, "b", encode(Session(user="bob")))
     with pytest.raises(StoreError, match="away"):
-        await SessionHolder(Away(store)).exported(BOB)
+        await SessionHolder(sessions(Away(store))).exported(BOB)
 
 
 @pytest.mark.parametrize("whole", [True, False])

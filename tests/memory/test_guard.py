@@ -5,10 +5,12 @@ import time
 
 import pytest
 
+from proxy.circuit import Backoff
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import session_store
-from proxy.memory.stores.session_store import Guard
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import BlobWrite, Key
+from tests.remembering import sessions
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +82,7 @@ async def store():
 
 @pytest.fixture
 async def guard(store: Moody):
-    guard = Guard(store, deadline=4 * PATIENCE)
+    guard = sessions(store, deadline=4 * PATIENCE)
     yield guard
     await guard.aclose()
 
@@ -108,14 +110,14 @@ async def failing(awaitable) -> float:
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_store_that_answers_is_asked_each_time(store: Moody, guard: Guard, call: str):
+async def test_a_store_that_answers_is_asked_each_time(store: Moody, guard: SessionStore, call: str):
     for _ in range(3):
         await CALLS[call](guard)
     assert store.asked == [call] * 3
 
 
 @pytest.mark.parametrize("call", ["read", "write", "ping"])
-async def test_while_it_is_slow_nobody_waits(store: Moody, guard: Guard, call: str):
+async def test_while_it_is_slow_nobody_waits(store: Moody, guard: SessionStore, call: str):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
     store.delay = 30  # whoever waits for an answer, or a second for a probe, takes too long
@@ -125,7 +127,7 @@ async def test_while_it_is_slow_nobody_waits(store: Moody, guard: Guard, call: s
 
 
 @pytest.mark.parametrize("call", sorted(CALLS.keys() - {"read", "write", "ping"}))
-async def test_whoever_has_leisure_waits_for_the_next_probe(store: Moody, guard: Guard, call: str):
+async def test_whoever_has_leisure_waits_for_the_next_probe(store: Moody, guard: SessionStore, call: str):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
     store.delay = 0
@@ -133,13 +135,13 @@ async def test_whoever_has_leisure_waits_for_the_next_probe(store: Moody, guard:
     assert store.asked[-1] == call
 
 
-async def test_whoever_has_leisure_does_not_wait_for_ever(store: Moody, guard: Guard):
+async def test_whoever_has_leisure_does_not_wait_for_ever(store: Moody, guard: SessionStore):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
     assert 0.9 < await failing(guard.list("t")) < 5
 
 
-async def test_it_is_asked_in_the_background_at_growing_intervals(store: Moody, guard: Guard):
+async def test_it_is_asked_in_the_background_at_growing_intervals(store: Moody, guard: SessionStore):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
     await asyncio.sleep(1.2)
@@ -147,7 +149,9 @@ async def test_it_is_asked_in_the_background_at_growing_intervals(store: Moody, 
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-async def test_it_is_used_again_as_soon_as_it_answers_in_time(store: Moody, guard: Guard, refuses: bool):
+async def test_it_is_used_again_as_soon_as_it_answers_in_time(
+    store: Moody, guard: SessionStore, refuses: bool
+):
     store.delay = 2 * PATIENCE
     await failing(write(guard))
     await asyncio.sleep(0.3)
@@ -161,7 +165,7 @@ async def test_it_is_used_again_as_soon_as_it_answers_in_time(store: Moody, guar
     assert store.asked == ["read"]
 
 
-async def test_a_hiccup_shuts_it_off_for_no_longer_than_a_probe_takes(store: Moody, guard: Guard):
+async def test_a_hiccup_shuts_it_off_for_no_longer_than_a_probe_takes(store: Moody, guard: SessionStore):
     store.delay = 2 * PATIENCE
     asked = asyncio.create_task(failing(guard.read(KEY)))
     await asyncio.sleep(PATIENCE)
@@ -171,28 +175,28 @@ async def test_a_hiccup_shuts_it_off_for_no_longer_than_a_probe_takes(store: Moo
     await guard.read(KEY)
 
 
-async def test_a_quick_refusal_shuts_nothing_off(store: Moody, guard: Guard):
+async def test_a_quick_refusal_shuts_nothing_off(store: Moody, guard: SessionStore):
     store.refuses = True
     for _ in range(3):
         await failing(guard.read(KEY))
     assert store.asked == ["read"] * 3
 
 
-async def test_a_long_list_shuts_nothing_off(store: Moody, guard: Guard):
+async def test_a_long_list_shuts_nothing_off(store: Moody, guard: SessionStore):
     store.delay = 2 * PATIENCE
     await failing(guard.list("t"))
     await failing(guard.cold(KEY))
     assert store.asked == ["list", "cold"]
 
 
-async def test_many_failures_at_once_start_one_probe(store: Moody, guard: Guard):
+async def test_many_failures_at_once_start_one_probe(store: Moody, guard: SessionStore):
     store.delay = 2 * PATIENCE
     await asyncio.gather(*[failing(guard.read(KEY)) for _ in range(20)])
     await asyncio.sleep(PATIENCE)
     assert store.asked.count("ping") == 1
 
 
-async def test_closing_ends_the_probe_and_the_store(store: Moody, guard: Guard):
+async def test_closing_ends_the_probe_and_the_store(store: Moody, guard: SessionStore):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
     await guard.aclose()
@@ -202,7 +206,7 @@ async def test_closing_ends_the_probe_and_the_store(store: Moody, guard: Guard):
     assert store.asked.count("ping") == pings
 
 
-async def test_a_caller_who_leaves_says_nothing_of_the_store(store: Moody, guard: Guard):
+async def test_a_caller_who_leaves_says_nothing_of_the_store(store: Moody, guard: SessionStore):
     store.delay = 10
     asked = asyncio.create_task(guard.read(KEY))
     await asyncio.sleep(2 * PATIENCE)
@@ -222,7 +226,7 @@ async def background():
 async def distant(store: Moody, background: Moody):
     """A store that does not answer in time, and has just been shut off; there is another way to it."""
     store.delay = 2 * PATIENCE
-    guard = Guard(store, deadline=4 * PATIENCE, background=background)
+    guard = sessions(store, deadline=4 * PATIENCE, background_driver=background)
     await failing(guard.read(KEY))
     yield guard
     await guard.aclose()
@@ -234,14 +238,14 @@ async def asked(background: Moody) -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "replace", "deleted", "delete", "cold", "list"])
-async def test_what_no_call_waits_for_goes_on_at_leisure(distant: Guard, background: Moody, call: str):
+async def test_what_no_call_waits_for_goes_on_at_leisure(distant: SessionStore, background: Moody, call: str):
     await asked(background)
     await (CALLS | {"deleted": lambda store: store.deleted(KEY)})[call](distant)
     assert background.asked == ["ping", call]
-    assert distant.shut
+    assert distant.breaker.is_open
 
 
-async def test_a_call_asks_no_store_that_answers_too_late(distant: Guard, background: Moody):
+async def test_a_call_asks_no_store_that_answers_too_late(distant: SessionStore, background: Moody):
     await asked(background)
     assert await failing(distant.read(KEY)) < PATIENCE
     await distant.read(KEY, background=True)
@@ -250,7 +254,7 @@ async def test_a_call_asks_no_store_that_answers_too_late(distant: Guard, backgr
 
 async def test_a_store_that_does_not_even_answer_at_leisure_is_not_written(store: Moody, background: Moody):
     store.delay, background.refuses = 2 * PATIENCE, True
-    guard = Guard(store, deadline=4 * PATIENCE, background=background)
+    guard = sessions(store, deadline=4 * PATIENCE, background_driver=background)
     await failing(guard.read(KEY))
     await asked(background)
     await failing(write(guard))
@@ -260,38 +264,38 @@ async def test_a_store_that_does_not_even_answer_at_leisure_is_not_written(store
 
 
 async def test_the_way_at_leisure_is_left_once_the_store_answers_in_time(
-    distant: Guard, store: Moody, background: Moody
+    distant: SessionStore, store: Moody, background: Moody
 ):
     await asked(background)
     store.delay = 0
-    while distant.shut:  # noqa: ASYNC110 - nobody rings a bell
+    while distant.breaker.is_open:  # noqa: ASYNC110 - nobody rings a bell
         await asyncio.sleep(0.01)
     await write(distant)
     assert background.asked == ["ping"]
     assert store.asked[-1] == "write"
 
 
-async def test_an_answer_later_than_the_deadline_opens_nothing(store: Moody, guard: Guard):
+async def test_an_answer_later_than_the_deadline_opens_nothing(store: Moody, guard: SessionStore):
     store.delay = 2 * PATIENCE
     await failing(guard.read(KEY))
     store.fails, store.delay = False, 5 * PATIENCE
     await asyncio.sleep(8 * PATIENCE)
-    assert guard.shut
+    assert guard.breaker.is_open
 
 
 async def test_the_log_says_once_that_memory_is_slow_and_once_that_it_is_not(
     store: Moody, background: Moody, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(session_store, "_TOLD_AFTER", -1.0)
-    monkeypatch.setattr(session_store, "_LONGEST_PAUSE", PATIENCE)
+    monkeypatch.setattr(session_store, "_REPORT_AFTER", -1.0)
+    monkeypatch.setattr(session_store, "_BACKOFF", Backoff(PATIENCE, PATIENCE))
     store.delay = 2 * PATIENCE
-    guard = Guard(store, deadline=4 * PATIENCE, background=background)
+    guard = sessions(store, deadline=4 * PATIENCE, background_driver=background)
     await failing(guard.read(KEY))
     while len(background.asked) < 3:  # noqa: ASYNC110 - nobody rings a bell
         await asyncio.sleep(0.01)
     assert [record.message for record in caplog.records] == [SLOW]
     store.delay = 0
-    while guard.shut:  # noqa: ASYNC110 - nobody rings a bell
+    while guard.breaker.is_open:  # noqa: ASYNC110 - nobody rings a bell
         await asyncio.sleep(0.01)
     assert [record.message for record in caplog.records] == [SLOW, IN_TIME]
     await guard.aclose()

@@ -10,7 +10,8 @@ from filters.message import Message
 from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.recorder import Recorder, Writer
 from proxy.memory.session import decode
-from proxy.memory.stores.session_store import Recent
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key, Store
 from proxy.memory.summaries.compaction import Window
 from tests.memory.contract_store import IDS
@@ -41,7 +42,7 @@ async def test_tenants_and_users_with_the_same_ids_never_meet(
         for tenant in tenants
         for session, user in zip(sessions, users, strict=True)
     }
-    recorder = Recorder(Writer(Recent(store), FEW))
+    recorder = Recorder(Writer(SessionStore(store, Plain()), FEW))
     for number in range(4):
         for key, user in keys.items():
             recorder.put(turn(key, user, number))

@@ -14,11 +14,12 @@ from proxy.memory.stores import drivers as opening
 from proxy.memory.stores.codec import ENCRYPTED, Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.session_store import SessionStore, no_meter
 from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.store import BlobWrite, Key
 from proxy.memory.stores.volatile import VolatileStore
-from proxy.settings.build import open_guarded
+from proxy.settings.build import build_stores
+from proxy.settings.memory import Memory as MemorySettings
 
 KEY = Key("acme", "call-1")
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def test_the_manual_tells_of_every_driver_of_ours():
 @pytest.mark.parametrize("url", documented())
 def test_every_address_in_the_manual_is_opened(tmp_path: Path, url: str):
     trustme.CA().cert_pem.write_to_path(tmp_path / "redis.pem")
-    assert isinstance(opened(url.replace("/etc/ssl", str(tmp_path))), CodedStore)
+    assert isinstance(opened(url.replace("/etc/ssl", str(tmp_path))), SessionStore)
 
 
 def test_opening_touches_nothing(tmp_path: Path):
@@ -108,8 +109,7 @@ def test_installed_packages_add_drivers_and_replace_none(monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match="write memory: and nothing behind it"):
         opened("memory2:x")
     store = opened("sqlite:x.db")
-    assert isinstance(store, CodedStore)
-    assert isinstance(store._store, SqliteStore)
+    assert isinstance(store.breaker.driver(), SqliteStore)
 
 
 def own(url: str, *, deadline: float) -> VolatileStore:
@@ -123,7 +123,9 @@ async def test_what_calls_write_is_there_for_work_in_the_background_whoever_made
 ):
     others = [EntryPoint("own", "tests.memory.test_open:own", opening.GROUP)]
     monkeypatch.setattr(opening, "entry_points", lambda group: others)
-    calls, background = open_guarded("own:x", 0.05, Plain(), None)
+    settings = MemorySettings.model_validate({"sessions": "own:x"})
+    stores = build_stores(settings, no_meter)
+    calls, background = stores.calls, stores.background
     assert await calls.write(KEY, BlobWrite(b"hot", version=0, ttl=60))
     held = await background.read(KEY)
     assert held is not None
@@ -133,7 +135,7 @@ async def test_what_calls_write_is_there_for_work_in_the_background_whoever_made
 @pytest.mark.anyio
 async def test_what_a_store_keeps_is_encoded_in_both_parts():
     inner = VolatileStore()
-    store = CodedStore(inner, Encryption([bytes(32)]))
+    store = SessionStore(inner, Encryption([bytes(32)]))
     assert await store.write(KEY, BlobWrite(b"hot", version=0, ttl=60, cold=[b"cold"]))
     kept = await inner.read(KEY)
     assert kept is not None

@@ -32,11 +32,11 @@ class Answering:
 @contextlib.asynccontextmanager
 async def looked(error: StoreError | None):
     store = Answering(error)
-    pulse = HealthCheck(store)  # type: ignore[arg-type]
-    running = asyncio.create_task(pulse.run())
+    health = HealthCheck(store)  # type: ignore[arg-type]
+    running = asyncio.create_task(health.run())
     await asyncio.wait_for(store.asked.wait(), 5)
     await asyncio.sleep(0)
-    yield pulse
+    yield health
     running.cancel()
 
 
@@ -44,26 +44,26 @@ async def looked(error: StoreError | None):
     ("error", "silent"), [(None, False), (StoreError("dead"), True), (Unreadable("its key is lost"), False)]
 )
 async def test_a_look_tells_whether_the_store_answers(error: StoreError | None, silent: bool):
-    async with looked(error) as pulse:
-        assert pulse.silent is silent
+    async with looked(error) as health:
+        assert health.read_failed is silent
 
 
 async def test_a_write_that_is_taken_ends_the_silence():
-    async with looked(StoreError("dead")) as pulse:
-        with contextlib.suppress(StoreError), pulse.writing(KEY):
+    async with looked(StoreError("dead")) as health:
+        with contextlib.suppress(StoreError), health.writing(KEY):
             raise StoreError("still dead")
-        assert pulse.silent
-        with pulse.writing(KEY):
+        assert health.read_failed
+        with health.writing(KEY):
             pass
-        assert not pulse.silent
+        assert not health.read_failed
 
 
 async def test_the_oldest_write_that_is_under_way_tells_whether_one_is_late():
-    pulse = HealthCheck(Answering(None), patience=0.05)  # type: ignore[arg-type]
-    with pulse.writing(KEY):
-        assert not pulse.late
+    health = HealthCheck(Answering(None), patience=0.05)  # type: ignore[arg-type]
+    with health.writing(KEY):
+        assert not health.write_late
         await asyncio.sleep(0.06)
-        with pulse.writing(Key("default", "s2")):
-            assert pulse.late
-        assert pulse.late
-    assert not pulse.late
+        with health.writing(Key("default", "s2")):
+            assert health.write_late
+        assert health.write_late
+    assert not health.write_late

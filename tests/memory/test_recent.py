@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.errors import StoreError
 from proxy.memory.merge.answer import Answer, apply_answer
-from proxy.memory.session import Session, decode, encode
+from proxy.memory.session import Session, decode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.session_store import Recent
+from proxy.memory.stores.session_store import SessionStore, SessionWrite
 from proxy.memory.stores.store import BlobWrite, Key, Store, StoredBlob
 from proxy.memory.view import RequestView, prompt_view, read_session
 from tests.memory.call import asked, reconcile
+from tests.remembering import sessions
 
 KEY = Key("default", "s1")
 WORDS = st.sampled_from(["Hi", "Yes", "Book a table.", "For two."])
@@ -60,11 +61,9 @@ def grown(words: list[str]) -> Session:
     return session
 
 
-async def written(store: Recent, session: Session) -> None:
-    held = await store.read(KEY)
-    blob = encode(session)
-    assert await store.write(KEY, BlobWrite(blob, version=held.version if held else 0, ttl=60))
-    store.keep(KEY, blob, session)
+async def written(store: SessionStore, session: Session) -> None:
+    stored = await store.load(KEY)
+    assert await store.save(KEY, SessionWrite(session, stored.version if stored else 0, ttl=60))
 
 
 @settings(max_examples=60)
@@ -77,10 +76,10 @@ async def written(store: Recent, session: Session) -> None:
 def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, window, rounds):
     async def run():
         remote = Remote(memory())
-        store = Recent(remote, rounds=rounds)  # type: ignore[arg-type]
+        store = sessions(remote, rounds=rounds)
         await written(store, grown(own))
         if others is not None:
-            elsewhere = Recent(remote)  # type: ignore[arg-type]
+            elsewhere = sessions(remote)
             await written(elsewhere, grown(others)) if others else await remote.delete(KEY)
         held = await remote.read(KEY)
         sight = RequestView(talk(window))
@@ -97,7 +96,7 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
 
     async def run():
         remote = Remote(memory())
-        store = Recent(remote, rounds=3)  # type: ignore[arg-type]
+        store = sessions(remote, rounds=3)
         await written(store, grown(["Hi"]))
         remote.sent.clear()
         remote.may_answer.clear()
@@ -120,7 +119,7 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
 def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, caplog):
     async def run():
         remote = Remote(memory())
-        store = Recent(remote, rounds=3)  # type: ignore[arg-type]
+        store = sessions(remote, rounds=3)
         await written(store, grown(["Hi"]))
         remote.fails = ends == "fails"
         if ends == "cancelled":
@@ -141,44 +140,44 @@ def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, caplog):
 @pytest.mark.parametrize("way", ["delete", "replace", "aclose"])
 def test_what_was_written_leaves_with_its_session(way: str):
     async def run():
-        store = Recent(memory())
+        store = sessions(memory())
         await written(store, grown(["Hi"]))
         held = await store.read(KEY)
         assert held
-        assert store.last(KEY)
+        assert store.cached(KEY)
         if way == "delete":
             await store.delete(KEY)
         elif way == "replace":
             await store.replace(KEY, BlobWrite(held.blob, version=held.version, ttl=60, cold=()))
         else:
             await store.aclose()
-        assert store.last(KEY) is None
+        assert store.cached(KEY) is None
 
     asyncio.run(run())
 
 
 def test_words_of_sessions_that_ended_elsewhere_are_let_go_of():
     async def run():
-        store = Recent(memory(), lasting=0.02)
+        store = sessions(memory(), cache_seconds=0.02)
         await written(store, grown(["Hi"]))
-        assert store.last(KEY)
+        assert store.cached(KEY)
         await asyncio.sleep(0.1)
-        assert store.last(KEY) is None
+        assert store.cached(KEY) is None
         await written(store, grown(["Hi", "Yes"]))  # and again, once it was empty
-        assert store.last(KEY)
+        assert store.cached(KEY)
         await asyncio.sleep(0.1)
-        assert store.last(KEY) is None
+        assert store.cached(KEY) is None
 
     asyncio.run(run())
 
 
 def test_few_are_kept():
     async def run():
-        store = Recent(memory())
+        store = sessions(memory())
         for i in range(100):
-            store.keep(Key("default", f"s{i}"), b"blob", Session())
-        assert sum(store.last(Key("default", f"s{i}")) is not None for i in range(100)) == 32
-        assert store.last(Key("default", "s99"))
+            await store.save(Key("default", f"s{i}"), SessionWrite(Session(), 0, ttl=60))
+        assert sum(store.cached(Key("default", f"s{i}")) is not None for i in range(100)) == 32
+        assert store.cached(Key("default", "s99"))
         await store.aclose()
 
     asyncio.run(run())

@@ -14,11 +14,11 @@ from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.session import Session, decode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.session_store import Recent
 from proxy.memory.stores.store import BlobWrite, Key, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.view import RequestView
 from tests.peers.fake_upstream import stream_of
+from tests.remembering import sessions
 
 KEY = Key("default", "s1")
 
@@ -61,7 +61,7 @@ def memory() -> Store:
 def test_turns_are_written_in_their_order() -> None:
     async def run() -> list[Any]:
         store = memory()
-        recorder = Recorder(Writer(Recent(store), Window()))
+        recorder = Recorder(Writer(sessions(store), Window()))
         for number in range(3):
             recorder.put(said(number))
         await recorder.drain()
@@ -74,7 +74,7 @@ def test_turns_are_written_in_their_order() -> None:
 def test_what_was_not_written_is_written_when_the_store_is_back() -> None:
     async def run() -> tuple[list[Any], bool, bool]:
         store = Sick(memory(), failures=2)
-        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(store), Window()))
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         failing = recorder.failing
@@ -107,8 +107,8 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
 
     async def run() -> list[tuple[bool, bool, bool]]:
         store = Slow(memory())
-        pulse = HealthCheck(store, patience=0.05)  # type: ignore[arg-type]
-        recorder = Recorder(Writer(Recent(store), Window(), pulse=pulse))  # type: ignore[arg-type]
+        health = HealthCheck(store, patience=0.05)
+        recorder = Recorder(Writer(sessions(store), Window(), health=health))
         states = []
 
         def note() -> None:
@@ -131,7 +131,7 @@ def test_a_store_that_takes_nothing_is_a_failure_for_all_who_call_now() -> None:
     other = Key("default", "s2")
 
     async def run() -> tuple[bool, bool]:
-        recorder = Recorder(Writer(Recent(Sick(memory(), failures=2)), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(Sick(memory(), failures=2)), Window()))
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         lagging = recorder.is_behind(other)
@@ -151,7 +151,7 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
             return await super().read(key, background=background)
 
     async def run() -> tuple[bool, bool]:
-        recorder = Recorder(Writer(Recent(Sealed(memory())), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(Sealed(memory())), Window()))
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         return recorder.is_behind(KEY), recorder.is_behind(other)
@@ -163,7 +163,7 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
     async def run() -> tuple[list[Any], int]:
         store = memory()
         await store.write(KEY, BlobWrite(b"no session", version=0, ttl=60))
-        recorder = Recorder(Writer(Recent(store), Window()))
+        recorder = Recorder(Writer(sessions(store), Window()))
         other = Key("default", "s2")
         for key in (KEY, other):
             recorder.put(said(0, key))
@@ -175,7 +175,7 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
 
 def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
     async def run() -> int:
-        recorder = Recorder(Writer(Recent(Sick(memory(), failures=10**6)), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(Sick(memory(), failures=10**6)), Window()))
         for number in range(10_003):
             recorder.put(said(number, answer=b""))
         return recorder.lost_turns
@@ -186,7 +186,7 @@ def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
 def test_a_long_session_moves_its_oldest_turns_out() -> None:
     async def run() -> tuple[int, int]:
         store = memory()
-        recorder = Recorder(Writer(Recent(store), Window(max_messages=10, keep_messages=4)))
+        recorder = Recorder(Writer(sessions(store), Window(max_messages=10, keep_messages=4)))
         for number in range(8):
             recorder.put(said(number))
         await recorder.drain()
@@ -200,7 +200,7 @@ def test_a_long_session_moves_its_oldest_turns_out() -> None:
 def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
     async def run() -> tuple[list[Any], int]:
         store = Sick(memory(), failures=2)
-        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(store), Window()))
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         await store.store.delete(KEY)
@@ -213,7 +213,7 @@ def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
 def test_a_turn_of_after_the_deletion_is_written() -> None:
     async def run() -> list[Any]:
         store = memory()
-        recorder = Recorder(Writer(Recent(store), Window()))
+        recorder = Recorder(Writer(sessions(store), Window()))
         await store.delete(KEY)
         recorder.put(msgspec.structs.replace(said(1), at=time.time() + 1))
         await recorder.drain()
@@ -225,7 +225,7 @@ def test_a_turn_of_after_the_deletion_is_written() -> None:
 def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
     async def run() -> tuple[list[Any], list[Any]]:
         store = memory()
-        recorder = Recorder(Writer(Recent(Sick(store, 2)), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(Sick(store, 2)), Window()))
         for number in range(3):
             recorder.put(
                 msgspec.structs.replace(
@@ -233,7 +233,7 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
                 )
             )
         await asyncio.sleep(0.02)
-        kept = [turn.view for turn in recorder._waiting[KEY]]
+        kept = [turn.view for turn in recorder._queues[KEY]]
         await recorder.drain()
         return kept, await texts(store)
 
@@ -272,11 +272,11 @@ CANNOT = "Memory cannot be written: full"
 def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.memory.recorder._MOST_WAITING", 3)
+    monkeypatch.setattr("proxy.memory.recorder._MAX_PENDING", 3)
 
     async def run() -> None:
         store = Away(memory())
-        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(store), Window()))
         await refused(recorder, said(0), said(1))
         await refused(recorder, said(2), said(3), said(4))
         store.failures = 0
@@ -290,7 +290,7 @@ def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
 def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = Away(memory())
-        recorder, heir = (Recorder(Writer(Recent(store), Window())) for _ in range(2))  # type: ignore[arg-type]
+        recorder, heir = (Recorder(Writer(sessions(store), Window())) for _ in range(2))
         await refused(recorder, said(0), said(1))
         recorder.transfer(heir)
         assert heir.is_behind(KEY), "its turns wait on"
@@ -307,7 +307,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
 
     async def run() -> None:
         store = Away(memory(), sealed=(own, other))
-        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(store), Window()))
         await refused(recorder, said(0, own), said(0, other), said(0))
         store.failures = 0
         await asyncio.sleep(0.3)
@@ -326,7 +326,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
 def test_a_session_that_turns_out_unreadable_ends_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = Away(memory())
-        recorder = Recorder(Writer(Recent(store), Window()))  # type: ignore[arg-type]
+        recorder = Recorder(Writer(sessions(store), Window()))
         await refused(recorder, said(0))
         store.sealed = (KEY,)
         await asyncio.sleep(0.3)

@@ -14,8 +14,9 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.errors import StoreError, Unreadable
-from proxy.memory.session import UNREADABLE, Entry, Session, decode, made_anew
-from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner, Store
+from proxy.memory.session import UNREADABLE, Entry, Session, made_anew
+from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 
 _log = logging.getLogger("turnkeeper")
 _MOST_DUE: Final = 10_000
@@ -61,7 +62,13 @@ class Archivist:
     """
 
     def __init__(
-        self, store: Store, archive: Archive, tenants: Sequence[str], *, keep: float, quiet: float = _QUIET
+        self,
+        store: SessionStore,
+        archive: Archive,
+        tenants: Sequence[str],
+        *,
+        keep: float,
+        quiet: float = _QUIET,
     ) -> None:
         self.failing = False
         self._store = store
@@ -194,8 +201,8 @@ class Archivist:
     async def _newest(self, key: Key, told: Session) -> Session:
         """What is held of a session now, if it is one that goes on from what was told."""
         with contextlib.suppress(StoreError, *UNREADABLE):
-            held = await self._store.read(key, background=True)
-            session = decode(held.blob) if held else told
+            stored = await self._store.load(key, background=True)
+            session = stored.session if stored else told
             return told if made_anew(session, told) or session.updated < told.updated else session
         return told
 
@@ -216,8 +223,8 @@ class Archivist:
 
     async def _keep_held(self, key: Key, mark: float) -> None:
         try:
-            held = await self._store.read(key, background=True)
-            session = decode(held.blob) if held else None
+            stored = await self._store.load(key, background=True)
+            session = stored.session if stored else None
         except (StoreError, msgspec.DecodeError) as error:
             _log.warning("A session cannot be read for the archive: %s", error)
             return
@@ -244,7 +251,7 @@ class Archivist:
 class Keeping:
     """Keeps sessions of a store in an archive, each as it stands."""
 
-    def __init__(self, store: Store, archive: Archive) -> None:
+    def __init__(self, store: SessionStore, archive: Archive) -> None:
         self._store = store
         self._archive = archive
         self._settled = Settled()
@@ -295,14 +302,14 @@ class Settled:
 
 
 async def pages(
-    store: Store, key: Key, session: Session, start: int
+    store: SessionStore, key: Key, session: Session, start: int
 ) -> AsyncIterator[tuple[int, Sequence[Entry]]]:
     """The moved entries from one on, each page whole from the first entry of its turn; where each begins.
 
     None of a session that was made anew under its name: they are not this one's.
     """
     while start < session.cold_count and await _is_held(store, key, session):
-        moved = await _moved(store, key, start, min(_AT_ONCE, session.cold_count - start))
+        moved = await store.cold_entries(key, start=start, limit=min(_AT_ONCE, session.cold_count - start))
         if not moved:
             return
         begun = await _begun(store, key, start, moved[0])
@@ -310,15 +317,15 @@ async def pages(
         start += len(moved)
 
 
-async def _is_held(store: Store, key: Key, session: Session) -> bool:
+async def _is_held(store: SessionStore, key: Key, session: Session) -> bool:
     try:
-        held = await store.read(key, background=True)
-        return held is not None and not made_anew(decode(held.blob), session)
+        stored = await store.load(key, background=True)
+        return stored is not None and not made_anew(stored.session, session)
     except UNREADABLE:
         return False
 
 
-async def _begun(store: Store, key: Key, end: int, entry: Entry) -> list[Entry]:
+async def _begun(store: SessionStore, key: Key, end: int, entry: Entry) -> list[Entry]:
     """What stands before an entry, the one at ``end``, in its own turn."""
     begun: list[Entry] = []
     while end > 0:
@@ -329,15 +336,10 @@ async def _begun(store: Store, key: Key, end: int, entry: Entry) -> list[Entry]:
     return begun
 
 
-async def _before(store: Store, key: Key, end: int) -> list[Entry]:
+async def _before(store: SessionStore, key: Key, end: int) -> list[Entry]:
     """A few entries, the last of which stands before ``end``; none where that one cannot be read."""
     # A turn moves whole, so that all of it is under one key: what cannot be read belongs to another.
     for count in (min(end, _LOOKED_BACK), 1):
         with contextlib.suppress(Unreadable):
-            return await _moved(store, key, end - count, count)
+            return await store.cold_entries(key, start=end - count, limit=count)
     return []
-
-
-async def _moved(store: Store, key: Key, start: int, limit: int) -> list[Entry]:
-    blobs = await store.cold(key, start=start, limit=limit)
-    return [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]

@@ -10,12 +10,12 @@ import msgspec
 
 from filters.tokens import in_text
 from proxy.memory.archive.records import Fact
-from proxy.memory.cold import all_of
 from proxy.memory.errors import InvalidFacts
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
-from proxy.memory.session import Entry, Session, TurnRef, decode, encode, made_anew
+from proxy.memory.session import Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import speaker
-from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Owner, Store
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
+from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
 
 ENOUGH: Final = 6
 """So many messages of callers are worth asking a model while the conversation goes on."""
@@ -59,7 +59,7 @@ class FactExtraction:
 
     def __init__(
         self,
-        store: Store,
+        store: SessionStore,
         facts: UserFacts,
         finder: FactFinder,
         *,
@@ -130,12 +130,12 @@ class FactExtraction:
     async def _entries(self, key: Key, session: Session) -> Sequence[Entry]:
         """All that may not have been looked at."""
         if _has_moved(session):
-            return await all_of(self._store, key, session)
+            return await self._store.entries(key, session)
         return session.entries
 
     async def _read(self, key: Key) -> Session | None:
-        held = await self._store.read(key, background=True)
-        return decode(held.blob) if held else None
+        stored = await self._store.load(key, background=True)
+        return stored.session if stored else None
 
     async def _is_gone(self, key: Key, former: Session) -> bool:
         """Whether a session was deleted meanwhile, be there a new one under its name by now."""
@@ -144,16 +144,11 @@ class FactExtraction:
 
     async def _mark(self, key: Key, former: Session, reach: TurnRef) -> None:
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, background=True)
-            if (
-                held is None
-                or made_anew(session := decode(held.blob), former)
-                or session.learned_until >= reach
-            ):
+            session, version = await self._store.load(key, background=True) or NOT_STORED
+            if not version or made_anew(session, former) or session.learned_until >= reach:
                 return
-            blob = encode(msgspec.structs.replace(session, learned_until=reach))
-            put = BlobWrite(blob, version=held.version, ttl=KEEP_EXPIRY, background=True)
-            if await self._store.write(key, put):
+            marked = msgspec.structs.replace(session, learned_until=reach)
+            if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
                 return
 
 

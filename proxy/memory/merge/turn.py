@@ -1,7 +1,7 @@
 """One turn as it went by, for memory to take in."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -11,7 +11,7 @@ from proxy.memory.errors import TurnTooLong
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.request import apply_request
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
-from proxy.memory.session import NO_ATTEMPT, Attempt, Session, ShownFacts, encode, with_positions
+from proxy.memory.session import NO_ATTEMPT, Attempt, Entry, Session, ShownFacts, with_positions
 from proxy.memory.speakers import with_speakers
 from proxy.memory.speech import speech_of
 from proxy.memory.stores.store import Key
@@ -61,15 +61,9 @@ def without_view(said: TurnRecord) -> TurnRecord:
     return said if said.view is None else msgspec.structs.replace(said, view=None)
 
 
-class SessionWrite(NamedTuple):
-    """A session as it is to be held, its bytes, and those of what moves to its cold part."""
-
-    session: Session
-    blob: bytes
-    cold: list[bytes]
-
-
-def prepare_write(before: Session, changed: Session, window: Window, *, now: float) -> SessionWrite:
+def prepare_write(
+    before: Session, changed: Session, window: Window, *, now: float
+) -> tuple[Session, Sequence[Entry]]:
     """What is to be held of a session that was changed.
 
     Summaries keep it small, by whole turns. Raises TurnTooLong where a turn that is not over has more than
@@ -78,7 +72,7 @@ def prepare_write(before: Session, changed: Session, window: Window, *, now: flo
     session, moved = fit(before, changed, window, now=now)
     if len(session.entries) > max(_MOST, len(before.entries)):
         raise TurnTooLong(_MOST)
-    return SessionWrite(session, encode(session), [msgspec.msgpack.encode(entry) for entry in moved])
+    return session, moved
 
 
 def is_weighty(read: SessionView) -> bool:

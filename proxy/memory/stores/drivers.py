@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.counts import Counts
-from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Store
 
 GROUP: Final = "turnkeeper.stores"
@@ -47,9 +47,12 @@ class StoreFactory(Protocol):
         ...
 
 
-def open_store(
-    url: str, *, deadline: float, codec: Codec, elsewhere: "ForeignCommits | None" = None
-) -> Store:
+def open_store(url: str, *, deadline: float, codec: Codec) -> SessionStore:
+    """The sessions at an address, without a circuit breaker; see ``open_driver``."""
+    return SessionStore(open_driver(url, deadline=deadline), codec)
+
+
+def open_driver(url: str, *, deadline: float, elsewhere: "ForeignCommits | None" = None) -> Store:
     """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
 
     ``elsewhere`` is for an SQLite file to which others of this process write, too. Raises ValueError for an
@@ -58,10 +61,10 @@ def open_store(
     scheme, colon, _ = url.partition(":")
     driver = _driver_for(scheme) if colon else None
     if driver is None:
-        known = ", ".join(f"{name}:" for name in _installed_drivers() | _DRIVERS)
-        raise ValueError(f"no store is addressed like this; write one of {known}")
+        schemes = ", ".join(f"{name}:" for name in _installed_drivers() | _DRIVERS)
+        raise ValueError(f"no store is addressed like this; write one of {schemes}")
     more = {} if elsewhere is None else {"elsewhere": elsewhere}
-    return CodedStore(_load(driver)(url, deadline=deadline, **more), codec)
+    return _load(driver)(url, deadline=deadline, **more)
 
 
 def open_counts(url: str, *, deadline: float) -> Counts | None:

@@ -1,386 +1,365 @@
-"""A store that does not cost every call its deadline while it is dead or slow."""
+"""Sessions in a store: encoded, cached, counted, and behind a circuit breaker."""
 
 import asyncio
-import logging
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
+
+from proxy.circuit import Backoff, Outage
 from proxy.memory.errors import StoreError
-from proxy.memory.session import Session, decode
+from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
+from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import BlobWrite, Key, ListedSession, Store, StoredBlob
+from proxy.memory.tasks import in_thread_if_long
 
 T = TypeVar("T")
-_SHORTEST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 1.0
-_TOLD_AFTER: Final = 5.0
-_log: Final = logging.getLogger("turnkeeper")
-_NEVER = object()
+
 Meter = Callable[[str, str, float], None]
-"""Told of an operation: its name, how it ended (done, lost or failed), and its seconds."""
+"""Called after each operation with its name, its outcome (done, lost or failed), and its seconds."""
+
+_NEVER: Final = object()
+_PAGE: Final = 1000
 _CACHE_SIZE: Final = 32
 _CACHE_SECONDS: Final = 60.0
+_BACKOFF: Final = Backoff(0.1, 1.0)
+_REPORT_AFTER: Final = 5.0
 
 
-Ask = Callable[[Store], Awaitable[T]]
+class StoredSession(NamedTuple):
+    """A session, and the version that a write must name to replace it; 0 where there is none yet."""
+
+    session: Session
+    version: int
 
 
-class Guard:
-    """Another store, left alone by calls for as long as asking it costs time.
+NOT_STORED: Final = StoredSession(Session(), 0)
 
-    A read or a write that fails after more than a quarter of ``deadline`` seconds shuts the store off:
-    whoever comes then is refused at once. One probe after another asks it in the background, at once and then
-    after pauses of 0.1 s growing to 1 s; an answer within ``deadline`` opens it again, and so does a refusal
-    at once, since calls can bear what costs nothing.
 
-    ``background`` is the same place for whoever has seconds. As long as that answers, all that no call waits
-    for goes there while the store is shut off, writes among it: a place that is always slow is written, and
-    read by no call. Else what has leisure waits up to a second for a probe.
+class SessionWrite(NamedTuple):
+    """A session to be written over ``version``, and the entries for its cold part.
+
+    The other fields are those of ``BlobWrite``.
     """
 
-    def __init__(self, store: Store, *, deadline: float, background: Store | None = None) -> None:
-        self._store = store
-        self._background = background
-        self._deadline = deadline
-        self._patience = deadline / 4
-        self._probe: asyncio.Task[None] | None = None
-        self._bears = False
-        self._told = False
-
-    @property
-    def shut(self) -> bool:
-        """Whether calls are refused."""
-        return self._probe is not None and not self._probe.done()
-
-    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """As the store does."""
-        if background:
-            return await self._at_leisure(lambda store: store.read(key, background=True))
-        self._check()
-        began = _now()
-        try:
-            return await self._store.read(key)
-        except StoreError:
-            self._failed(began)
-            raise
-
-    async def write(self, key: Key, put: BlobWrite) -> bool:
-        """As the store does."""
-        way = self._at_leisure if put.background else self._behind
-        return await way(lambda store: store.write(key, put))
-
-    async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """As the store does."""
-        return await self._at_leisure(lambda store: store.replace(key, put))
-
-    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """As the store does."""
-        return await self._at_leisure(lambda store: store.cold(key, start=start, limit=limit))
-
-    async def delete(self, key: Key) -> bool:
-        """As the store does."""
-        return await self._at_leisure(lambda store: store.delete(key))
-
-    async def deleted(self, key: Key) -> float | None:
-        """As the store does."""
-        return await self._behind(lambda store: store.deleted(key))
-
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """As the store does."""
-        return await self._at_leisure(lambda store: store.list(tenant, after=after, limit=limit))
-
-    async def ping(self) -> None:
-        """As the store does."""
-        await self._timed(lambda store: store.ping())
-
-    async def aclose(self) -> None:
-        """Ends the probe, then closes the store."""
-        if self._probe:
-            self._probe.cancel()
-            await asyncio.wait({self._probe})
-        await asyncio.gather(*(store.aclose() for store in (self._store, self._background) if store))
-
-    async def _behind(self, ask: Ask[T]) -> T:
-        """For what goes on behind a call, by the quick way as long as that is open."""
-        if self.shut and self._bears and self._background:
-            return await ask(self._background)
-        return await self._timed(ask)
-
-    async def _at_leisure(self, ask: Ask[T]) -> T:
-        """What takes long says little of the store: there may be much to tell."""
-        if self.shut and not self._bears and self._probe:
-            await asyncio.wait({self._probe}, timeout=_LONGEST_PAUSE)
-        if not self._bears:
-            self._check()
-        return await ask(self._background or self._store)
-
-    async def _timed(self, ask: Ask[T]) -> T:
-        self._check()
-        began = _now()
-        try:
-            return await ask(self._store)
-        except StoreError:
-            self._failed(began)
-            raise
-
-    def _failed(self, began: float) -> None:
-        if self._is_dear(began) and not self.shut:
-            self._probe = asyncio.create_task(self._watch())
-
-    def _check(self) -> None:
-        if self.shut:
-            raise StoreError("the store did not answer within memory.deadline, and is asked again in a while")
-
-    def _is_dear(self, began: float) -> bool:
-        return _now() - began > self._patience
-
-    async def _watch(self) -> None:
-        """Until it answers in time."""
-        trial = asyncio.create_task(self._try(self._background)) if self._background else None
-        pause, self._told = _SHORTEST_PAUSE, False
-        try:
-            while not await self._answers():
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-        finally:
-            self._bears = False
-            if trial:
-                trial.cancel()
-        if self._told:
-            _log.warning("Memory answers within memory.deadline again")
-
-    async def _answers(self) -> bool:
-        began = _now()
-        try:
-            await self._store.ping()
-        except StoreError:
-            return not self._is_dear(began)
-        return _now() - began <= self._deadline
-
-    async def _try(self, background: Store) -> None:
-        """Finds out, again and again, whether it answers whoever has leisure; the log is told if so."""
-        late_at = _now() + _TOLD_AFTER
-        while True:
-            self._bears = await _takes(background)
-            if self._bears and not self._told and _now() > late_at:
-                self._told = True
-                _log.warning(
-                    "Memory takes longer than memory.deadline (%.0f ms): turns are written, and no call knows"
-                    " what was said before",
-                    self._deadline * 1000,
-                )
-            await asyncio.sleep(_LONGEST_PAUSE)
+    session: Session
+    version: int
+    ttl: float
+    cold: Sequence[Entry] = ()
+    at: float = math.inf
+    background: bool = False
 
 
-async def _takes(store: Store) -> bool:
-    try:
-        await store.ping()
-    except StoreError:
-        return False
-    return True
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-class Metered:
-    """Another store. An operation is ``lost`` where somebody else wrote first, ``failed`` with StoreError."""
-
-    def __init__(self, store: Store, meter: Meter) -> None:
-        self._store = store
-        self._meter = meter
-
-    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """As the store does."""
-        began = time.perf_counter()
-        outcome = "failed"
-        try:
-            held = await self._store.read(key, background=background)
-            outcome = "done"
-        finally:
-            self._meter("read", outcome, time.perf_counter() - began)
-        return held
-
-    async def write(self, key: Key, put: BlobWrite) -> bool:
-        """As the store does."""
-        write = self._store.write(key, put)
-        return await self._metered("write", write, lost=False)
-
-    async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """As the store does."""
-        replace = self._store.replace(key, put)
-        return await self._metered("replace", replace, lost=False)
-
-    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """As the store does."""
-        return await self._metered("cold", self._store.cold(key, start=start, limit=limit))
-
-    async def delete(self, key: Key) -> bool:
-        """As the store does."""
-        return await self._metered("delete", self._store.delete(key))
-
-    async def deleted(self, key: Key) -> float | None:
-        """As the store does."""
-        return await self._metered("deleted", self._store.deleted(key))
-
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """As the store does."""
-        return await self._metered("list", self._store.list(tenant, after=after, limit=limit))
-
-    async def ping(self) -> None:
-        """As the store does."""
-        await self._metered("ping", self._store.ping())
-
-    async def aclose(self) -> None:
-        """As the store does."""
-        await self._store.aclose()
-
-    async def _metered(self, operation: str, asked: Awaitable[T], *, lost: object = _NEVER) -> T:
-        began = time.perf_counter()
-        outcome = "failed"
-        try:
-            result = await asked
-            outcome = "lost" if result is lost else "done"
-        finally:
-            self._meter(operation, outcome, time.perf_counter() - began)
-        return result
-
-
-class CodedStore:
-    """Another store, at whose edge everything is encoded; ids and times are not."""
-
-    def __init__(self, store: Store, codec: Codec) -> None:
-        self._store = store
-        self._codec = codec
-
-    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """The hot part, decoded."""
-        held = await self._store.read(key, background=background)
-        return None if held is None else StoredBlob(self._codec.decode(key, held.blob), held.version)
-
-    async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Both parts, encoded."""
-        return await self._store.write(key, self._encoded(key, put))
-
-    async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """Both parts, encoded on a thread: they may be large."""
-        return await self._store.replace(key, await asyncio.to_thread(self._encoded, key, put))
-
-    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """The cold part, decoded on a thread."""
-        found = await self._store.cold(key, start=start, limit=limit)
-        return await asyncio.to_thread(lambda: [self._codec.decode(key, blob) for blob in found])
-
-    async def delete(self, key: Key) -> bool:
-        """As the store has it."""
-        return await self._store.delete(key)
-
-    async def deleted(self, key: Key) -> float | None:
-        """As the store has it."""
-        return await self._store.deleted(key)
-
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """As the store has it: sizes are those of the encoded bytes."""
-        return await self._store.list(tenant, after=after, limit=limit)
-
-    async def ping(self) -> None:
-        """As the store has it."""
-        await self._store.ping()
-
-    async def aclose(self) -> None:
-        """As the store has it."""
-        await self._store.aclose()
-
-    def _encoded(self, key: Key, put: BlobWrite) -> BlobWrite:
-        blob, *cold = [self._codec.encode(key, blob) for blob in (put.blob, *put.cold)]
-        return put._replace(blob=blob, cold=cold)
-
-
-class Written(NamedTuple):
-    """A session, its bytes, and when they were written, in the loop's time."""
-
+class _Cached(NamedTuple):
     blob: bytes
     session: Session
     at: float
 
 
-class Recent:
-    """Another store, and the newest few sessions that were written to it, for a minute each.
+def no_meter(_operation: str, _outcome: str, _seconds: float) -> None:
+    """A meter that counts nothing."""
 
-    What is read counts: a session that was written elsewhere since has other bytes. ``rounds`` is after how
-    many rounds of the loop a question is on its way, so that whoever asked may go on with what he knows; 0 is
-    where nobody has to wait.
+
+class SessionStore:
+    """Sessions over a driver, which stores bytes; it is a store of bytes itself, for leases and episodes.
+
+    The sessions that were written last are cached for a minute: a read that finds the same bytes is not
+    decoded. ``meter`` counts the operations: one is ``lost`` where another writer was faster, and ``failed``
+    with StoreError. Calls go through a ``StoreBreaker``, which never opens without a ``deadline``;
+    ``background_driver`` is for the rest while it is open. ``rounds`` is after how many rounds of the loop a
+    read is on its way to the store, 0 where it is answered without waiting.
     """
 
-    def __init__(self, store: Store, *, rounds: int = 0, lasting: float = _CACHE_SECONDS) -> None:
+    def __init__(  # noqa: PLR0913 - a driver, and what stands before it
+        self,
+        driver: Store,
+        codec: Codec,
+        *,
+        redaction: Redaction = NO_REDACTION,
+        deadline: float = math.inf,
+        background_driver: Store | None = None,
+        meter: Meter = no_meter,
+        rounds: int = 0,
+        cache_seconds: float = _CACHE_SECONDS,
+    ) -> None:
+        self.breaker = StoreBreaker(driver, background_driver, deadline=deadline)
         self.rounds = rounds
-        # As they are: a call passes through here, and each step on its way is heard.
-        self.read = store.read
-        self.write = store.write
-        self._store = store
-        self._lasting = lasting
-        self._written: dict[Key, Written] = {}
-        self._bell: asyncio.TimerHandle | None = None
+        self._codec = codec
+        self._redaction = redaction
+        self._meter = meter
+        self._cache: dict[Key, _Cached] = {}
+        self._cache_seconds = cache_seconds
+        self._timer: asyncio.TimerHandle | None = None
 
-    def last(self, key: Key) -> Written | None:
-        """What was written last."""
-        return self._written.get(key)
+    # --- sessions
 
-    def opened(self, key: Key, held: StoredBlob | None) -> tuple[Session, int]:
-        """The session that was read, and its version; raises msgspec.DecodeError where its bytes are none."""
-        if held is None:
-            return Session(), 0
-        known = self._written.get(key)
-        own = known.session if known is not None and known.blob == held.blob else decode(held.blob)
-        return own, held.version
+    def cached(self, key: Key) -> Session | None:
+        """The session as this process wrote it last."""
+        cached = self._cache.get(key)
+        return None if cached is None else cached.session
 
-    def keep(self, key: Key, blob: bytes, session: Session) -> None:
-        """Takes in what was written."""
-        loop = asyncio.get_running_loop()
-        self._written.pop(key, None)
-        self._written[key] = Written(blob, session, loop.time())
-        if len(self._written) > _CACHE_SIZE:
-            del self._written[next(iter(self._written))]
-        if self._bell is None:
-            self._bell = loop.call_later(self._lasting, self._sweep)
+    async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
+        """The session without its cold part; the cached value itself where that is still stored.
+
+        Raises msgspec.DecodeError for bytes that are no session.
+        """
+        stored = await self.read(key, background=background)
+        if stored is None:
+            return None
+        cached = self._cache.get(key)
+        if cached is not None and cached.blob == stored.blob:
+            return StoredSession(cached.session, stored.version)
+        return StoredSession(decode(stored.blob), stored.version)
+
+    async def save(self, key: Key, put: SessionWrite) -> bool:
+        """Replaces the session and appends to its cold part, as ``write`` does."""
+        session, bytes_ = await self._encoded(put)
+        written = await self.write(key, bytes_)
+        if written:
+            loop = asyncio.get_running_loop()
+            self._cache.pop(key, None)
+            self._cache[key] = _Cached(bytes_.blob, session, loop.time())
+            if len(self._cache) > _CACHE_SIZE:
+                del self._cache[next(iter(self._cache))]
+            if self._timer is None:
+                self._timer = loop.call_later(self._cache_seconds, self._sweep)
+        return written
+
+    async def overwrite(self, key: Key, put: SessionWrite) -> bool:
+        """Replaces the session and its cold part, as ``replace`` does."""
+        _, bytes_ = await self._encoded(put)
+        return await self.replace(key, bytes_)
+
+    async def entries(self, key: Key, session: Session) -> tuple[Entry, ...]:
+        """All entries of a session, those of the cold part first; fewer where it is deleted meanwhile."""
+        cold: list[Entry] = []
+        while (missing := session.cold_count - len(cold)) > 0:
+            page = await self.cold_entries(key, start=len(cold), limit=min(_PAGE, missing))
+            if not page:
+                break
+            cold += page
+        return (*cold, *session.entries)
+
+    async def cold_entries(self, key: Key, *, start: int = 0, limit: int = _PAGE) -> list[Entry]:
+        """Entries of the cold part, from the one at index ``start`` on."""
+        blobs = await self.cold(key, start=start, limit=limit)
+        return [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
+
+    # --- bytes
+
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
+        """The hot part, decoded by the codec."""
+        began, outcome = time.perf_counter(), "failed"
+        try:
+            driver = await self.breaker.background() if background else self.breaker.driver()
+            stored = await driver.read(key, background=background)
+            if stored is not None:
+                stored = StoredBlob(self._codec.decode(key, stored.blob), stored.version)
+            outcome = "done"
+        except StoreError:
+            if not background:
+                self.breaker.failed(time.perf_counter() - began)
+            raise
+        finally:
+            self._meter("read", outcome, time.perf_counter() - began)
+        return stored
+
+    async def write(self, key: Key, put: BlobWrite) -> bool:
+        """Writes both parts, encoded by the codec."""
+        encode = self._codec.encode
+        put = put._replace(blob=encode(key, put.blob), cold=[encode(key, entry) for entry in put.cold])
+        return await self._ask(
+            "write",
+            lambda driver: driver.write(key, put),
+            background=put.background,
+            fallback=True,
+            lost=False,
+        )
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """As the store does; what is known of the session goes."""
-        self._written.pop(key, None)
-        return await self._store.replace(key, put)
+        """Replaces both parts, which are encoded in a thread: they may be large."""
+        self._cache.pop(key, None)
+        encode = self._codec.encode
+        blob, *cold = await asyncio.to_thread(lambda: [encode(key, blob) for blob in (put.blob, *put.cold)])
+        put = put._replace(blob=blob, cold=cold)
+        return await self._ask("replace", lambda driver: driver.replace(key, put), lost=False)
 
-    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """As the store does."""
-        return await self._store.cold(key, start=start, limit=limit)
+    async def cold(self, key: Key, *, start: int = 0, limit: int = _PAGE) -> list[bytes]:
+        """The cold part, decoded in a thread."""
 
-    async def deleted(self, key: Key) -> float | None:
-        """As the store does."""
-        return await self._store.deleted(key)
+        async def ask(driver: Store) -> list[bytes]:
+            found = await driver.cold(key, start=start, limit=limit)
+            return await asyncio.to_thread(lambda: [self._codec.decode(key, blob) for blob in found])
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """As the store does."""
-        return await self._store.list(tenant, after=after, limit=limit)
-
-    async def ping(self) -> None:
-        """As the store does."""
-        await self._store.ping()
+        return await self._ask("cold", ask)
 
     async def delete(self, key: Key) -> bool:
-        """As the store does; what is known of the session goes."""
-        self._written.pop(key, None)
-        return await self._store.delete(key)
+        """Removes the session from the store and from the cache."""
+        self._cache.pop(key, None)
+        return await self._ask("delete", lambda driver: driver.delete(key))
+
+    async def deleted(self, key: Key) -> float | None:
+        """When the session was deleted last; a write of a turn asks it."""
+        return await self._ask("deleted", lambda driver: driver.deleted(key), background=False, fallback=True)
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
+        """A tenant's sessions; their sizes are those of the encoded bytes."""
+        return await self._ask("list", lambda driver: driver.list(tenant, after=after, limit=limit))
+
+    async def ping(self) -> None:
+        """Returns if a turn could be written in time."""
+        await self._ask("ping", lambda driver: driver.ping(), background=False)
 
     async def aclose(self) -> None:
-        """As the store does; nothing is known any more."""
-        if self._bell:
-            self._bell.cancel()
-        self._written.clear()
-        await self._store.aclose()
+        """Closes the drivers and drops the cache."""
+        if self._timer:
+            self._timer.cancel()
+        self._cache.clear()
+        await self.breaker.aclose()
+
+    async def _ask(
+        self,
+        operation: str,
+        ask: Callable[[Store], Awaitable[T]],
+        *,
+        background: bool = True,
+        fallback: bool = False,
+        lost: object = _NEVER,
+    ) -> T:
+        """An operation, counted; one that a call waits for tells the breaker where it fails."""
+        began, outcome = time.perf_counter(), "failed"
+        breaker = self.breaker
+        try:
+            result = await ask(
+                await breaker.background() if background else breaker.driver(fallback=fallback)
+            )
+            outcome = "lost" if result is lost else "done"
+        except StoreError:
+            if not background:
+                breaker.failed(time.perf_counter() - began)
+            raise
+        finally:
+            self._meter(operation, outcome, time.perf_counter() - began)
+        return result
+
+    async def _encoded(self, put: SessionWrite) -> tuple[Session, BlobWrite]:
+        """The session as it is stored, and its bytes."""
+
+        def work() -> tuple[Session, BlobWrite]:
+            session, entries = put.session, put.cold
+            if self._redaction:
+                session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
+            cold = [msgspec.msgpack.encode(entry) for entry in entries]
+            return session, BlobWrite(encode(session), put.version, put.ttl, cold, put.at, put.background)
+
+        return await in_thread_if_long(work, len(put.session.entries) + len(put.cold))
 
     def _sweep(self) -> None:
+        """Drops what was cached a while ago."""
         loop = asyncio.get_running_loop()
-        due = loop.time() - self._lasting
-        self._written = {key: known for key, known in self._written.items() if known.at > due}
-        self._bell = loop.call_later(self._lasting, self._sweep) if self._written else None
+        due = loop.time() - self._cache_seconds
+        self._cache = {key: cached for key, cached in self._cache.items() if cached.at > due}
+        self._timer = loop.call_later(self._cache_seconds, self._sweep) if self._cache else None
+
+
+class StoreBreaker:
+    """A circuit breaker, so that a dead or slow store does not cost each call its deadline.
+
+    An operation of a call that fails after more than a quarter of ``deadline`` opens it: calls are refused at
+    once. Probes ping the store in the background, at once and then after pauses that grow to a second. An
+    answer within ``deadline`` closes it, and so does a quick refusal, which costs calls nothing.
+
+    ``background`` is a driver of the same store with a longer deadline. As long as that answers, background
+    operations and turns' writes go there while the breaker is open: a store that is always slow is written,
+    and not read by calls. Otherwise background operations wait up to a second for a probe.
+    """
+
+    def __init__(self, driver: Store, background: Store | None, *, deadline: float) -> None:
+        self._driver = driver
+        self._background = background
+        self._deadline = deadline
+        self._patience = deadline / 4
+        self._probe: asyncio.Task[None] | None = None
+        self._background_answers = False
+        self._outage = Outage(
+            f"Memory takes longer than memory.deadline ({deadline * 1000:.0f} ms): turns are written, and no"
+            " call knows what was said before",
+            "Memory answers within memory.deadline again",
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are refused."""
+        return self._probe is not None and not self._probe.done()
+
+    def driver(self, *, fallback: bool = False) -> Store:
+        """The driver for a call; with ``fallback`` the other one while the breaker is open.
+
+        Raises StoreError where the breaker is open.
+        """
+        if self._probe is None or self._probe.done():
+            return self._driver
+        if fallback and self._background_answers and self._background:
+            return self._background
+        raise StoreError("the store did not answer within memory.deadline, and is asked again in a while")
+
+    async def background(self) -> Store:
+        """The driver for an operation that no call waits for. Raises StoreError where none answers."""
+        if self.is_open and not self._background_answers and self._probe:
+            await asyncio.wait({self._probe}, timeout=_BACKOFF.longest)
+        if self.is_open and not self._background_answers:
+            return self.driver()
+        return self._background or self._driver
+
+    def failed(self, seconds: float) -> None:
+        """Records that an operation of a call failed after so many seconds."""
+        if seconds > self._patience and not self.is_open:
+            self._probe = asyncio.create_task(self._run_probes())
+
+    async def aclose(self) -> None:
+        """Ends the probes and closes the drivers."""
+        if self._probe:
+            self._probe.cancel()
+            await asyncio.wait({self._probe})
+        await asyncio.gather(*(driver.aclose() for driver in (self._driver, self._background) if driver))
+
+    async def _run_probes(self) -> None:
+        """Probes until the driver answers in time."""
+        background = (
+            asyncio.create_task(self._probe_background(self._background)) if self._background else None
+        )
+        failures = 0
+        try:
+            while not await self._answers_in_time():
+                failures += 1
+                await asyncio.sleep(_BACKOFF.pause(failures))
+        finally:
+            self._background_answers = False
+            if background:
+                background.cancel()
+        self._outage.end()
+
+    async def _answers_in_time(self) -> bool:
+        began = time.perf_counter()
+        try:
+            await self._driver.ping()
+        except StoreError:
+            return time.perf_counter() - began <= self._patience
+        return time.perf_counter() - began <= self._deadline
+
+    async def _probe_background(self, driver: Store) -> None:
+        """Finds out, again and again, whether the store answers at all; after a while that is logged."""
+        report_at = time.perf_counter() + _REPORT_AFTER
+        while True:
+            try:
+                await driver.ping()
+            except StoreError:
+                self._background_answers = False
+            else:
+                self._background_answers = True
+                if time.perf_counter() > report_at:
+                    self._outage.begin()
+            await asyncio.sleep(_BACKOFF.longest)

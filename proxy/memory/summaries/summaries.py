@@ -7,13 +7,13 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from filters.message import Message
-from proxy.memory.cold import all_of
 from proxy.memory.errors import NoSummaryModel, WriteConflict
 from proxy.memory.interchange import imported
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
-from proxy.memory.session import Entry, Segment, Session, decode, encode, entries_fingerprint, made_anew
+from proxy.memory.session import Entry, Segment, Session, entries_fingerprint, made_anew
 from proxy.memory.speakers import named
-from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Store
+from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession
+from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.memory.summaries.compaction import (
     Plan,
     Window,
@@ -90,7 +90,7 @@ class Summaries:
 
     def __init__(
         self,
-        store: Store,
+        store: SessionStore,
         window: Window,
         writer: SummaryWriter | None = None,
         veil: WindowRedaction = UNREDACTED,
@@ -150,13 +150,13 @@ class Summaries:
     async def clear(self, key: Key) -> None:
         """Takes the summaries away: the turns that they stood for are held ready again."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, background=True)
-            session = decode(held.blob) if held else Session()
-            if held is None or not session.summaries:
+            stored = await self._store.load(key, background=True)
+            if stored is None or not stored.session.summaries:
                 return
-            entries = await all_of(self._store, key, session)
+            session = stored.session
+            entries = await self._store.entries(key, session)
             bare = msgspec.structs.replace(session, entries=entries, cold_count=0, summaries=())
-            if await self._store.replace(key, BlobWrite(encode(bare), version=held.version, ttl=KEEP_EXPIRY)):
+            if await self._store.overwrite(key, SessionWrite(bare, stored.version, KEEP_EXPIRY)):
                 return
         raise WriteConflict
 
@@ -177,8 +177,8 @@ class Summaries:
         return plan is not None
 
     async def _read(self, key: Key) -> Session | None:
-        held = await self._store.read(key, background=True)
-        return decode(held.blob) if held else None
+        stored = await self._store.load(key, background=True)
+        return stored.session if stored else None
 
     async def _make(self, key: Key, planned: Session, plan: Plan, author: Author) -> None:
         """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile.
@@ -189,7 +189,7 @@ class Summaries:
             session = await self._read(key)
             if session is None or not _is_open(session, plan, planned):
                 return
-            said = await all_of(self._store, key, session)
+            said = await self._store.entries(key, session)
             made = await author.made(session, plan, said)
             if await self._save(key, plan, made, session):
                 return
@@ -198,16 +198,16 @@ class Summaries:
     async def _save(self, key: Key, plan: Plan, made: Segment, former: Session) -> bool:
         """Whether it is saved; it is not where what it stands for is no longer what it was made from."""
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, background=True)
-            if held is None:
+            stored = await self._store.load(key, background=True)
+            if stored is None:
                 return True
-            session = decode(held.blob)
-            told = [e for e in await all_of(self._store, key, session) if plan.covers(e)]
+            session = stored.session
+            told = [e for e in await self._store.entries(key, session) if plan.covers(e)]
             if not _is_open(session, plan, former):
                 return True  # somebody else was faster, or it is another session
             if not plan.merge and entries_fingerprint(told) != made.fingerprint:
                 return False
-            if await self._write(key, insert_segment(session, plan, made), held.version, ttl=KEEP_EXPIRY):
+            if await self._write(key, insert_segment(session, plan, made), stored.version, ttl=KEEP_EXPIRY):
                 return True
         raise WriteConflict
 
@@ -225,25 +225,22 @@ class Summaries:
             return False
         made = await author.noted(session, plan, told)
         for _ in range(_ATTEMPTS):
-            held = await self._store.read(key, background=True)
-            found = decode(held.blob) if held else None
-            if former and (found is None or made_anew(found, former)):
+            stored = await self._store.load(key, background=True)
+            if former and (stored is None or made_anew(stored.session, former)):
                 return False
-            if await self._append(key, found or session, made, held.version if held else 0):
+            if await self._append(key, made, *(stored or StoredSession(session, 0))):
                 return True
         raise WriteConflict
 
-    async def _append(self, key: Key, session: Session, made: Segment, version: int) -> bool:
+    async def _append(self, key: Key, made: Segment, session: Session, version: int) -> bool:
         end, reach = len(session.summaries), session.summarized_until
         own = msgspec.structs.replace(made, call=reach.call, turn=reach.turn, added=made.text)
         longer = insert_segment(session, Plan(end, end, reach, reach), own)
         return await self._write(key, longer, version, ttl=self._window.ttl)
 
     async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
-        kept, moved = settle(session, self._window.keep_messages)
-        cold = [msgspec.msgpack.encode(entry) for entry in moved]
-        put = BlobWrite(encode(kept), version=version, ttl=ttl, cold=cold, background=True)
-        return await self._store.write(key, put)
+        kept, cold = settle(session, self._window.keep_messages)
+        return await self._store.save(key, SessionWrite(kept, version, ttl, cold, background=True))
 
 
 def _stands_in(session: Session, plan: Plan) -> bool:

@@ -18,7 +18,7 @@ from proxy.memory.session import Entry, Session, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.sql import Statement
 from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 
@@ -298,7 +298,7 @@ async def test_what_was_put_right_before_it_moved_out_is_put_right(
 
 def under(store: Store, key: int) -> Store:
     """The same store, whose bytes are encrypted with one of several keys."""
-    return CodedStore(store, Encryption([bytes([key]) * 32]))
+    return SessionStore(store, Encryption([bytes([key]) * 32]))
 
 
 async def add(store: Store, key: Key, hot: Session, cold: list[Entry], *, version: int = 0) -> None:

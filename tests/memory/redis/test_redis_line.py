@@ -9,7 +9,7 @@ import pytest
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import codec
 from proxy.memory.stores.redis import open as open_store
-from proxy.memory.stores.session_store import CodedStore, Guard, Metered
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, single
 
@@ -69,7 +69,7 @@ async def test_turns_that_ask_together_share_a_connection(server: RedisServer):
 async def test_a_question_is_on_its_way_once_its_task_has_begun(server: RedisServer):
     async with opened(server.url) as store:
         assert await store.read(KEY) is None
-        whole = Metered(Guard(CodedStore(store, codec.Plain()), deadline=4), lambda *_: None)
+        whole = SessionStore(store, codec.Plain(), deadline=4)
         asked = asyncio.create_task(whole.read(KEY))
         await asyncio.sleep(0)
         assert len(store._link._made.client.line._asked) == 1

@@ -16,6 +16,7 @@ from proxy.memory.stores.store import BlobWrite, Key, Store
 from proxy.memory.summaries.compaction import Window
 from proxy.memory.summaries.summaries import Summaries, WrittenNotes
 from proxy.memory.view import ChainNeeds, RequestView, prompt_view
+from tests.remembering import sessions
 
 KEY = Key("default", "s1")
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
@@ -209,7 +210,7 @@ def test_a_session_that_is_made_anew_before_the_model_is_asked_is_left_alone() -
     async def run() -> tuple[Session, int]:
         store = await stored(Session(entries=entries(4), next_turn=4, created=1.0))
         writer = Writer()
-        await Summaries(Overtaken(store, again), WINDOW, writer).run(KEY, 0)
+        await Summaries(sessions(Overtaken(store, again)), WINDOW, writer).run(KEY, 0)
         held = await store.read(KEY)
         assert held
         return decode(held.blob), writer.asked
@@ -244,7 +245,7 @@ def test_summaries_that_are_cleared_before_they_are_merged_stay_cleared() -> Non
 
     async def run() -> Session:
         store = await stored(Session(entries=entries(6), next_turn=6, summaries=FULL))
-        await Summaries(Overtaken(store, cleared), WINDOW, Writer()).run(KEY, 0)  # type: ignore[arg-type]
+        await Summaries(sessions(Overtaken(store, cleared)), WINDOW, Writer()).run(KEY, 0)
         held = await store.read(KEY)
         assert held
         return decode(held.blob)

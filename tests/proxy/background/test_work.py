@@ -24,7 +24,7 @@ from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores import codec, lease
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.session_store import CodedStore
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import BlobWrite, Key, ListedSession, Store
 from proxy.memory.stores.volatile import VolatileStore
 from tests import hurried_loop
@@ -133,11 +133,12 @@ def test_a_memory_that_is_away_is_told_of_when_that_begins_and_when_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def run() -> None:
-        store = Away()
+        driver = Away()
+        store = SessionStore(driver, codec.Plain())
         task = running(Worker(store, [Counting(store)], ["default"]), every=0.01)
         for away in (True, False, True):
-            store.away, store.looks = away, 0
-            while store.looks < 10:  # noqa: ASYNC110 - the store tells nobody
+            driver.away, driver.looks = away, 0
+            while driver.looks < 10:  # noqa: ASYNC110 - the store tells nobody
                 await asyncio.sleep(0.01)
         task.cancel()
 
@@ -153,8 +154,8 @@ def test_a_memory_that_is_away_is_told_of_when_that_begins_and_when_it_ends(
 def test_a_session_whose_key_is_lost_hides_none_behind_it() -> None:
     async def run() -> Any:
         bare = VolatileStore()
-        store = CodedStore(bare, Encryption([b"n" * 32]))
-        lost = CodedStore(bare, Encryption([b"o" * 32]))
+        store = SessionStore(bare, Encryption([b"n" * 32]))
+        lost = SessionStore(bare, Encryption([b"o" * 32]))
         await lost.write(Key("default", "a"), BlobWrite(encode(Session()), version=0, ttl=60))
         await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
         task = running(Worker(store, [Counting(store)], ["default"]))
