@@ -1,13 +1,13 @@
-"""Pages about filters, as Markdown."""
+"""The pages of filters as Markdown."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from proxy.describe.pages import FilterPage, Option, ShownExample
+from proxy.describe.pages import ExampleText, FilterPage
 
 _TITLES = {"request": "Request filters", "answer": "Answer filters"}
-_WHAT = {
+_PLACES = {
     "request": "They stand under a pipeline's `request:`, between the client's request and the model.",
     "answer": "They stand under a pipeline's `answer:`, between the model's answer and the client.",
 }
@@ -16,77 +16,64 @@ _WHAT = {
 def filters_reference(pages: Sequence[FilterPage]) -> str:
     """All pages as one document, with an index."""
     lines = ["# Filters", "", "<!-- Made by `make docs` from the filters themselves. -->", ""]
-    anchors = _anchors(pages)
+    anchors: dict[FilterPage, str] = {}
+    for page in pages:
+        # The second heading of a name gets a number.
+        anchors[page] = f"{page.name}-1" if page.name in anchors.values() else page.name
     for side, title in _TITLES.items():
-        of_side = [each for each in pages if each.side == side]
-        lines += [f"**{title}.** {_WHAT[side]}", "", *_index(of_side, anchors)] if of_side else []
-    for each in pages:
-        lines += [*_lines(each, "##"), ""]
+        rows = [
+            f"| [`{page.name}`](#{anchors[page]}) | {table_cell(page.summary)} |"
+            for page in pages
+            if page.side == side
+        ]
+        if rows:
+            header = ["| filter | what it does |", "|---|---|"]
+            lines += [f"**{title}.** {_PLACES[side]}", "", *header, *rows, ""]
+    for page in pages:
+        lines += [*_page_lines(page, "##"), ""]
     return "\n".join(lines)
 
 
-def filter_reference(shown: FilterPage) -> str:
-    """One page as a document of its own."""
-    return "\n".join(_lines(shown, "#")) + "\n"
+def filter_reference(page: FilterPage) -> str:
+    """One page as a document."""
+    return "\n".join(_page_lines(page, "#")) + "\n"
 
 
-def _anchors(pages: Iterable[FilterPage]) -> dict[FilterPage, str]:
-    """Where a link leads; the second heading of a name gets a number."""
-    anchors: dict[FilterPage, str] = {}
-    for each in pages:
-        anchors[each] = f"{each.name}-1" if each.name in anchors.values() else each.name
-    return anchors
+def _page_lines(page: FilterPage, heading: str) -> Iterator[str]:
+    yield from [f"{heading} {page.name}", "", f"*{_TITLES[page.side][:-1]}.* {page.text}"]
+    if page.options:
+        yield from ["", "| option | type | default | |", "|---|---|---|---|"]
+    for option in page.options:
+        default = "*required*" if option.default is None else table_cell(f"`{option.default}`")
+        yield f"| `{option.name}` | {table_cell(option.kind)} | {default} | {table_cell(option.help)} |"
+    for example in page.examples:
+        yield from ["", *_example_lines(example)]
 
 
-def _index(pages: Iterable[FilterPage], anchors: dict[FilterPage, str]) -> Iterator[str]:
-    yield from ["| filter | what it does |", "|---|---|"]
-    for each in pages:
-        yield f"| [`{each.name}`](#{anchors[each]}) | {_cell(each.summary)} |"
-    yield ""
-
-
-def _lines(shown: FilterPage, heading: str) -> Iterator[str]:
-    yield from [f"{heading} {shown.name}", "", f"*{_TITLES[shown.side][:-1]}.* {shown.text}"]
-    if shown.options:
-        yield from ["", "| option | type | default | |", "|---|---|---|---|", *map(_row, shown.options)]
-    for example in shown.examples:
-        yield from ["", *_example(example)]
-
-
-def _row(option: Option) -> str:
-    default = "*required*" if option.default is None else f"`{option.default}`"
-    return f"| `{option.name}` | {_cell(option.kind)} | {_cell(default)} | {_cell(option.help)} |"
-
-
-def _example(shown: ShownExample) -> Iterator[str]:
-    yield from [f"**{shown.title}**" + (f" ({shown.known})" if shown.known else ""), ""]
-    yield from ["```yaml", shown.step, "```", "", *_fenced(diff(shown.before, shown.after))]
-
-
-def _fenced(lines: Sequence[str]) -> list[str]:
-    """Lines as a block that nothing in them ends."""
+def _example_lines(example: ExampleText) -> Iterator[str]:
+    yield from [f"**{example.title}**" + (f" ({example.context})" if example.context else ""), ""]
+    yield from ["```yaml", example.step, "```", ""]
+    lines = diff(example.before, example.after)
+    # Nothing in the lines may end the block.
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return [f"{fence}diff", *lines, fence]
+    yield from [f"{fence}diff", *lines, fence]
+
+
+def table_cell(text: str) -> str:
+    """A text as one cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def diff(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Lines that stay, go (``-``) and come (``+``); what has changed stands right below what it was."""
+    """Lines that stay, are removed (``-``) and added (``+``); a changed line stands right below its old form."""
     lines: list[str] = []
     for _, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        gone, come = before[i:i_end], after[j:j_end]
-        if gone == come:
-            lines += [f"  {line}" for line in gone]
-        elif len(gone) == len(come):
-            lines += [line for pair in zip(gone, come, strict=True) for line in _changed(*pair)]
+        removed, added = [f"- {line}" for line in before[i:i_end]], [f"+ {line}" for line in after[j:j_end]]
+        if before[i:i_end] == after[j:j_end]:
+            lines += [f"  {line}" for line in before[i:i_end]]
+        elif len(removed) == len(added):
+            lines += [line for pair in zip(removed, added, strict=True) for line in pair]
         else:
-            lines += [*(f"- {line}" for line in gone), *(f"+ {line}" for line in come)]
+            lines += [*removed, *added]
     return [line.rstrip() for line in lines]
-
-
-def _changed(gone: str, come: str) -> tuple[str, str]:
-    return f"- {gone}", f"+ {come}"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")

@@ -1,6 +1,6 @@
-"""What a model of pydantic's takes, as JSON Schema: once for people, once as strict as the loader is."""
+"""JSON Schema of pydantic models: as an author wrote them for people, and lenient as the loader for editors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,8 @@ from proxy.settings.filter_registry import FilterRegistry
 from proxy.settings.settings import Settings
 
 Schema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _LOADED_ALIKE = {"date-time", "date", "time", "duration"}
 _OF_TEXT = ("minLength", "maxLength", "pattern")
 _VARIABLE = {"type": "string", "pattern": r"\$"}
@@ -27,40 +29,80 @@ _TOO_STRICT = {"uniqueItems", "discriminator"}
 _SCHEMAS = ("items", "additionalProperties", "propertyNames", "contains", "not")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs")
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def settings_schema(registry: FilterRegistry) -> Schema:
+    """The schema of a whole configuration with the filters of a registry, for editors."""
+    whole = lenient(model_schema(Settings))
+    definitions = whole.pop("$defs")
+    for kind in (RequestFilter, AnswerFilter):
+        filters = {name: registry.get(name, kind) for name in registry.names(kind)}
+        for name, each in filters.items():
+            place = f"{kind.__name__}.{name}"
+            definitions[place] = lenient(model_schema(each, f"#/$defs/{place}"))
+        definitions[kind.__name__] = _step_schema(kind.__name__, filters)
+    return {"$schema": _DIALECT, "title": "A configuration of Turnkeeper", **whole, "$defs": definitions}
+
+
+def _step_schema(kind: str, filters: Mapping[str, type[Filter]]) -> Schema:
+    """A name, or an object of one name; alternatives would make an editor's messages vague."""
+    properties: dict[str, Schema] = {name: {"$ref": f"#/$defs/{kind}.{name}"} for name in filters}
+    bare = [name for name, each in filters.items() if _has_defaults(each)]
+    for name in bare:
+        properties[name] = {"if": {"type": "null"}, "else": properties[name]}
+    one = {"type": "object", "properties": properties, "minProperties": 1, "maxProperties": 1}
+    return {
+        "if": {"type": "string"},
+        "then": {"if": {"pattern": r"\$"}, "else": {"enum": bare}},
+        "else": {**one, "additionalProperties": False},
+    }
+
+
+def _has_defaults(kind: type[Filter]) -> bool:
+    try:
+        kind()
+    except ValidationError:
+        return False
+    except Exception:  # noqa: BLE001 - a user's check may raise anything
+        return False
+    return True
+
+
+# --- models
 
 
 def model_schema(model: type[BaseModel], root: str = "#") -> Schema:
-    """The schema of a model as its author wrote it; ``root`` is where it will stand in a document."""
+    """The schema of a model as its author wrote it; ``root`` is its place in a document."""
     template = f"{root}/$defs/{{model}}"
-    made = model.model_json_schema(ref_template=template, schema_generator=_Generator)
-    return map_schema(made, _plain)
+    schema = model.model_json_schema(ref_template=template, schema_generator=_Generator)
+    return map_schema(schema, _plain)
 
 
 def map_schema(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """The schema with each schema in it changed, from the innermost outwards."""
-    return change({key: _inside(key, value, change) for key, value in schema.items()})
+    changed: Schema = {}
+    for key, value in schema.items():
+        changed[key] = value
+        if key in _SCHEMAS and isinstance(value, dict):
+            changed[key] = map_schema(value, change)
+        elif key in _LISTS:
+            changed[key] = [map_schema(each, change) for each in value]
+        elif key in _MAPS:
+            changed[key] = {name: map_schema(each, change) for name, each in value.items()}
+    return change(changed)
 
 
 def lenient(schema: Schema) -> Schema:
-    """The same schema, for text in which ``${NAME}`` may stand, and for all that pydantic makes values of.
+    """The same schema, for all that the loader accepts.
 
-    What a ``$`` leads to is unknown, so it passes everywhere where text is read. Numbers and truth values
-    may be written as text. Conditions instead of alternatives keep an editor's messages to the point.
+    A ``$`` may lead to any value, so it passes wherever text is read; numbers and truth values may be written
+    as text. Conditions instead of alternatives keep an editor's messages to the point.
     """
     return map_schema(schema, _lenient)
 
 
-def _inside(key: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
-    if key in _SCHEMAS and isinstance(value, dict):
-        return map_schema(value, change)
-    if key in _LISTS:
-        return [map_schema(each, change) for each in value]
-    return {name: map_schema(each, change) for name, each in value.items()} if key in _MAPS else value
-
-
 def _plain(schema: Schema) -> Schema:
-    """The schema in the words of JSON Schema, and of Markdown, with defaults as one would write them."""
+    """The schema in the terms of JSON Schema and Markdown, with defaults as one would write them."""
     plain = {_WORDS.get(key, key): value for key, value in schema.items() if key != "title"}
     if "description" in plain:
         plain["description"] = plain["description"].replace("``", "`")
@@ -77,10 +119,15 @@ def _plain(schema: Schema) -> Schema:
 def _lenient(schema: Schema) -> Schema:
     loose = {_RELAXED.get(key, key): value for key, value in schema.items() if key not in _TOO_STRICT}
     if "enum" in loose or "const" in loose:
-        return _choice(loose)
+        values = loose.pop("enum", None) or [loose.pop("const")]
+        loose.pop("type", None)
+        return {**loose, "if": _VARIABLE, "else": {"enum": values}}
     match loose.get("type"):
+        case "string" if loose.get("format") in _LOADED_ALIKE:
+            return {**loose, "type": ["string", "number"]}
         case "string":
-            return _text(loose)
+            limits = {key: loose.pop(key) for key in _OF_TEXT if key in loose}
+            return {**loose, "if": {"pattern": r"\$"}, "else": limits} if limits else loose
         case "integer" | "number" as kind:
             return {**loose, "type": [kind, "string", "boolean"], "pattern": _NUMBER}
         case "boolean":
@@ -89,21 +136,8 @@ def _lenient(schema: Schema) -> Schema:
     return loose
 
 
-def _choice(schema: Schema) -> Schema:
-    values = schema.pop("enum", None) or [schema.pop("const")]
-    schema.pop("type", None)
-    return {**schema, "if": _VARIABLE, "else": {"enum": values}}
-
-
-def _text(schema: Schema) -> Schema:
-    if schema.get("format") in _LOADED_ALIKE:
-        return {**schema, "type": ["string", "number"]}
-    limits = {key: schema.pop(key) for key in _OF_TEXT if key in schema}
-    return {**schema, "if": {"pattern": r"\$"}, "else": limits} if limits else schema
-
-
 class _Generator(GenerateJsonSchema):
-    """Pydantic's own, less titles; what a function takes that runs before the check is anyone's guess."""
+    """Pydantic's generator without titles; a function that runs before the check may take anything."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
@@ -112,8 +146,11 @@ class _Generator(GenerateJsonSchema):
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
         if "default_factory" in schema and not schema.get("default_factory_takes_data"):
-            made: Any = schema["default_factory"]()  # type: ignore[call-arg]
-            schema = {**schema, "default": dict(made) if isinstance(made, MappingProxyType) else made}
+            default: Any = schema["default_factory"]()  # type: ignore[call-arg]
+            schema = {
+                **schema,
+                "default": dict(default) if isinstance(default, MappingProxyType) else default,
+            }
             del schema["default_factory"]
         return super().default_schema(schema)
 
@@ -130,48 +167,5 @@ class _Generator(GenerateJsonSchema):
         return {}
 
     def _input(self, schema: Any) -> Schema:
-        taken = schema.get("json_schema_input_schema")
-        return self.generate_inner(taken) if taken else {}
-
-
-def settings_schema(shelf: FilterRegistry) -> Schema:
-    """The schema of configurations with the filters of a shelf; it takes whatever the loader takes."""
-    whole = lenient(model_schema(Settings))
-    definitions = whole.pop("$defs")
-    for kind in (RequestFilter, AnswerFilter):
-        found = {name: shelf.get(name, kind) for name in shelf.names(kind)}
-        places = {name: f"{kind.__name__}.{name}" for name in found}
-        definitions |= {places[name]: _options(each, places[name]) for name, each in found.items()}
-        definitions[kind.__name__] = _step(found, places)
-    return {"$schema": _DIALECT, "title": "A configuration of Turnkeeper", **whole, "$defs": definitions}
-
-
-def _options(found: type[Filter], place: str) -> Schema:
-    return lenient(model_schema(found, f"#/$defs/{place}"))
-
-
-def _step(found: dict[str, type[Filter]], places: dict[str, str]) -> Schema:
-    """A name, or an object of one name; never alternatives, for which no message would be to the point."""
-    bare = [name for name, each in found.items() if _has_defaults(each)]
-    properties: dict[str, Any] = {name: _given(places[name], name in bare) for name in found}
-    one = {"type": "object", "properties": properties, "minProperties": 1, "maxProperties": 1}
-    return {
-        "if": {"type": "string"},
-        "then": {"if": {"pattern": r"\$"}, "else": {"enum": bare}},
-        "else": {**one, "additionalProperties": False},
-    }
-
-
-def _given(place: str, may_be_empty: bool) -> Schema:  # noqa: FBT001
-    options = {"$ref": f"#/$defs/{place}"}
-    return {"if": {"type": "null"}, "else": options} if may_be_empty else options
-
-
-def _has_defaults(found: type[Filter]) -> bool:
-    try:
-        found()
-    except ValidationError:
-        return False
-    except Exception:  # noqa: BLE001 - a user's check may raise anything
-        return False
-    return True
+        inner = schema.get("json_schema_input_schema")
+        return self.generate_inner(inner) if inner else {}

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from filters.base import Filter
-from proxy.describe.pages import step_of
+from proxy.describe.pages import step_text
 from proxy.errors import RequestError, TurnkeeperError, filter_name
 from proxy.page.difference import Filtered, filtered
 from proxy.page.request import PageRequest
@@ -74,7 +74,9 @@ def as_yaml(pipeline: Pipeline) -> str:
 
 
 def _steps(steps: Sequence[Filter]) -> str:
-    blocks = [step_of(filter_name(step), step.model_dump(mode="json", exclude_unset=True)) for step in steps]
+    blocks = [
+        step_text(filter_name(step), step.model_dump(mode="json", exclude_unset=True)) for step in steps
+    ]
     return "".join(f"  {line}\n" for block in blocks for line in block.splitlines())
 
 

@@ -113,7 +113,7 @@ def test_options_are_told_in_words_and_nested_ones_too(odd):
 def test_an_example_is_a_step_and_a_difference(odd):
     first, second = odd[0].examples
     assert first.step.startswith("- odd:\n    with:\n")
-    assert first.known == "user `ann`, 1970-01-01 00:01 UTC"
+    assert first.context == "user `ann`, 1970-01-01 00:01 UTC"
     assert second.before == ('user (name "x y", source asr): a', "    ```", "    b")
     assert odd[1].examples[0].before == ("ab", "c")
 
