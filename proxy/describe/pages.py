@@ -157,10 +157,10 @@ def _message_text(message: Mapping[str, Any]) -> str:
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str) or part is None:
             texts.append(part or "")
+        elif part.get("type") == "text":
+            texts.append(f"[text] {part.get('text')}")
         else:
-            texts.append(
-                f"[{part.get('type')}]" + (f" {part.get('text')}" if part.get("type") == "text" else "")
-            )
+            texts.append(f"[{part.get('type')}]")
     for call in calls:
         function = call.get("function") or {}
         arguments = function.get("arguments", "")

@@ -66,7 +66,7 @@ def table_cell(text: str) -> str:
 
 
 def diff(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Lines that stay, are removed (``-``) and added (``+``); a changed line stands right below its old form."""
+    """Lines that stay, are removed (``-``) or added (``+``); a changed line stands below its old form."""
     lines: list[str] = []
     for _, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         removed, added = [f"- {line}" for line in before[i:i_end]], [f"+ {line}" for line in after[j:j_end]]

@@ -1,4 +1,4 @@
-"""JSON Schema of pydantic models: as an author wrote them for people, and lenient as the loader for editors."""
+"""JSON Schema of pydantic models: as written, for people, and as lenient as the loader, for editors."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
