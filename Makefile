@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test test-long test-clients faults check audit bench soak docs lock
+.PHONY: help install run quick test test-long test-clients faults check audit bench soak docs lock
 
 CONFIG ?= config/agora.yaml
 ARGS ?=
@@ -31,6 +31,11 @@ run: .venv/.run.ok ## Serve on http://127.0.0.1:8080 (CONFIG=config/agora.yaml, 
 
 test: .venv/.test.ok ## Run the tests (ARGS=… goes to pytest, JOBS=… at once)
 	$(python) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+# What has broken most often, without the stores that need a server of their own.
+quick: .venv/.test.ok ## Run the tests that tell most, in less than a minute
+	$(python) -m pytest -n $(JOBS) --dist loadfile -k "not postgres and not redis and not sentinel and not cluster" \
+		$$(cat tests/quick.txt) $(ARGS)
 
 test-long: .venv/.test.ok ## Run the tests that take minutes, too
 	$(python) -m pytest -m "not clients" $(ARGS)

@@ -44,6 +44,11 @@ def test_a_module_is_named_for_what_it_holds(path: Path):
     assert said.isdisjoint({"util", "helper", "manager", "handler"})
 
 
+def test_each_file_of_the_quick_tests_is_there():
+    listed = (ROOT / "tests/quick.txt").read_text().split()
+    assert [name for name in listed if not (ROOT / name).exists()] == []
+
+
 # --- docstrings
 
 
