@@ -84,8 +84,8 @@ def _headers(settings: UpstreamSettings) -> Iterator[tuple[bytes, bytes]]:
     yield b"user-agent", f"turnkeeper/{VERSION}".encode()
     key = settings.api_key.get_secret_value()
     if key and not settings.forward_key:
-        name, value = ("api-key", key) if settings.accepts == "azure" else ("authorization", f"Bearer {key}")
-        yield name.encode(), value.encode()
+        header = PROVIDERS[settings.accepts].key_header
+        yield header.encode(), f"Bearer {key}".encode() if header == "authorization" else key.encode()
     for header, secret in settings.headers.items():
         yield header.lower().encode(), secret.get_secret_value().encode()
 

@@ -20,6 +20,7 @@ from proxy.settings.pipeline import Pipeline, Upstream
 from proxy.settings.settings import Settings
 from proxy.settings.step_rules import agreement_warnings, duplicates, is_shipped, order_warnings
 from proxy.settings.values import PRACTICE
+from proxy.upstream.providers import provider_at
 
 Warnings = Iterator[tuple[KeyPath, str]]
 """Where something cannot be meant, and what to write instead; in no order."""
@@ -42,14 +43,6 @@ def settings_warnings(settings: Settings) -> Warnings:
 # --- upstreams
 
 _BRACELESS: Final = re.compile(r"\$[A-Z][A-Z0-9_]+")
-_PROVIDERS: Final = {
-    "api.anthropic.com": "anthropic",
-    "api.cerebras.ai": "groq",
-    "api.groq.com": "groq",
-    "api.mistral.ai": "mistral",
-    "generativelanguage.googleapis.com": "gemini",
-}
-_OLLAMA_PORT: Final = 11434
 _AZURE: Final = ".openai.azure.com"
 
 
@@ -98,7 +91,7 @@ def _upstream_warnings(upstream: Upstream) -> Warnings:
     yield from ((rule.path, rule.message) for rule in UPSTREAM_RULES if rule.holds(upstream))
     address = urlsplit(upstream.base_url)
     host = (address.hostname or "").lower()
-    kind = "ollama" if address.port == _OLLAMA_PORT else _PROVIDERS.get(host)
+    kind = provider_at(host, address.port)
     if kind and upstream.accepts == "openai":
         message = f"this vendor does not take all that OpenAI does; write {kind} (UPSTREAM_ACCEPTS={kind})"
         yield ("accepts",), message

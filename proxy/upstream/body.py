@@ -1,4 +1,4 @@
-"""The body that an upstream gets: nothing in it that its kind does not name."""
+"""The request body that an upstream gets: nothing in it that its provider does not take."""
 
 import hashlib
 import re
@@ -12,13 +12,20 @@ from msgspec.structs import replace
 from filters.message import SYSTEM, Content, Message
 from proxy.upstream.providers import Names, Provider
 
-# Keys of ``metadata`` that speak to this proxy, not to the model.
 OWN_KEYS = frozenset({"agent_id", "background", "session_id", "user_id"})
+"""Keys of ``metadata`` that speak to this proxy, not to the model."""
+SILENCE = "…"
+"""Stands for a turn in which nothing was said: no provider takes an empty message everywhere."""
+MARK = "[system] "
+
 # OpenAI's bounds: pairs, and characters of a key and of a value.
 _PAIRS, _KEY, _VALUE = 16, 64, 512
 _LIMITS = ("max_tokens", "max_completion_tokens", "maxTokens")
 _NOT_POSITIVE = re.compile(rb"-.*|0+(\.0*)?([eE].*)?")
 _TRUE, _NULL = Raw(b"true"), Raw(b"null")
+_NINE = re.compile("[a-zA-Z0-9]{9}")
+_SPEAKERS = ("user", "assistant")
+
 _STRUCT_FIELDS = frozenset(Message.__struct_fields__)
 _OPTIONAL = ("name", "tool_calls", "tool_call_id", "turn_id", "timestamp", "metadata")
 _INNER = {
@@ -28,14 +35,10 @@ _INNER = {
     "function_call": frozenset({"arguments", "name"}),
 }
 _NO_NAMES: Names = frozenset()
-_BARE = frozenset({"content"})
+_CONTENT = frozenset({"content"})
+
 _encode = msgspec.json.Encoder().encode
-_functions = msgspec.json.Decoder(list[Raw]).decode
-_NINE = re.compile("[a-zA-Z0-9]{9}")
-MARK = "[system] "
-# What stands for a turn in which nothing was said: no upstream takes an empty message everywhere.
-SILENCE = "…"
-_SPEAKERS = ("user", "assistant")
+_decode_functions = msgspec.json.Decoder(list[Raw]).decode
 
 
 def compose(
@@ -46,57 +49,66 @@ def compose(
     model: str | None = None,
     allow: Names = _NO_NAMES,
 ) -> bytes:
-    """A request body as JSON that holds what ``kind`` takes, and what ``allow`` names, at every level.
+    """A request body as JSON that holds what ``provider`` takes, and what ``allow`` names, at every level.
 
     ``fields`` is the client's top level without ``messages``; what passes keeps its bytes and its order.
-    ``model`` stands in the place of the client's. Neither argument is changed.
+    ``model`` replaces the client's. No argument is changed.
     """
-    body = _top_level(provider, _bounded(fields), allow)
+    body = _top_level(provider, fields, allow)
     if model is not None:
         body["model"] = model
-    kept = messages if provider.functions else modernise_messages(messages)
-    kept = with_nine_char_ids(kept) if provider.nine_char_ids else kept
-    body["messages"] = _history(provider, arrange(provider, kept), allow)
+    if not provider.functions:
+        messages = _with_tool_calls(messages)
+    if provider.nine_char_ids:
+        messages = _with_nine_char_ids(messages)
+    by_role, calls, other = provider.messages, provider.calls, _CONTENT
+    if allow:
+        by_role = {role: names | allow for role, names in by_role.items()}
+        calls, other = calls | allow, other | allow
+    body["messages"] = [
+        _message(message, by_role.get(message.role, other), calls) for message in arrange(provider, messages)
+    ]
     return _encode(body)
 
 
-def _top_level(kind: Provider, fields: Mapping[str, Raw], allow: Names) -> dict[str, Any]:
-    names = kind.fields | allow if allow else kind.fields
+def _top_level(provider: Provider, fields: Mapping[str, Raw], allow: Names) -> dict[str, Any]:
+    for limit in _LIMITS:
+        if limit in fields and _NOT_POSITIVE.fullmatch(fields[limit]):  # platforms say -1 for no limit
+            fields = {name: raw for name, raw in fields.items() if name != limit}
+    names = provider.fields | allow if allow else provider.fields
     body: dict[str, Any] = {name: raw for name, raw in fields.items() if name in names}
-    body |= _renamed(kind, fields, names)
-    if not kind.functions:
-        body |= _modernised(fields, names)
+    for source, target in provider.renames.items():
+        if source in fields and source not in names and target not in fields:
+            body[target] = fields[source]
+    if "functions" in fields and "functions" not in names and "tools" not in fields:
+        body |= _tools(fields)
     if "metadata" in body and "metadata" not in allow:
-        body |= _stored(body.pop("metadata"), fields.get("store"))
+        body |= _stored_metadata(body.pop("metadata"), fields.get("store"))
     return body
 
 
-def _bounded(fields: Mapping[str, Raw]) -> Mapping[str, Raw]:
-    """The fields without a limit that is none: engines say -1 where they mean no limit."""
-    limitless = [name for name in _LIMITS if name in fields and _NOT_POSITIVE.fullmatch(fields[name])]
-    return {name: raw for name, raw in fields.items() if name not in limitless} if limitless else fields
-
-
-def _renamed(kind: Provider, fields: Mapping[str, Raw], names: Names) -> dict[str, Raw]:
-    return {
-        target: fields[source]
-        for source, target in kind.renames.items()
-        if source in fields and source not in names and target not in fields
-    }
-
-
-def _modernised(fields: Mapping[str, Raw], names: Names) -> dict[str, Any]:
-    if "functions" not in fields or "functions" in names or "tools" in fields:
+def _tools(fields: Mapping[str, Raw]) -> dict[str, Any]:
+    """``functions`` and ``function_call``, OpenAI's first form of tools, as ``tools`` and ``tool_choice``."""
+    try:
+        functions = _decode_functions(fields["functions"])
+    except msgspec.ValidationError:
         return {}
-    tools = tool_list(fields["functions"])
-    choice = tool_choice(fields["function_call"]) if "function_call" in fields else None
-    return {
-        **({"tools": tools} if tools else {}),
-        **({"tool_choice": choice} if tools and choice and "tool_choice" not in fields else {}),
-    }
+    if not functions:
+        return {}
+    tools: dict[str, Any] = {"tools": [{"type": "function", "function": each} for each in functions]}
+    if "function_call" in fields and "tool_choice" not in fields:
+        try:
+            choice = msgspec.json.decode(fields["function_call"])
+        except msgspec.DecodeError:  # a number beyond all that a machine counts with
+            return tools
+        if isinstance(choice, dict) and "name" in choice:
+            tools["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+        elif choice in ("auto", "none"):
+            tools["tool_choice"] = choice
+    return tools
 
 
-def _stored(metadata: Raw, store: Raw | None) -> dict[str, Any]:
+def _stored_metadata(metadata: Raw, store: Raw | None) -> dict[str, Any]:
     """What of ``metadata`` may be sent: OpenAI takes it only together with ``store``."""
     if metadata == _NULL:
         return {"metadata": metadata}
@@ -106,200 +118,149 @@ def _stored(metadata: Raw, store: Raw | None) -> dict[str, Any]:
         pairs = None
     if not isinstance(pairs, dict):
         return {}
-    kept = {key: value for key, value in pairs.items() if _may_be_stored(key, value)}
-    if kept == pairs and len(kept) <= _PAIRS:
-        return {"metadata": metadata} if kept else {}
-    return {"metadata": dict(list(kept.items())[:_PAIRS])} if kept else {}
+    valid = {
+        key: value
+        for key, value in pairs.items()
+        if isinstance(value, str) and key not in OWN_KEYS and len(key) <= _KEY and len(value) <= _VALUE
+    }
+    if valid == pairs and len(valid) <= _PAIRS:
+        return {"metadata": metadata} if valid else {}
+    return {"metadata": dict(list(valid.items())[:_PAIRS])} if valid else {}
 
 
-def _may_be_stored(key: str, value: Any) -> bool:
-    return isinstance(value, str) and key not in OWN_KEYS and len(key) <= _KEY and len(value) <= _VALUE
+# Messages.
 
 
-def _history(kind: Provider, messages: Sequence[Message], allow: Names) -> list[dict[str, Any]]:
-    by_role, calls = kind.messages, kind.calls
-    if allow:
-        by_role = {role: names | allow for role, names in by_role.items()}
-        calls |= allow
-    other = _BARE | allow
-    return [_sent(message, by_role.get(message.role, other), calls) for message in messages]
-
-
-def _sent(message: Message, names: Names, calls: Names) -> dict[str, Any]:
-    sent: dict[str, Any] = {"role": message.role}
+def _message(message: Message, names: Names, calls: Names) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": message.role}
     if message.content is not UNSET:
-        sent["content"] = message.content
+        body["content"] = message.content
     for name in _OPTIONAL:
         if name in names and (value := getattr(message, name)) is not UNSET:
-            sent[name] = value
+            body[name] = value
     if message.others:
-        sent |= _only(message.others, names - _STRUCT_FIELDS)
-    if sent.get("tool_calls"):
-        sent["tool_calls"] = [_only(call, calls) for call in sent["tool_calls"]]
-    return sent
+        body |= _only(message.others, names - _STRUCT_FIELDS)
+    if body.get("tool_calls"):
+        body["tool_calls"] = [_only(call, calls) for call in body["tool_calls"]]
+    return body
 
 
 def _only(entry: Mapping[str, Any], names: Names) -> dict[str, Any]:
-    """The named keys of an entry, and of the objects in it whose keys are known."""
-    return {key: _inner(key, value) for key, value in entry.items() if key in names}
+    """The named keys of an entry, and of the objects in it those whose keys are known."""
+    body: dict[str, Any] = {}
+    for key, value in entry.items():
+        if key in names:
+            inner = _INNER.get(key)
+            if inner is None or not isinstance(value, dict) or value.keys() <= inner:
+                body[key] = value
+            else:
+                body[key] = {name: each for name, each in value.items() if name in inner}
+    return body
 
 
-def _inner(key: str, value: Any) -> Any:
-    names = _INNER.get(key)
-    if names is None or not isinstance(value, dict) or value.keys() <= names:
-        return value
-    return {name: inner for name, inner in value.items() if name in names}
-
-
-def tool_list(functions: Raw) -> list[dict[str, Any]]:
-    """``functions`` as ``tools``; empty when it is no list."""
-    try:
-        return [{"type": "function", "function": function} for function in _functions(functions)]
-    except msgspec.ValidationError:
-        return []
-
-
-def tool_choice(function_call: Raw) -> Any:
-    """``function_call`` as ``tool_choice``; ``None`` when it says nothing known."""
-    try:
-        choice = msgspec.json.decode(function_call)
-    except msgspec.DecodeError:  # a number beyond all that a machine counts with
-        return None
-    if isinstance(choice, dict) and "name" in choice:
-        return {"type": "function", "function": {"name": choice["name"]}}
-    return choice if choice in ("auto", "none") else None
-
-
-def modernise_messages(messages: Sequence[Message]) -> Sequence[Message]:
-    """The same conversation with each ``function_call`` a tool call, and its result a tool's."""
+def _with_tool_calls(messages: Sequence[Message]) -> Sequence[Message]:
+    """The conversation with each ``function_call`` as a tool call, and its result as a tool's."""
     if not any(message.role == "function" or "function_call" in message.others for message in messages):
         return messages
     modern, call = [], ""
-    for place, message in enumerate(messages):
-        if message.role == "assistant" and isinstance(message.others.get("function_call"), dict):
+    for i, message in enumerate(messages):
+        function = message.others.get("function_call")
+        if message.role == "function":
+            modern.append(replace(message, role="tool", tool_call_id=call))
+        elif message.role == "assistant" and isinstance(function, dict):
             # Nine letters and digits: the one form of an id that every Mistral model has taken.
-            call = f"call{place:05d}"
-        modern.append(_modern(message, call))
+            call = f"call{i:05d}"
+            others = {name: value for name, value in message.others.items() if name != "function_call"}
+            entry = {"id": call, "type": "function", "function": function}
+            modern.append(replace(message, tool_calls=[entry], others=others))
+        else:
+            modern.append(message)
     return modern
 
 
-def _modern(message: Message, call: str) -> Message:
-    if message.role == "function":
-        return msgspec.structs.replace(message, role="tool", tool_call_id=call)
-    function = message.others.get("function_call")
-    if message.role != "assistant" or not isinstance(function, dict):
-        return message
-    others = {name: value for name, value in message.others.items() if name != "function_call"}
-    entry = {"id": call, "type": "function", "function": function}
-    return msgspec.structs.replace(message, tool_calls=[entry], others=others)
+def _with_nine_char_ids(messages: Sequence[Message]) -> Sequence[Message]:
+    """The conversation with nine letters and digits as the id of each call; equal ids stay equal."""
+    shortened = []
+    for message in messages:
+        changes: dict[str, Any] = {}
+        if isinstance(message.tool_call_id, str):
+            changes["tool_call_id"] = _nine_char_id(message.tool_call_id)
+        if message.tool_calls:
+            changes["tool_calls"] = [
+                {**call, "id": _nine_char_id(call["id"])} if isinstance(call.get("id"), str) else call
+                for call in message.tool_calls
+            ]
+        shortened.append(replace(message, **changes) if changes else message)
+    return shortened
 
 
-def with_nine_char_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """The same conversation with nine letters and digits for each call's id; one id stays one id."""
-    return [_with_nine(message) for message in messages]
-
-
-def _with_nine(message: Message) -> Message:
-    if isinstance(message.tool_call_id, str):
-        message = replace(message, tool_call_id=_nine(message.tool_call_id))
-    if message.tool_calls:
-        message = replace(message, tool_calls=[_called(call) for call in message.tool_calls])
-    return message
-
-
-def _called(call: dict[str, Any]) -> dict[str, Any]:
-    name = call.get("id")
-    return {**call, "id": _nine(name)} if isinstance(name, str) else call
-
-
-def _nine(name: str) -> str:
+def _nine_char_id(name: str) -> str:
     return name if _NINE.fullmatch(name) else hashlib.blake2b(name.encode()).hexdigest()[:9]
 
 
-def arrange(kind: Provider, messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages in the order of roles that ``kind`` wants; a tool call stays with its results."""
-    if kind.roles:
-        messages = _with_roles(kind, messages)
-    if kind.system != "many":
-        messages = _system_first(messages, single=kind.system == "one")
-    if kind.alternate:
-        messages = _taking_turns(messages)
-    if kind.answer_follows_tool:
-        messages = _with_answers(messages)
-    if kind.user_ends and messages and _is_answer(messages[-1]):
-        messages = [*messages, Message(role="user", content=SILENCE)]
+# The order of roles.
+
+
+def arrange(provider: Provider, messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages in the order of roles that ``provider`` takes; a tool call stays with its results.
+
+    A system message that comes late becomes a marked user message where it stands. Moved to the start, it
+    would lose its place, and change the start of the prompt from turn to turn: the provider caches by that.
+    """
+    roles = provider.roles
+    if roles and any(message.role in roles for message in messages):
+        messages = [replace(m, role=roles[m.role]) if m.role in roles else m for m in messages]
+    if provider.system != "many":
+        messages = _with_system_first(messages, single=provider.system == "one")
+    if provider.alternate:
+        messages = _alternating(messages)
+    if provider.answer_follows_tool:
+        answered: list[Message] = []
+        for message in messages:
+            if message.role == "user" and answered and answered[-1].role == "tool":
+                answered.append(Message(role="assistant", content=SILENCE))
+            answered.append(message)
+        messages = answered
+    if provider.user_ends and messages:
+        last = messages[-1]
+        continues = last.tool_calls or last.others.get("prefix") is True
+        if not continues and last.role not in ("user", "tool"):
+            messages = [*messages, Message(role="user", content=SILENCE)]
     return messages
 
 
-def _with_roles(kind: Provider, messages: Sequence[Message]) -> Sequence[Message]:
-    roles = kind.roles
-    if not any(message.role in roles for message in messages):
-        return messages
-    return [replace(m, role=roles[m.role]) if m.role in roles else m for m in messages]
-
-
-def _system_first(messages: Sequence[Message], *, single: bool) -> Sequence[Message]:
+def _with_system_first(messages: Sequence[Message], *, single: bool) -> Sequence[Message]:
     start = next((i for i, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
-    leading, rest = list(messages[:start]), messages[start:]
+    leading = list(messages[:start])
     if single and leading:
-        leading = [_one(leading)]
-    return [*leading, *(_marked(message) for message in rest)]
+        first = leading[0]
+        for message in leading[1:]:
+            first = replace(first, content=_joined(first.content, message.content, "\n\n"))
+        leading = [first]
+    for message in messages[start:]:
+        late = message.role in SYSTEM
+        leading.append(replace(message.prefixed(MARK), role="user", name=UNSET) if late else message)
+    return leading
 
 
-def _one(leading: Sequence[Message]) -> Message:
-    first = leading[0]
-    for message in leading[1:]:
-        first = replace(first, content=_joined(first.content, message.content, "\n\n"))
-    return first
-
-
-def _marked(message: Message) -> Message:
-    if message.role not in SYSTEM:
-        return message
-    return replace(message.prefixed(MARK), role="user", name=UNSET)
-
-
-def _taking_turns(messages: Sequence[Message]) -> Sequence[Message]:
+def _alternating(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages with user and assistant in turn, a user first: neighbours of one role are merged."""
     turns: list[Message] = []
     for message in messages:
         before = turns[-1] if turns else None
-        if before is not None and _is_one_turn(before, message):
-            turns[-1] = _merged(before, message)
+        if (
+            before is not None
+            and before.role == message.role
+            and message.role in _SPEAKERS
+            and not any(each.tool_calls or each.others.get("function_call") for each in (before, message))
+        ):
+            content = _joined(before.content, message.content, "\n")
+            turns[-1] = replace(before, content=content, others={**before.others, **message.others})
         elif message.role == "assistant" and (before is None or before.role in SYSTEM):
             turns += [Message(role="user", content=SILENCE), message]
         else:
             turns.append(message)
     return turns
-
-
-def _is_one_turn(first: Message, second: Message) -> bool:
-    if first.role != second.role or first.role not in _SPEAKERS:
-        return False
-    return not (first.tool_calls or second.tool_calls or _calls_function(first) or _calls_function(second))
-
-
-def _calls_function(message: Message) -> bool:
-    return bool(message.others.get("function_call"))
-
-
-def _merged(first: Message, second: Message) -> Message:
-    content = _joined(first.content, second.content, "\n")
-    return replace(first, content=content, others={**first.others, **second.others})
-
-
-def _with_answers(messages: Sequence[Message]) -> Sequence[Message]:
-    answered: list[Message] = []
-    for message in messages:
-        if message.role == "user" and answered and answered[-1].role == "tool":
-            answered.append(Message(role="assistant", content=SILENCE))
-        answered.append(message)
-    return answered
-
-
-def _is_answer(message: Message) -> bool:
-    if message.tool_calls or message.others.get("prefix") is True:
-        return False
-    return message.role not in ("user", "tool")
 
 
 def _joined(first: Content | UnsetType, second: Content | UnsetType, gap: str) -> Content:
@@ -308,7 +269,7 @@ def _joined(first: Content | UnsetType, second: Content | UnsetType, gap: str) -
     return gap.join(text for text in (first, second) if isinstance(text, str) and text)
 
 
-def _parts(content: Content | UnsetType) -> list[dict[str, str]]:
+def _parts(content: Content | UnsetType) -> list[dict[str, Any]]:
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if isinstance(content, str) and content else []

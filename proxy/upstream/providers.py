@@ -1,35 +1,7 @@
-"""The kinds of upstream, each with the source of what it is said to take.
+"""The providers of models: what the API of each takes, and how the rest is put for it.
 
-OpenAI: the types of its SDK, 3.51. It answers 400 to an unknown name at the top level; some models do so
-for unknown names in a message too.
-
-Azure: OpenAI's names and two of its own (REST reference, ``data_sources`` and ``user_security_context``).
-
-Groq: its API reference; its page on OpenAI compatibility lists what gets a 400: ``logprobs``,
-``logit_bias``, ``top_logprobs``, a message's ``name``, and any ``n`` but 1. Unknown names get a 400 at
-every level, ``store`` and ``metadata`` among them. Cerebras is as strict, and takes this list.
-
-Mistral: ``ChatCompletionRequest`` and the message models of its SDK; unknown names get a 422 at every level.
-A system message after the start, a user after a tool, and an answer at the end are refused (code 3230), not
-by every model. So are ids of tool calls in any other form than its own (code 3280): other vendors', then.
-
-Gemini: Google's list for its OpenAI endpoint, less what AI Studio answers "Cannot find field" to
-(``frequency_penalty``, ``seed``, ``store``, ``metadata``, ``prompt_cache_key``) or has refused
-(``parallel_tool_calls``). Thought signatures come back in ``extra_content`` and must return there. A
-request ends with the user or a tool. One system instruction: several are joined out of caution.
-
-Anthropic: its page on OpenAI SDK compatibility. System messages are moved to the start, a message's
-``name`` and ``refusal`` have no effect, ``n`` must be 1, and what only identifies people has none either.
-Models since Claude 4.6 refuse an answer at the end; older ones want the user to begin.
-
-vLLM: ``ChatCompletionRequest`` of its source, ``guided_*`` for versions before 0.12. Left out are names that
-steer the server rather than the answer (``chat_template``, ``kv_transfer_params``, ``request_id``,
-``session_id``, …). The order of roles is the chat template's: those of Qwen want one system message at the
-start, those of Gemma and Mistral alternation. Its Mistral tokenizer refuses a user's ``name``.
-
-Ollama: the request and the message of its source. It refuses no unknown name, and so it passes over
-``max_completion_tokens`` in silence, and a model's template over the role ``developer``. The order is the
-template's, as with vLLM.
+To add one, write it here and add it to ``PROVIDERS``: the setting ``accepts``, its schema and what ``check``
+says follow from that.
 """
 
 from collections.abc import Mapping
@@ -40,22 +12,22 @@ import msgspec
 from msgspec.structs import replace
 
 Names = frozenset[str]
-_TEXT = "content"
-_MAX_TOKENS = MappingProxyType({"maxTokens": "max_tokens"})
-_NO_DEVELOPER = MappingProxyType({"developer": "system"})
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kind of upstream takes: lists of what may pass, and how the rest is said to it.
+    """What a provider's API takes: lists of names that may pass, and rules for the conversation.
 
     ``fields`` names the top level, ``messages`` the fields of a message by its role, ``calls`` those of an
-    entry of ``tool_calls``. ``renames`` leads from a client's name to the upstream's, for the top level;
-    ``roles`` does so for roles. An upstream without ``functions`` gets tools instead.
+    entry of ``tool_calls``. ``renames`` leads from a client's name at the top level to the provider's, and
+    ``roles`` does so for roles. A provider without ``functions`` gets tools instead.
 
     ``system`` says where system messages may stand: anywhere (``many``), only at the start (``first``), or
     as a single message at the start (``one``). ``alternate``: user and assistant take turns, and the user
-    begins. ``user_ends``: an answer may not be the last message. ``answer_follows_tool``: what a tool gave
-    back may not be followed by the user. ``nine``: the id of a tool call has nine letters and digits.
+    begins. ``user_ends``: an answer may not be the last message. ``answer_follows_tool``: the user may not
+    follow the result of a tool. ``nine_char_ids``: the id of a tool call has nine letters and digits.
+
+    ``hosts`` and ``port`` are the addresses that it is known by. ``key_header`` carries the key; the scheme
+    ``Bearer`` goes before it in ``authorization`` alone.
     """
 
     name: str
@@ -70,6 +42,9 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     user_ends: bool = False
     answer_follows_tool: bool = False
     nine_char_ids: bool = False
+    hosts: tuple[str, ...] = ()
+    port: int | None = None
+    key_header: str = "authorization"
 
 
 def _names(names: str) -> Names:
@@ -80,7 +55,10 @@ def _by_role(**names: str) -> Mapping[str, Names]:
     return MappingProxyType({role: _names(fields) for role, fields in names.items()})
 
 
+_TEXT = "content"
+_MAX_TOKENS = MappingProxyType({"maxTokens": "max_tokens"})
 _NO_MAX_COMPLETION_TOKENS = MappingProxyType({**_MAX_TOKENS, "max_completion_tokens": "max_tokens"})
+_NO_DEVELOPER = MappingProxyType({"developer": "system"})
 
 
 OPENAI = Provider(
@@ -103,13 +81,19 @@ OPENAI = Provider(
     calls=_names("custom function id type"),
     renames=_MAX_TOKENS,
 )
+"""The types of its SDK, 3.51. It answers 400 to an unknown name at the top level; some models do so
+for unknown names in a message too."""
 
-
-AZURE = replace(OPENAI, name="azure", fields=OPENAI.fields | _names("data_sources user_security_context"))
-
+AZURE = replace(
+    OPENAI,
+    name="azure",
+    fields=OPENAI.fields | _names("data_sources user_security_context"),
+    key_header="api-key",
+)
+"""OpenAI's names and two of its own (REST reference, ``data_sources`` and ``user_security_context``)."""
 
 ANY = replace(OPENAI, name="any")
-
+"""OpenAI's names, and those that a configuration adds."""
 
 GROQ = Provider(
     name="groq",
@@ -130,8 +114,11 @@ GROQ = Provider(
     calls=_names("function id type"),
     renames=_MAX_TOKENS,
     roles=_NO_DEVELOPER,
+    hosts=("api.groq.com", "api.cerebras.ai"),
 )
-
+"""Its API reference; its page on OpenAI compatibility lists what gets a 400: ``logprobs``,
+``logit_bias``, ``top_logprobs``, a message's ``name``, and any ``n`` but 1. Unknown names get a 400 at
+every level, ``store`` and ``metadata`` among them. Cerebras is as strict, and takes this list."""
 
 MISTRAL = Provider(
     name="mistral",
@@ -154,8 +141,11 @@ MISTRAL = Provider(
     user_ends=True,
     answer_follows_tool=True,
     nine_char_ids=True,
+    hosts=("api.mistral.ai",),
 )
-
+"""``ChatCompletionRequest`` and the message models of its SDK; unknown names get a 422 at every level.
+A system message after the start, a user after a tool, and an answer at the end are refused (code 3230), not
+by every model. So are ids of tool calls in any other form than its own (code 3280): other vendors', then."""
 
 GEMINI = Provider(
     name="gemini",
@@ -175,8 +165,13 @@ GEMINI = Provider(
     functions=False,
     system="one",
     user_ends=True,
+    hosts=("generativelanguage.googleapis.com",),
 )
-
+"""Google's list for its OpenAI endpoint, less what AI Studio answers "Cannot find field" to
+(``frequency_penalty``, ``seed``, ``store``, ``metadata``, ``prompt_cache_key``) or has refused
+(``parallel_tool_calls``). Thought signatures come back in ``extra_content`` and must return there. A
+request ends with the user or a tool. One system instruction: several are joined out of caution.
+"""
 
 ANTHROPIC = Provider(
     name="anthropic",
@@ -198,8 +193,11 @@ ANTHROPIC = Provider(
     system="first",
     alternate=True,
     user_ends=True,
+    hosts=("api.anthropic.com",),
 )
-
+"""Its page on OpenAI SDK compatibility. System messages are moved to the start, a message's
+``name`` and ``refusal`` have no effect, ``n`` must be 1, and what only identifies people has none either.
+Models since Claude 4.6 refuse an answer at the end; older ones want the user to begin."""
 
 VLLM = Provider(
     name="vllm",
@@ -228,7 +226,10 @@ VLLM = Provider(
     system="one",
     alternate=True,
 )
-
+"""``ChatCompletionRequest`` of its source, ``guided_*`` for versions before 0.12. Left out are names that
+steer the server rather than the answer (``chat_template``, ``kv_transfer_params``, ``request_id``,
+``session_id``, …). The order of roles is the chat template's: those of Qwen want one system message at the
+start, those of Gemma and Mistral alternation. Its Mistral tokenizer refuses a user's ``name``."""
 
 OLLAMA = replace(
     VLLM,
@@ -244,9 +245,20 @@ OLLAMA = replace(
         user=_TEXT,
     ),
     renames=_NO_MAX_COMPLETION_TOKENS,
+    port=11434,
 )
-
+"""The request and the message of its source. It refuses no unknown name, and so it passes over
+``max_completion_tokens`` in silence, and a model's template over the role ``developer``. The order is the
+template's, as with vLLM."""
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
     {kind.name: kind for kind in (OPENAI, AZURE, GROQ, MISTRAL, GEMINI, ANTHROPIC, VLLM, OLLAMA, ANY)}
 )
+
+
+def provider_at(host: str, port: int | None) -> str | None:
+    """The name of the provider that is known by this address; ``None`` for any other address."""
+    for provider in PROVIDERS.values():
+        if host in provider.hosts or (port is not None and port == provider.port):
+            return provider.name
+    return None
