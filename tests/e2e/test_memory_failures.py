@@ -390,7 +390,7 @@ def test_a_thousand_turns_wait_for_a_redis_and_are_all_written(
             for n in range(1000):
                 call(proxy, user(f"Question {n % 10}.", n % 10), session=f"s{n // 10}")
         recorder = proxy.app.memory.recorder  # type: ignore[union-attr]
-        until(lambda: not recorder._waiting, within=20)
+        until(lambda: not recorder._queues, within=20)
         assert recorder.lost_turns == 0
         for session in ("s7", "s50", "s99"):
             expected = [("user", f"Question {n}.") for n in range(10)]

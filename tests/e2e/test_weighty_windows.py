@@ -14,7 +14,7 @@ WINDOW = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i 
 
 
 @pytest.mark.parametrize(
-    "step", ["proxy.memory.view.prompt_view", "proxy.turn.chain.run", "proxy.memory.recorder.after"]
+    "step", ["proxy.memory.view.prompt_view", "proxy.turn.chain.run", "proxy.memory.recorder.apply_turn"]
 )
 def test_a_long_window_holds_up_nobody_elses_call(
     agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, step: str
@@ -75,6 +75,6 @@ def test_whatever_fails_in_telling_that_a_turn_is_too_long_the_caller_gets_an_an
         raise ZeroDivisionError
 
     monkeypatch.setattr("proxy.memory.merge.turn._MOST", 100)
-    monkeypatch.setattr("proxy.memory.merge.turn.overgrows", failing)
+    monkeypatch.setattr("proxy.turn.context.overgrows", failing)
     got = agora.chat(WINDOW, headers={"X-Session-Id": "long"})
     assert (got.status_code, got.headers["x-turnkeeper-degraded"]) == (200, "memory")
