@@ -11,6 +11,8 @@ from filters.message import Message, says_something
 
 FUNCTION: Final = "function:"
 """What stands before a function's name where that is the id of its call: the form of before 2023 has none."""
+FUNCTION_CALL: Final = "function_call"
+"""The field with a function that is called, and the type of the tool call that stands for it."""
 RESULTS: Final = ("tool", "function")
 Unanswered = Literal["stub", "drop"]
 STUB: Final = "No result: the call was not completed."
@@ -74,7 +76,7 @@ def is_call(message: Message) -> bool:
 
 def function_of(message: Message) -> dict[str, Any] | None:
     """The function that an assistant's message calls in the form of before 2023; ``None`` for all others."""
-    function = message.others.get("function_call")
+    function = message.others.get(FUNCTION_CALL)
     return function if isinstance(function, dict) and message.role == "assistant" else None
 
 
@@ -84,6 +86,11 @@ def answered_call(message: Message) -> str | None:
         return FUNCTION + message.name if isinstance(message.name, str) else None
     wanted = message.tool_call_id if message.role == "tool" else None
     return wanted if isinstance(wanted, str) else None
+
+
+def tool_call_of(function: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool call that stands for a function that is called; its type is one that no model sends."""
+    return {"id": f"{FUNCTION}{function.get('name')}", "type": FUNCTION_CALL, "function": {**function}}
 
 
 def call_id(call: dict[str, Any]) -> str | None:
@@ -146,7 +153,7 @@ def _with_answered_calls(message: Message, answers: Mapping[str | None, Message]
     if function_of(message):
         if answers:
             return message
-        others = {name: value for name, value in message.others.items() if name != "function_call"}
+        others = {name: value for name, value in message.others.items() if name != FUNCTION_CALL}
         return msgspec.structs.replace(message, others=others)
     calls = message.tool_calls or []
     answered = [call for call in calls if call_id(call) in answers]

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from filters.tool_groups import tool_call_of
 from proxy.answer.sse import DONE, MalformedJson, data_of, decode_json, events
-from proxy.memory.speech import tool_call_of
 
 _AT_ONCE: Final = 2_000
 _LONG: Final = 250_000

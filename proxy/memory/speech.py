@@ -5,14 +5,22 @@ or makes plain on the way. ``wording`` compares texts as tolerantly as engines r
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
 from filters.message import SYSTEM, Content, Message
-from filters.tool_groups import FUNCTION, RESULTS, answered_call, function_of, is_call
+from filters.tool_groups import (
+    FUNCTION,
+    FUNCTION_CALL,
+    RESULTS,
+    answered_call,
+    function_of,
+    is_call,
+    tool_call_of,
+)
 
 _ROLES = frozenset({"user", "assistant", "tool", "function"})
 PROMPT_SOURCES = frozenset({"silence", "llm_failure"})
@@ -20,7 +28,6 @@ _CONTROL = frozenset({"<continue>"})
 _SIGNS = "<{"
 # Hume ends the user's words with what the voice sounded like: {slightly doubtful, very slightly calm}.
 _EXPRESSION = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairly |a bit )+[\w-]+"
-_KIND: Final = "function_call"
 _LONGEST: Final = 500
 _TEXT_PARTS: Final = frozenset({"text", "refusal"})
 _NAMES: Final = {
@@ -131,20 +138,17 @@ def as_tool_call(message: Message) -> Message:
     return msgspec.structs.replace(message, tool_calls=[tool_call_of(function)])
 
 
-def tool_call_of(function: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``function_call`` as a tool call, which no model has made."""
-    return {"id": f"{FUNCTION}{function.get('name')}", "type": _KIND, "function": {**function}}
-
-
 def as_function_call(message: Message) -> Message:
     """What is held, as it was said."""
     if message.role == "tool":
         return _result(message)
     calls = message.tool_calls or ()
-    called = next((call["function"] for call in calls if call.get("type") == _KIND), None)
+    called = next((call["function"] for call in calls if call.get("type") == FUNCTION_CALL), None)
     if called is None:
         return message
-    return msgspec.structs.replace(message, tool_calls=UNSET, others={**message.others, _KIND: called})
+    return msgspec.structs.replace(
+        message, tool_calls=UNSET, others={**message.others, FUNCTION_CALL: called}
+    )
 
 
 def _result(message: Message) -> Message:

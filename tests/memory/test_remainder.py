@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from filters.tool_groups import FUNCTION
+from filters.tool_groups import tool_call_of as functions_held
 from proxy.memory.interchange import contents, imported
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import START, Agents, Entry, Session, ShownFacts, TurnRef
-from proxy.memory.speech import tool_call_of as functions_held
 from proxy.turn.request import read_messages
 from tests.memory.call import NOW, asked, message, reconcile
 from tests.memory.exported import fields
