@@ -13,7 +13,7 @@ from proxy.commands.memory import export, forget
 from proxy.commands.serve import serve, worker
 from proxy.commands.tap import tap
 from proxy.commands.terminal import exit_codes
-from proxy.commands.trial import explain, try_cases
+from proxy.commands.trial import explain, run_tests
 from proxy.version import VERSION
 
 _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE}
@@ -25,11 +25,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(epilog=exit_codes(good="ended as told", bad="the configuration is wrong"))(serve)
-app.command(epilog=exit_codes(good="sound", bad="a fault, or with --strict a warning"))(check)
+app.command(epilog=exit_codes(good="sound", bad="an error, or with --strict a warning"))(check)
 app.command(epilog=exit_codes(good="explained", bad="the configuration or the request is wrong"))(explain)
 app.command(
     "test", epilog=exit_codes(good="all cases hold", bad="one does not, or a configuration is wrong")
-)(try_cases)
+)(run_tests)
 app.command(epilog=exit_codes(good="shown", bad="the configuration is wrong"))(filters)
 app.command(
     epilog=exit_codes(good="printed", bad="the configuration is wrong, or the file cannot be written")
@@ -50,7 +50,10 @@ app.command(epilog=exit_codes(good="forgotten", bad="memory does not answer, or 
 def main() -> None:
     """The ``turnkeeper`` command; where nothing more can be written, it ends without a traceback."""
     try:
-        _run()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
@@ -61,15 +64,8 @@ def main() -> None:
         sys.exit(1)
 
 
-def _run() -> None:
-    try:
-        app()
-    finally:
-        sys.stdout.flush()
-
-
-def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer hands an option's value over like this
-    if asked:
+def _show_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over like this
+    if value:
         typer.echo(f"turnkeeper {VERSION}")
         raise typer.Exit
 

@@ -1,1 +1,0 @@
-"""The commands of ``turnkeeper``: a file each, named as the command."""

@@ -1,7 +1,7 @@
-"""What the commands on memory share: which configuration, whose tenant, and an end that closes everything."""
+"""``export`` and ``forget``, and what all commands on memory share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -12,49 +12,49 @@ from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, load_configure
 from proxy.errors import TurnkeeperError
 from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.memory import Archiving, Memory
-from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.stores.store import Owner
 from proxy.settings.build import build_memory, tenant_names
 from proxy.settings.memory import Memory as MemorySettings
-from proxy.settings.settings import Settings
 
 T = TypeVar("T")
+
+User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
+MaybeUser = Annotated[str, typer.Argument(metavar="[USER]", help="The user's id.")]
+Session = Annotated[str, typer.Option("--session", metavar="ID", help="A session alone, whoever's it is.")]
 Tenant = Annotated[
     str, typer.Option("--tenant", metavar="NAME", help="The name of a key; needed where there are several.")
 ]
-_UNSEEN: Final = (
+
+_NOT_SHARED: Final = (
     "Sessions are kept in the server's own process (memory:), which a command cannot see. Ask the server:"
     " GET /v1/memory/users/ID/export, DELETE /v1/memory/users/ID or /v1/memory/sessions/ID."
 )
-_LOOK_THERE: Final = "Say this in the server's folder, with the server's configuration and environment."
-User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
-MaybeUser = Annotated[str, typer.Argument(metavar="[USER]", help="The user's id.")]
-_UNHEARD: Final = (
+_OTHER_FOLDER: Final = "Say this in the server's folder, with the server's configuration and environment."
+_SERVERS_UNAWARE: Final = (
     "Without an archive, servers that run do not hear of this: the turns that they keep for the web page go"
     " when newer ones come, or by DELETE /v1/memory/users/ID or /v1/memory/sessions/ID to each of them."
 )
-_ALL_ELSE: Final = (
+_UNREADABLE: Final = (
     "All that can be read of them is removed. These cannot be read, and may hold words of theirs:"
 )
-_WAYS_OUT: Final = (
+_UNREADABLE_ADVICE: Final = (
     "Give back the key that they were encrypted with, or remove each by 'turnkeeper forget --session ID', or"
     " wait until they expire; then say this again."
 )
-Session = Annotated[str, typer.Option("--session", metavar="ID", help="A session alone, whoever's it is.")]
 
 
-def everywhere(memory: MemorySettings) -> tuple[str, ...]:
-    """Each address at which anything is held."""
+def all_addresses(memory: MemorySettings) -> tuple[str, ...]:
+    """The addresses of the sessions and of the archive, which is empty where there is none."""
     return (memory.sessions.get_secret_value(), memory.archive_url)
 
 
-def archived(memory: MemorySettings) -> tuple[str, ...]:
-    """The archive's address, or an empty one."""
+def archive_address(memory: MemorySettings) -> tuple[str, ...]:
+    """The address of the archive, or an empty one."""
     return (memory.archive_url,)
 
 
-def nowhere(_: MemorySettings) -> tuple[str, ...]:
-    """No address: what is not there yet is made."""
+def no_address(_: MemorySettings) -> tuple[str, ...]:
+    """No address, for work that may create its database."""
     return ()
 
 
@@ -63,62 +63,53 @@ def run_on_memory(
     tenant: str,
     work: Callable[[Memory, str], Awaitable[T]],
     *,
-    there: Callable[[MemorySettings], Iterable[str]] = everywhere,
+    existing: Callable[[MemorySettings], tuple[str, ...]] = all_addresses,
 ) -> T:
-    """What comes of work on a configuration's memory, under a tenant; nothing is served meanwhile.
+    """Run work on a configuration's memory under a tenant, and return its result.
 
-    ``there`` says which addresses have to hold something already: in a database that is made for the
-    question, nothing would be found, and nothing removed.
+    The addresses in ``existing`` must have a database already: in a new one nothing would be found, and
+    nothing removed.
     """
     with reported_errors():
         settings = load_configured(config)
-        whose = _tenant(settings, tenant)
-        for url in there(settings.memory) if settings.memory else ():
-            _see(url)
-        return asyncio.run(_worked(settings, whose, work))
+        tenants = tenant_names(settings)
+        if tenant and tenant not in tenants:
+            raise TurnkeeperError(f"There is no key named '{tenant}'; there are: {', '.join(tenants)}.")
+        if not tenant and len(tenants) > 1:
+            raise TurnkeeperError(f"Say whose memory with --tenant: {', '.join(tenants)}.")
+        for url in existing(settings.memory) if settings.memory else ():
+            path = Path(url.removeprefix("sqlite:"))
+            if url == "memory:":
+                raise TurnkeeperError(_NOT_SHARED)
+            if url.startswith("sqlite:") and not path.exists():
+                raise TurnkeeperError(f"There is no database at {path.absolute()}. {_OTHER_FOLDER}")
+
+        async def run() -> T:
+            memory = build_memory(settings)
+            if memory is None:
+                raise TurnkeeperError("Nothing is remembered here; set 'memory:' in the configuration.")
+            try:
+                return await work(memory, tenant or tenants[0])
+            except StoreError as error:
+                raise TurnkeeperError(f"Memory does not answer: {error}") from None
+            finally:
+                await memory.aclose()
+
+        return asyncio.run(run())
 
 
-def archiving_of(memory: Memory) -> Archiving:
-    """The archive; raises TurnkeeperError where there is none."""
+def require_archiving(memory: Memory) -> Archiving:
+    """The archive of a memory. Raises TurnkeeperError where there is none."""
     if memory.archiving is None:
         raise TurnkeeperError("There is no archive: keep sessions in SQL, or set ARCHIVE_URL.")
     return memory.archiving
 
 
-def _see(url: str) -> None:
-    if url == "memory:":
-        raise TurnkeeperError(_UNSEEN)
-    path = Path(url.removeprefix("sqlite:"))
-    if url.startswith("sqlite:") and not path.exists():
-        raise TurnkeeperError(f"There is no database at {path.absolute()}. {_LOOK_THERE}")
-
-
-async def _worked(settings: Settings, tenant: str, work: Callable[[Memory, str], Awaitable[T]]) -> T:
-    memory = build_memory(settings)
-    if memory is None:
-        raise TurnkeeperError("Nothing is remembered here; set 'memory:' in the configuration.")
-    try:
-        return await work(memory, tenant)
-    except StoreError as error:
-        raise TurnkeeperError(f"Memory does not answer: {error}") from None
-    finally:
-        await memory.aclose()
-
-
-def _tenant(settings: Settings, named: str) -> str:
-    known = tenant_names(settings)
-    if named and named not in known:
-        raise TurnkeeperError(f"There is no key named '{named}'; there are: {', '.join(known)}.")
-    if not named and len(known) > 1:
-        raise TurnkeeperError(f"Say whose memory with --tenant: {', '.join(known)}.")
-    return named or known[0]
-
-
 def export(user: User, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
     """Write all that is held of a person, as JSON: sessions, turns and facts."""
 
-    async def work(memory: Memory, whose: str) -> dict[str, Any]:
-        return await memory.privacy.exported(Owner(whose, user))
+    async def work(memory: Memory, tenant: str) -> dict[str, Any]:
+        return await memory.privacy.exported(Owner(tenant, user))
 
     write_json(msgspec.json.encode(run_on_memory(config, tenant, work)))
 
@@ -130,28 +121,24 @@ def forget(
     if bool(user) == bool(session):
         raise typer.BadParameter("name a user, or a session with --session")
 
-    async def work(memory: Memory, whose: str) -> tuple[Mapping[str, int], bool]:
-        people, is_heard = memory.privacy, memory.archiving is not None
-        if user:
-            return await _forgotten(people, Owner(whose, user)), is_heard
-        return await people.forget_session(whose, session), is_heard
+    async def work(memory: Memory, tenant: str) -> tuple[Mapping[str, int], bool]:
+        servers_notice = memory.archiving is not None
+        if session:
+            return await memory.privacy.forget_session(tenant, session), servers_notice
+        try:
+            return await memory.privacy.forget(Owner(tenant, user)), servers_notice
+        except UnreadableSessions as error:
+            unreadable = "".join(f"\n  {each}" for each in error.sessions)
+            raise TurnkeeperError(f"{_UNREADABLE}{unreadable}\n{_UNREADABLE_ADVICE}") from None
 
-    count, is_heard = run_on_memory(config, tenant, work)
-    told = ", ".join(_counted(kind, many) for kind, many in count.items() if many)
-    typer.echo(f"Forgotten: {told}." if told else "There was nothing to forget.")
-    if not is_heard:
-        typer.echo(_UNHEARD, err=True)
-
-
-def _counted(kind: str, many: int) -> str:
-    """So many of something that an export has under its plural."""
-    name = kind.replace("_", " ")
-    return f"{many} {name if many > 1 else name.removesuffix('s')}"
-
-
-async def _forgotten(people: PrivacyRegistry, person: Owner) -> Mapping[str, int]:
-    try:
-        return await people.forget(person)
-    except UnreadableSessions as fault:
-        left = "".join(f"\n  {session}" for session in fault.sessions)
-        raise TurnkeeperError(f"{_ALL_ELSE}{left}\n{_WAYS_OUT}") from None
+    counts, servers_notice = run_on_memory(config, tenant, work)
+    # The kinds are plurals, as an export has them.
+    names = {kind: kind.replace("_", " ") for kind in counts}
+    forgotten = ", ".join(
+        f"{count} {names[kind] if count > 1 else names[kind].removesuffix('s')}"
+        for kind, count in counts.items()
+        if count
+    )
+    typer.echo(f"Forgotten: {forgotten}." if forgotten else "There was nothing to forget.")
+    if not servers_notice:
+        typer.echo(_SERVERS_UNAWARE, err=True)

@@ -1,9 +1,10 @@
+"""``serve`` and ``worker``: the processes that run until a signal ends them."""
+
 import asyncio
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -20,16 +21,11 @@ from proxy.server.listening import listen
 from proxy.server.reload import Reload
 from proxy.server.workers import Workers, check_workers
 from proxy.settings.build import build_runtime
-from proxy.settings.memory import Memory
 from proxy.settings.settings import Settings
+from proxy.settings.values import PRACTICE
 from proxy.version import VERSION
 
 _log = logging.getLogger("turnkeeper")
-_NOT_SHARED: Final = (
-    "sessions are kept in the server's own process (memory:), which does what there is to do itself;"
-    " set MEMORY_URL to a place that both can reach."
-)
-Loaded = tuple[Settings, Runtime]
 
 
 def serve(
@@ -49,34 +45,35 @@ def serve(
     signals.hold()
     typer.echo(greeting(settings, sockets[0].getsockname()[1]))
     if workers > 1:
-        well = Workers(config, settings, os.environ, workers).serve(sockets, watch=reload)
-        raise typer.Exit(0 if well else 1)
-    again = Reload(app, settings, config, os.environ)
-    process.serve(app, again, settings, sockets, [again.watch] if reload else [])
+        succeeded = Workers(config, settings, os.environ, workers).serve(sockets, watch=reload)
+        raise typer.Exit(0 if succeeded else 1)
+    reloading = Reload(app, settings, config, os.environ)
+    process.serve(app, reloading, settings, sockets, [reloading.watch] if reload else [])
 
 
 def greeting(settings: Settings, port: int) -> str:
-    """Where a configuration is served, who answers, and what is missing."""
-    host = settings.listen.host
+    """The address, the model of each pipeline, and a note on memory that is missing."""
+    host, memory = settings.listen.host, settings.memory
     lines = [f"Turnkeeper {VERSION} on http://{f'[{host}]' if ':' in host else host}:{port}"]
     for name, pipeline in settings.pipelines.items():
-        first = settings.upstreams[pipeline.upstreams[0]]
-        model = "the practice model; set UPSTREAM_BASE_URL for a real one"
-        lines.append(f"  {name} → {model if first.base_url == 'practice:' else first.base_url}")
-    return "\n".join([*lines, *_missing(settings.memory)])
-
-
-def _missing(memory: Memory | None) -> Iterator[str]:
+        address = settings.upstreams[pipeline.upstreams[0]].base_url
+        practice = "the practice model; set UPSTREAM_BASE_URL for a real one"
+        lines.append(f"  {name} → {practice if address == PRACTICE else address}")
     if memory is None:
-        yield "  no memory: nothing is remembered; set 'memory:' in the configuration"
+        lines.append("  no memory: nothing is remembered; set 'memory:' in the configuration")
+    elif memory.archive.keep == "off":
+        lines.append("  no archive: it is switched off")
     elif not memory.archive_url:
-        yield f"  no archive: {_no_archive(memory)}"
+        lines.append("  no archive: sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them")
+    return "\n".join(lines)
 
 
-def _no_archive(memory: Memory) -> str:
-    if memory.archive.keep == "off":
-        return "it is switched off"
-    return "sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them"
+# --- the worker
+
+_NOT_SHARED: Final = (
+    "sessions are kept in the server's own process (memory:), which does what there is to do itself;"
+    " set MEMORY_URL to a place that both can reach."
+)
 
 
 def worker(config: ConfigArgument = DEFAULT_CONFIG) -> None:
@@ -86,45 +83,48 @@ def worker(config: ConfigArgument = DEFAULT_CONFIG) -> None:
     """
     signals.hold(signals.AGAIN)
     with reported_errors():
-        read = _read(config)
-    asyncio.run(_work(config, read))
+        loaded = _load(config)
+    asyncio.run(_work(config, *loaded))
 
 
-def _read(config: Path) -> Loaded:
+def _load(config: Path) -> tuple[Settings, Runtime]:
     settings = load_configured(config)
-    parts = build_runtime(settings, os.environ)
-    if settings.memory is None or parts.worker is None:
+    runtime = build_runtime(settings, os.environ)
+    if settings.memory is None or runtime.worker is None:
         raise ConfigError(f"{config}: nothing is remembered, so there is nothing to do; set 'memory:'.")
     if settings.memory.sessions.get_secret_value() == "memory:":
         raise ConfigError(f"{config}: {_NOT_SHARED}")
-    return settings, parts
+    return settings, runtime
 
 
-async def _work(config: Path, read: Loaded | None) -> None:
-    loop, signs = asyncio.get_running_loop(), asyncio.Queue[int]()
-    for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(sign, signs.put_nowait, sign)
+async def _work(config: Path, settings: Settings, runtime: Runtime) -> None:
+    loop, received = asyncio.get_running_loop(), asyncio.Queue[int]()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, received.put_nowait, number)
     signals.release()
     typer.echo("Turnkeeper works in the background.")
-    while read:
-        settings, parts = read
+    while True:
         with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
-            era = Generation(parts)
-            era.start_worker(every=ALONE_EVERY)
-            read = await _next(config, signs)
-            await era.close()
+            generation = Generation(runtime)
+            generation.start_worker(every=ALONE_EVERY)
+            reloaded = None
+            while reloaded is None and await received.get() == signal.SIGHUP:
+                reloaded = _reload(config)
+            await generation.close()
+        if reloaded is None:
+            return
+        settings, runtime = reloaded
 
 
-async def _next(config: Path, signs: "asyncio.Queue[int]") -> Loaded | None:
-    """What to go on with after SIGHUP, which changes nothing where it is wrong; nothing after the others."""
-    while await signs.get() == signal.SIGHUP:
-        try:
-            read = _read(config)
-        except ConfigError as error:
-            _log.error("The configuration stays as it was:\n%s", error.message)
-        except (Exception, SystemExit):  # noqa: BLE001 - what users bring may do anything when it is read
-            _log.exception("The configuration stays as it was; the new one could not be read")
-        else:
-            _log.info("The configuration was read again: %s", config)
-            return read
+def _reload(config: Path) -> tuple[Settings, Runtime] | None:
+    """The configuration read again; ``None`` where it is wrong, which is logged."""
+    try:
+        loaded = _load(config)
+    except ConfigError as error:
+        _log.error("The configuration stays as it was:\n%s", error.message)
+    except (Exception, SystemExit):  # noqa: BLE001 - a user's own filter may raise anything
+        _log.exception("The configuration stays as it was; the new one could not be read")
+    else:
+        _log.info("The configuration was read again: %s", config)
+        return loaded
     return None

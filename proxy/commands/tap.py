@@ -1,3 +1,5 @@
+"""``tap``: the turns of a running server, as they go by."""
+
 import http.client
 import os
 import sys
@@ -33,16 +35,16 @@ def tap(url: Url = "http://127.0.0.1:8080", *, json: Json = False) -> None:
     The key is the one in TURNKEEPER_KEY, else the first in TURNKEEPER_KEYS that may do more than chat.
     """
     with reported_errors():
-        for line in _lines(url, key_of(os.environ)):
+        for line in _events(url, find_key(os.environ)):
             if json:
                 typer.echo(line.decode())
             else:
-                write_lines([written(msgspec.json.decode(line, type=Event))], sys.stdout)
+                write_lines([event_line(msgspec.json.decode(line, type=Event))], sys.stdout)
                 sys.stdout.flush()
 
 
-def key_of(environ: Mapping[str, str]) -> str:
-    """The key to show; empty where there is none."""
+def find_key(environ: Mapping[str, str]) -> str:
+    """The key to authenticate with; empty where there is none."""
     if key := environ.get("TURNKEEPER_KEY"):
         return key
     for entry in environ.get("TURNKEEPER_KEYS", "").split(","):
@@ -53,23 +55,28 @@ def key_of(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def written(event: Event) -> render.Line:
+def event_line(event: Event) -> render.Line:
     """An event as one line of a terminal."""
     at = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S")
     first = "—" if event.first_token_ms is None else f"{event.first_token_ms:.0f} ms"
-    whose = [event.session or "no session", event.user or "", event.model or ""]
-    names = " ".join(f"{name[:_NAME]:{_NAME}}" for name in whose)
+    columns = [event.session or "no session", event.user or "", event.model or ""]
+    names = " ".join(f"{name[:_NAME]:{_NAME}}" for name in columns)
     rest = " ".join(filter(None, [event.pipeline, event.code, *event.degraded]))
     state = (f"{event.state:{_STATE}}", _STYLES.get(event.state, ""))
     return [(f"{at}  ", "dim"), state, (f"  {first:>8}  {names} {rest}", "")]
 
 
-def _lines(url: str, key: str) -> Iterator[bytes]:
+def _events(url: str, key: str) -> Iterator[bytes]:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with _opened(url, key) as answer:
-            if answer.status != http.client.OK:
-                raise ConfigError(f"{url} answered {answer.status}: {_advice(answer)}")
-            for line in answer:
+        address = urlsplit(url)
+        kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+        connection = kind(address.hostname or "", address.port)
+        connection.request("GET", address.path.rstrip("/") + _PATH, headers=headers)
+        with connection.getresponse() as response:
+            if response.status != http.client.OK:
+                raise ConfigError(f"{url} answered {response.status}: {_advice(response)}")
+            for line in response:
                 if data := data_of(line):
                     yield data
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -78,24 +85,10 @@ def _lines(url: str, key: str) -> Iterator[bytes]:
         ) from None
 
 
-def _opened(url: str, key: str) -> http.client.HTTPResponse:
-    place = urlsplit(url)
-    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
-    connection = kind(place.hostname or "", place.port)
-    connection.request(
-        "GET", place.path.rstrip("/") + _PATH, headers={"Authorization": f"Bearer {key}"} if key else {}
-    )
-    return connection.getresponse()
-
-
-def _advice(answer: http.client.HTTPResponse) -> str:
-    if answer.status in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
+def _advice(response: http.client.HTTPResponse) -> str:
+    if response.status in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
         return "set TURNKEEPER_KEY to the secret of one of its keys, not for chat alone"
-    return _reason(answer.read(10_000))
-
-
-def _reason(body: bytes) -> str:
     try:
-        return str(msgspec.json.decode(body)["error"]["message"])
+        return str(msgspec.json.decode(response.read(10_000))["error"]["message"])
     except (msgspec.DecodeError, LookupError, TypeError):
         return "this is no Turnkeeper"

@@ -1,4 +1,4 @@
-"""What all commands share: options, how they speak, and how they fail."""
+"""What all commands share: options, output, and errors."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -14,24 +14,35 @@ from proxy.settings.load import load
 from proxy.settings.settings import Settings
 from proxy.trial import render
 
+DEFAULT_CONFIG: Final = Path("config/agora.yaml")
+_CONFIG_VARIABLE: Final = "TURNKEEPER_CONFIG"
+
 Config = Annotated[Path, typer.Argument(help="A YAML file.")]
 Files = Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]
 FilterConfig = Annotated[
     Path | None, typer.Option(metavar="CONFIG", help="A YAML file, for the filters that it names.")
 ]
-DEFAULT_CONFIG: Final = Path("config/agora.yaml")
-_NAMED_BY: Final = "TURNKEEPER_CONFIG"
+ConfigArgument = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="A YAML file.", envvar=_CONFIG_VARIABLE)
+]
+ConfigOption = Annotated[
+    Path, typer.Option("--config", metavar="CONFIG", help="A YAML file.", envvar=_CONFIG_VARIABLE)
+]
 
 
-def exit_codes(*, good: str, bad: str) -> str:
-    """What a command's help says of its exit codes."""
-    return f"Exit code: 0 {good}, 1 {bad}, 2 the command is written wrongly."
+def load_configured(config: Path) -> Settings:
+    """The settings of the server's configuration. Raises ConfigError, with a hint for a missing file."""
+    try:
+        return load(config, os.environ)
+    except ConfigError as error:
+        hint = f"Name another in {_CONFIG_VARIABLE}, or as --help says."
+        raise error if config.exists() else ConfigError(f"{error.message}\n{hint}") from None
 
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """What we report ourselves is a line on stderr, and exit code 1."""
+    """Turn an error of Turnkeeper's own into a line on stderr and exit code 1."""
     try:
         yield
     except TurnkeeperError as error:
@@ -40,13 +51,18 @@ def reported_errors() -> Iterator[None]:
 
 
 def usage_error(message: str) -> typer.Exit:
-    """The end of a command that is written wrongly, which is told now."""
+    """Report that the command line is wrong; the exit to raise then."""
     typer.echo(render.plain([render.line(message)]), err=True, nl=False)
     return typer.Exit(2)
 
 
+def exit_codes(*, good: str, bad: str) -> str:
+    """The line on exit codes in the help of a command."""
+    return f"Exit code: 0 {good}, 1 {bad}, 2 the command is written wrongly."
+
+
 def write_lines(lines: Iterable[render.Line], file: TextIO) -> None:
-    """The lines in a terminal in colour; plain in a file or a pipe."""
+    """Write lines in colour to a terminal, plain to a file or a pipe."""
     if not file.isatty():
         file.write(render.plain(lines).encode(file.encoding, "backslashreplace").decode(file.encoding))
         return
@@ -60,24 +76,5 @@ def write_lines(lines: Iterable[render.Line], file: TextIO) -> None:
 
 
 def write_json(data: bytes) -> None:
-    """JSON on stdout, in lines that people can read too."""
+    """Write JSON to stdout, indented."""
     typer.echo(msgspec.json.format(data, indent=2))
-
-
-_HOW: Final = f"Name another in {_NAMED_BY}, or as --help says."
-
-
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file.", envvar=_NAMED_BY)]
-
-
-ConfigOption = Annotated[
-    Path, typer.Option("--config", metavar="CONFIG", help="A YAML file.", envvar=_NAMED_BY)
-]
-
-
-def load_configured(config: Path) -> Settings:
-    """What a configuration says; raises ConfigError, which tells how to name another where there is none."""
-    try:
-        return load(config, os.environ)
-    except ConfigError as error:
-        raise error if config.exists() else ConfigError(f"{error.message}\n{_HOW}") from None

@@ -1,3 +1,5 @@
+"""``explain`` and ``test``: a configuration tried without a model."""
+
 import os
 import sys
 import time
@@ -11,10 +13,9 @@ from proxy.commands.terminal import Config, Files, Json, reported_errors, usage_
 from proxy.errors import RequestError
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.load import load
-from proxy.settings.settings import Settings
-from proxy.trial import render, testing
+from proxy.trial import render
 from proxy.trial.explain import explain_request, parse_header, request_from_file
-from proxy.turn.pipeline import Pipeline
+from proxy.trial.testing import Result, run_test
 
 
 def explain(
@@ -31,59 +32,51 @@ def explain(
 ) -> None:
     """Tell what each filter does to a request, and what would be sent. Nothing is sent."""
     with reported_errors():
-        headers = dict(map(_header, header or ()))
+        try:
+            headers = dict(map(parse_header, header or ()))
+        except RequestError as error:
+            raise usage_error(error.message) from None
         settings = load(config, os.environ)
         posted = request_from_file(_read(request, settings.listen.max_body), headers)
-        remembers = settings.memory is not None
-        explanation = explain_request(posted, _pipeline(settings, pipeline), time.time(), remembers=remembers)
+        pipelines = build_pipelines(settings)
+        if pipeline not in pipelines:
+            raise usage_error(f"There is no pipeline '{pipeline}'; there are: {', '.join(pipelines)}.")
+        explanation = explain_request(
+            posted, pipelines[pipeline], time.time(), remembers=settings.memory is not None
+        )
         if as_json:
             write_json(msgspec.json.encode(explanation))
         else:
             write_lines(render.render_explanation(explanation, timed=sys.stdout.isatty()), sys.stdout)
 
 
-def _pipeline(settings: Settings, name: str) -> Pipeline:
-    ready = build_pipelines(settings)
-    if name not in ready:
-        raise usage_error(f"There is no pipeline '{name}'; there are: {', '.join(ready)}.")
-    return ready[name]
-
-
-def _header(given: str) -> tuple[str, str]:
-    try:
-        return parse_header(given)
-    except RequestError as error:
-        raise usage_error(error.message) from None
-
-
-def _read(path: Path, most: int) -> bytes:
+def _read(path: Path, max_bytes: int) -> bytes:
     try:
         with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no file"
         raise RequestError(f"{path}: cannot be read: {why}") from None
-    if len(data) > most:
-        raise RequestError(f"{path}: has more than {most} bytes; 'listen.max_body' sets the limit.")
+    if len(data) > max_bytes:
+        raise RequestError(f"{path}: has more than {max_bytes} bytes; 'listen.max_body' sets the limit.")
     return data
 
 
-def try_cases(files: Files, *, as_json: Json = False) -> None:
+def run_tests(files: Files, *, as_json: Json = False) -> None:
     """Try the cases that stand beside the pipelines of configurations, under 'tests'."""
+    results: dict[str, list[Result]] = {}
     with reported_errors():
-        results = {str(file): _run_tests(load(file, os.environ)) for file in files}
+        for file in files:
+            settings = load(file, os.environ)
+            built = build_pipelines(settings)
+            results[str(file)] = [
+                run_test(test, built[name], pipeline.answer)
+                for name, pipeline in settings.pipelines.items()
+                for test in pipeline.tests
+            ]
     if as_json:
         write_json(render.encode_results(results))
     else:
         write_lines(render.render_results(results), sys.stdout)
-    if any(result.failures for tried in results.values() for result in tried):
+    if any(result.failures for of_file in results.values() for result in of_file):
         raise typer.Exit(1)
-
-
-def _run_tests(settings: Settings) -> list[testing.Result]:
-    ready = build_pipelines(settings)
-    return [
-        testing.run_test(case, ready[name], pipeline.answer)
-        for name, pipeline in settings.pipelines.items()
-        for case in pipeline.tests
-    ]

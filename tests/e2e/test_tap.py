@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from proxy.commands.tap import key_of, written
+from proxy.commands.tap import event_line, find_key
 from proxy.observe.feed import Event
 from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import CONFIG, ProxyServer, Serve
@@ -145,7 +145,7 @@ def test_the_command_says_why_not(proxy: ProxyServer, serve: Serve) -> None:
     ],
 )
 def test_the_key_comes_from_the_environment(environ: dict[str, str], key: str) -> None:
-    assert key_of(environ) == key
+    assert find_key(environ) == key
 
 
 def test_a_line_is_one_line() -> None:
@@ -154,5 +154,5 @@ def test_a_line_is_one_line() -> None:
         state="degraded", status=200, code=None, degraded=("memory",),
         first_token_ms=None, duration_ms=1, at=0,
     )  # fmt: skip
-    text = "".join(text for text, _ in written(event))
+    text = "".join(text for text, _ in event_line(event))
     assert "degraded" in text and text.endswith("memory")
