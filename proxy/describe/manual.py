@@ -106,7 +106,8 @@ OpenTelemetry's conventions for generative AI. A counter is exposed with `_total
 histogram as `_bucket`, `_count` and `_sum`, a summary as the last two. Times are in seconds. No label
 is the caller's to choose: of models, the first 50 are named and the rest are `other`."""
 _METRICS_LABELS: Final = """
-`outcome` is {outcomes}. `status` is the status that the client got, and `error_type` the code of an
+`outcome` is {outcomes}.
+`status` is the status that the client got, and `error_type` the code of an
 answer that failed, else empty. `stage` is `recall`, `filters` or `upstream`; `overhead` is the sum of
 the first two, the share of a turn that is ours. `name` is what `X-Turnkeeper-Degraded` said and `limit`
 is `requests`, `tokens` or `streams`. Beside these stand `…_created`, when each began to count, and
