@@ -1,20 +1,21 @@
-"""Turns as they go by, for whoever looks on: a broadcast that waits for nobody and keeps little."""
+"""A live feed of turns: a broadcast that never waits for a subscriber and keeps little."""
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
 from proxy.observe.observation import State, TurnReport
 
-_KEPT = 200
-_BEHIND = 500
+_MOST_RECENT: Final = 200
+_MOST_BEHIND: Final = 500
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn, as an onlooker sees it: no word of what was said. ``at`` is in seconds since 1970."""
+    """One turn as subscribers see it, without any of its text. ``at`` is in seconds since 1970."""
 
     id: str
     request: str
@@ -32,131 +33,130 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
     @classmethod
-    def of(cls, account: TurnReport) -> "Event":
-        """What an onlooker sees of an account."""
-        first = account.first_token
+    def of(cls, turn: TurnReport) -> "Event":
+        """The event that shows a turn."""
+        first = turn.first_token
         return cls(
-            id=account.id,
-            request=account.request,
-            session=account.session,
-            user=account.user,
-            turn=account.turn,
-            model=account.model,
-            pipeline=account.pipeline,
-            state=account.state,
-            status=account.status,
-            code=account.code,
-            degraded=account.degraded,
+            id=turn.id,
+            request=turn.request,
+            session=turn.session,
+            user=turn.user,
+            turn=turn.turn,
+            model=turn.model,
+            pipeline=turn.pipeline,
+            state=turn.state,
+            status=turn.status,
+            code=turn.code,
+            degraded=turn.degraded,
             first_token_ms=None if first is None else round(first * 1000, 1),
-            duration_ms=round(account.duration * 1000, 1),
-            at=account.at,
+            duration_ms=round(turn.duration * 1000, 1),
+            at=turn.at,
         )
 
 
-class _Passed(msgspec.Struct, frozen=True, gc=False):
-    """A turn that went by; ``told`` is when, by ``time.perf_counter``."""
+class _Published(msgspec.Struct, frozen=True, gc=False):
+    """A turn, and when it was published, by ``time.perf_counter``."""
 
-    account: TurnReport
-    told: float
+    turn: TurnReport
+    at: float
 
     @property
-    def arrived(self) -> float:
-        """When it arrived, in seconds since 1970, as the clock counts that now: it may have been set back."""
-        since = time.perf_counter() - self.told + self.account.duration
-        return min(self.account.at, time.time() - since)
+    def arrival(self) -> float:
+        """When the turn arrived, in seconds since 1970; by the present clock, which may have been set back."""
+        return min(self.turn.at, time.time() - (time.perf_counter() - self.at + self.turn.duration))
 
 
 class Feed:
-    """The newest turns of each tenant's, and those to come.
+    """The newest turns of each tenant, and those to come.
 
-    It keeps the last 200 accounts of all tenants together. An onlooker who falls 500 events behind misses
-    the oldest; nobody waits for one.
+    It keeps the last 200 reports of all tenants together. A subscriber that falls 500 events behind misses
+    the oldest.
     """
 
     def __init__(self) -> None:
-        self._recent: deque[_Passed] = deque(maxlen=_KEPT)
-        self._onlookers: set[_Onlooker] = set()
+        self._recent: deque[_Published] = deque(maxlen=_MOST_RECENT)
+        self._subscribers: set[_Subscriber] = set()
         self._closed = False
 
     @property
     def has_subscribers(self) -> bool:
-        """Whether anyone looks on."""
-        return bool(self._onlookers)
+        """Whether there is a subscriber, of any tenant."""
+        return bool(self._subscribers)
 
-    def publish(self, account: TurnReport, *, keep: bool = True) -> None:
-        """Shows a turn to whoever looks on under its tenant, and with ``keep``, to who comes later."""
-        passed = _Passed(account, time.perf_counter())
-        if keep and account.outcome is not None:
-            self._recent.append(passed)
-        for onlooker in self._onlookers:
-            onlooker.show(passed)
+    def publish(self, turn: TurnReport, *, keep: bool = True) -> None:
+        """Shows a turn to its tenant's subscribers and, with ``keep``, to later ones."""
+        published = _Published(turn, time.perf_counter())
+        if keep and turn.outcome is not None:
+            self._recent.append(published)
+        for subscriber in self._subscribers:
+            subscriber.add(published)
 
     def newest(self, tenant: str) -> Iterator[TurnReport]:
         """A tenant's turns that have ended, the newest first."""
-        return (passed.account for passed in reversed(self._recent) if passed.account.tenant == tenant)
+        return (each.turn for each in reversed(self._recent) if each.turn.tenant == tenant)
 
     def oldest(self) -> Mapping[str, float]:
-        """When the oldest turn arrived that is kept of each tenant, in seconds since 1970."""
-        found: dict[str, float] = {}
-        for passed in self._recent:
-            tenant = passed.account.tenant
-            found[tenant] = min(passed.arrived, found.get(tenant, passed.arrived))
-        return found
+        """The arrival of each tenant's oldest turn, in seconds since 1970."""
+        oldest: dict[str, float] = {}
+        for each in self._recent:
+            tenant = each.turn.tenant
+            oldest[tenant] = min(each.arrival, oldest.get(tenant, each.arrival))
+        return oldest
 
-    def remove(self, tenant: str, goes: Callable[[TurnReport, float], bool]) -> None:
-        """Nobody is shown some of a tenant's turns from now on: each is told by its account and arrival."""
+    def remove(self, tenant: str, matches: Callable[[TurnReport, float], bool]) -> None:
+        """Removes those of a tenant's turns that match by their report and arrival."""
 
-        def stays(passed: _Passed) -> bool:
-            return passed.account.tenant != tenant or not goes(passed.account, passed.arrived)
+        def stays(each: _Published) -> bool:
+            return each.turn.tenant != tenant or not matches(each.turn, each.arrival)
 
-        self._recent = deque(filter(stays, self._recent), maxlen=_KEPT)
-        for onlooker in self._onlookers:
-            onlooker.keep(stays)
+        self._recent = deque(filter(stays, self._recent), maxlen=_MOST_RECENT)
+        for subscriber in self._subscribers:
+            subscriber.retain(stays)
 
     async def subscribe(self, tenant: str) -> AsyncIterator[Event]:
-        """A tenant's newest turns, then what follows, until the feed is closed."""
-        onlooker = _Onlooker(tenant, gone=self._closed)
-        for passed in self._recent:
-            onlooker.show(passed)
-        self._onlookers.add(onlooker)
+        """A tenant's newest turns, then those that follow, until the feed is closed."""
+        subscriber = _Subscriber(tenant, closed=self._closed)
+        for each in self._recent:
+            subscriber.add(each)
+        self._subscribers.add(subscriber)
         try:
-            while (shown := await onlooker.next()) is not None:
-                yield Event.of(shown)
+            while (turn := await subscriber.next()) is not None:
+                yield Event.of(turn)
         finally:
-            self._onlookers.discard(onlooker)
+            self._subscribers.discard(subscriber)
 
     def close(self) -> None:
-        """Everybody goes home."""
+        """Ends all subscriptions once they have shown what was published."""
         self._closed = True
-        for onlooker in self._onlookers:
-            onlooker.leave()
+        for subscriber in self._subscribers:
+            subscriber.close()
 
 
-class _Onlooker:
-    """One who looks on, and the turns not looked at yet."""
+class _Subscriber:
+    """One subscriber, and the turns that it has not seen yet."""
 
-    def __init__(self, tenant: str, *, gone: bool) -> None:
+    def __init__(self, tenant: str, *, closed: bool) -> None:
         self._tenant = tenant
-        self._gone = gone
-        self._ahead: deque[_Passed] = deque(maxlen=_BEHIND)
+        self._closed = closed
+        self._ahead: deque[_Published] = deque(maxlen=_MOST_BEHIND)
         self._news = asyncio.Event()
 
-    def show(self, passed: _Passed) -> None:
-        if passed.account.tenant == self._tenant:
-            self._ahead.append(passed)
+    def add(self, published: _Published) -> None:
+        if published.turn.tenant == self._tenant:
+            self._ahead.append(published)
             self._news.set()
 
-    def keep(self, stays: Callable[[_Passed], bool]) -> None:
-        self._ahead = deque(filter(stays, self._ahead), maxlen=_BEHIND)
+    def retain(self, stays: Callable[[_Published], bool]) -> None:
+        self._ahead = deque(filter(stays, self._ahead), maxlen=_MOST_BEHIND)
 
-    def leave(self) -> None:
-        self._gone = True
+    def close(self) -> None:
+        self._closed = True
         self._news.set()
 
     async def next(self) -> TurnReport | None:
         while not self._ahead:
-            if self._gone:
+            if self._closed:
                 return None
             self._news.clear()
             await self._news.wait()
-        return self._ahead.popleft().account
+        return self._ahead.popleft().turn

@@ -1,19 +1,20 @@
-"""The last hour in minutes: how many turns there were, how they ended, and how long first tokens took."""
+"""The last hour in minutes: counts of turns, their states and the times to their first tokens."""
 
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from proxy.observe.observation import TurnReport
 
-_MINUTES = 60
-_STEP = 1.25
-_BINS = 64
-_SHORTEST = 0.0001
+_MINUTES: Final = 60
+_STEP: Final = 1.25
+_BINS: Final = 64
+_SHORTEST: Final = 0.0001
 
 
 class MinuteStats:
-    """Counts of one minute; ``start`` is in seconds since 1970."""
+    """Counts of one minute; ``start`` is in seconds since 1970, ``first_tokens`` a histogram."""
 
     __slots__ = ("first_tokens", "start", "states", "turns")
 
@@ -24,48 +25,40 @@ class MinuteStats:
         self.first_tokens = [0] * _BINS
 
     def first_token(self, share: float) -> float | None:
-        """The seconds within which this share of the minute's first tokens came, 12 % off at most."""
-        wanted = share * sum(self.first_tokens)
-        seen = 0
+        """The quantile ``share`` of the times to the first token in seconds, 12 % off at most."""
+        least = share * sum(self.first_tokens)
+        total = 0
         for place, count in enumerate(self.first_tokens):
-            seen += count
-            if count and seen >= wanted:
+            total += count
+            if count and total >= least:
                 return float(_SHORTEST * _STEP ** (place + 0.5))
         return None
 
 
 class Hour:
-    """One minute after another, for each tenant; the oldest is let go."""
+    """The stats of the last sixty minutes, by tenant."""
 
     def __init__(self) -> None:
         self._minutes: dict[str, deque[MinuteStats]] = {}
 
-    def add(self, now: float, account: TurnReport) -> None:
-        """Counts a turn that ended at ``now``, for its tenant."""
-        minute = self._at(int(now) // 60 * 60, account.tenant)
-        minute.turns += 1
-        state = account.state
-        minute.states[state] = minute.states.get(state, 0) + 1
-        if account.first_token is not None:
-            minute.first_tokens[_bin(account.first_token)] += 1
-
-    def minutes(self, now: float, tenant: str) -> Sequence[MinuteStats]:
-        """The last sixty minutes of a tenant, the present one last; those without turns are empty."""
-        there = {minute.start: minute for minute in self._minutes.get(tenant, ())}
-        last = int(now) // 60 * 60
-        starts = range(last - 60 * (_MINUTES - 1), last + 60, 60)
-        return [there.get(start) or MinuteStats(start) for start in starts]
-
-    def _at(self, start: int, tenant: str) -> MinuteStats:
-        minutes = self._minutes.setdefault(tenant, deque(maxlen=_MINUTES))
-        while minutes and minutes[-1].start > start:  # the clock was set back: nobody would look there
+    def add(self, now: float, turn: TurnReport) -> None:
+        """Counts a turn of its tenant that ended at ``now``."""
+        start = int(now) // 60 * 60
+        minutes = self._minutes.setdefault(turn.tenant, deque(maxlen=_MINUTES))
+        while minutes and minutes[-1].start > start:  # the clock was set back
             minutes.pop()
         if not minutes or minutes[-1].start < start:
             minutes.append(MinuteStats(start))
-        return minutes[-1]
+        minute, state, seconds = minutes[-1], turn.state, turn.first_token
+        minute.turns += 1
+        minute.states[state] = minute.states.get(state, 0) + 1
+        if seconds is not None:
+            place = int(math.log(seconds / _SHORTEST, _STEP)) if seconds > _SHORTEST else 0
+            minute.first_tokens[min(place, _BINS - 1)] += 1
 
-
-def _bin(seconds: float) -> int:
-    if seconds <= _SHORTEST:
-        return 0
-    return min(_BINS - 1, int(math.log(seconds / _SHORTEST, _STEP)))
+    def minutes(self, now: float, tenant: str) -> Sequence[MinuteStats]:
+        """A tenant's last sixty minutes, the present one last; those without turns are empty."""
+        by_start = {minute.start: minute for minute in self._minutes.get(tenant, ())}
+        last = int(now) // 60 * 60
+        starts = range(last - 60 * (_MINUTES - 1), last + 60, 60)
+        return [by_start.get(start) or MinuteStats(start) for start in starts]

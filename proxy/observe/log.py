@@ -1,4 +1,4 @@
-"""The log: lines for people or for machines, written by a thread of its own."""
+"""The log: lines of text or JSON, written by a thread of its own."""
 
 import json
 import logging
@@ -14,28 +14,35 @@ from typing import Any, Final, Literal, TextIO
 
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
+
 _TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
-_MOST_WAITING: Final = 10_000
+_LONGEST_QUEUE: Final = 10_000
 _PATIENCE: Final = 1.0
 _A_MOMENT: Final = 0.05
 
 
 class LogEntry:
-    """A message with fields of its own, which a machine reads apart and people read in one line."""
+    """A message with fields: keys of their own in JSON, ``name=value`` in text."""
 
     def __init__(self, message: str, fields: dict[str, Any]) -> None:
         self.message = message
         self.fields = fields
 
     def __str__(self) -> str:
-        return " ".join([self.message, *(f"{name}={_shown(value)}" for name, value in self.fields.items())])
+        parts = [self.message]
+        for name, value in self.fields.items():
+            text = str(value)
+            if not text.isprintable() or " " in text or not text:
+                text = json.dumps(text, ensure_ascii=False)
+            parts.append(f"{name}={text}")
+        return " ".join(parts)
 
 
 class JsonLines(logging.Formatter):
     """Each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Its time (UTC), level, logger and message, then the fields that it has."""
+        """The time (UTC), level, logger and message, then the fields."""
         entry = record.msg if isinstance(record.msg, LogEntry) else None
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -51,44 +58,40 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") -> Iterator[None]:
-    """Everything that is logged goes to ``stream``. Nobody waits: beyond 10,000 lines, new ones are lost."""
-    _tell_no_places()
-    writer = _writer(stream, form)
-    handing = _Handing(SimpleQueue())
-    listener = _Writing(handing.queue, writer)
+    """Sends all log records to ``stream``, without waiting: beyond 10,000 queued lines new ones are lost."""
+    # No line names a thread, a process or a line of code: records are made without looking for them.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # noqa: SLF001 - as the library's own advice has it
+    writer = _handler(stream, form)
+    queueing = _QueueHandler(SimpleQueue())
+    listener = _QueueListener(queueing.queue, writer)
     root = logging.getLogger()
-    root.addHandler(handing)
+    root.addHandler(queueing)
     root.setLevel(level.upper())
     listener.start()
     try:
         yield
     finally:
-        root.removeHandler(handing)
+        root.removeHandler(queueing)
         listener.stop()
 
 
-def _tell_no_places() -> None:
-    """No line names a thread, a process or a line of code: records are made without looking for them."""
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001 - as the library's own advice has it
-
-
 def forking_logger(stream: TextIO, *, form: Format = "text", level: Level = "info") -> logging.Logger:
-    """A logger that starts no thread and waits for no reader, for a process that forks and reaps others."""
+    """A logger without a thread, for a process that forks others; it never waits for its reader."""
     logger = logging.Logger("turnkeeper", level.upper())  # noqa: LOG001 - what is forked must not inherit it
-    logger.addHandler(_writer(stream, form, _Forking))
+    logger.addHandler(_handler(stream, form, _ForkingHandler))
     return logger
 
 
 def exit_within_a_second() -> None:
-    """From now on this process has a second to say its last words: their reader may have stalled."""
+    """Gives this process one second to write its last lines: their reader may have stalled."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
 
 
-class _Straight(logging.StreamHandler[TextIO]):
-    """Writes past a stream's buffer, and holds no lock: who ends while the reader stalls waits for none."""
+class _UnbufferedHandler(logging.StreamHandler[TextIO]):
+    """Writes past the stream's buffer and holds no lock, so that a stalled reader cannot block the exit."""
 
     def createLock(self) -> None:  # noqa: N802 - as the library has it
         self.lock = None
@@ -103,12 +106,12 @@ class _Straight(logging.StreamHandler[TextIO]):
             while line:
                 line = line[os.write(self.stream.fileno(), line) :]
         except OSError:
-            return  # nobody is left to be told
+            return  # the reader has gone away
         except Exception:  # noqa: BLE001 - as the library does
             self.handleError(record)
 
 
-class _Forking(_Straight):
+class _ForkingHandler(_UnbufferedHandler):
     """Writes each line in a process of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -121,20 +124,22 @@ class _Forking(_Straight):
             os._exit(0)
 
 
-def _writer(stream: TextIO, form: Format, kind: type[_Straight] = _Straight) -> logging.Handler:
-    writer = kind(stream)
-    writer.setFormatter(JsonLines() if form == "json" else _Text(_TEXT))
-    return writer
-
-
-class _Text(logging.Formatter):
-    """Each record as one line with the day and the time, by the clock of the place."""
+class _TextLines(logging.Formatter):
+    """Each record as one line of text, with the local date and time."""
 
     default_msec_format = "%s.%03d"
 
 
-class _Handing(QueueHandler):
-    """Hands records over as they are: what they carry never changes."""
+def _handler(
+    stream: TextIO, form: Format, kind: type[_UnbufferedHandler] = _UnbufferedHandler
+) -> logging.Handler:
+    handler = kind(stream)
+    handler.setFormatter(JsonLines() if form == "json" else _TextLines(_TEXT))
+    return handler
+
+
+class _QueueHandler(QueueHandler):
+    """Queues records as they are: their arguments never change."""
 
     queue: "SimpleQueue[logging.LogRecord]"
 
@@ -142,35 +147,29 @@ class _Handing(QueueHandler):
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        if self.queue.qsize() < _MOST_WAITING:
+        if self.queue.qsize() < _LONGEST_QUEUE:
             self.queue.put_nowait(record)
 
 
-class _Writing(QueueListener):
-    """Writes in a thread. A reader who stalls does not hold up the end."""
+class _QueueListener(QueueListener):
+    """Writes in a thread; a stalled reader does not hold up ``stop``."""
 
     queue: "SimpleQueue[logging.LogRecord]"
 
     def __init__(self, queue: "SimpleQueue[logging.LogRecord]", writer: logging.Handler) -> None:
         super().__init__(queue, writer)
-        self._ended = Event()
+        self._stopping = Event()
 
     def dequeue(self, block: bool) -> logging.LogRecord:  # noqa: FBT001 - as the library has it
-        """The next record; one wake of the thread is for all that come within a moment."""
+        """The next record; the thread wakes once for all that come within a moment."""
         try:
             return self.queue.get_nowait()
         except Empty:
-            self._ended.wait(_A_MOMENT)
+            self._stopping.wait(_A_MOMENT)
             return self.queue.get(block)
 
     def stop(self) -> None:
-        self._ended.set()
+        self._stopping.set()
         self.queue.put_nowait(self._sentinel)  # type: ignore[attr-defined]
         if self._thread:
             self._thread.join(_PATIENCE)
-
-
-def _shown(value: object) -> str:
-    """A value on one line, in quotation marks where it has spaces."""
-    text = value if isinstance(value, str) else str(value)
-    return json.dumps(text, ensure_ascii=False) if not text.isprintable() or " " in text or not text else text

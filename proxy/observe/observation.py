@@ -1,112 +1,45 @@
-"""What is measured of one request on its way, and the report made of it."""
+"""What is observed of one request on its way, and the report that is made of a turn."""
 
 import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from filters.message import Message
 from proxy.observe.tracing import TraceContext
 
-# Within a string JSON has a backslash before the second quotation mark: this is a key.
-_KEY = b'"usage":'
-_TAIL = 4096
-_decoder = json.JSONDecoder()
-_WHOLE = "request"
 Outcome = Literal["done", "hangup", "superseded", "failed"]
-"""How a turn ended; ``hangup`` is the client's leaving."""
+"""How a turn ended; ``hangup`` means that the client left."""
+
 State = Literal["streaming", "done", "degraded", "interrupted", "cancelled", "failed"]
-"""Where a turn stands: ``degraded`` is done with something left out, ``interrupted`` is left or superseded
-after its first token, and ``cancelled`` before it."""
-OWN_STAGES: Final = frozenset({"recall", "filters"})
+"""The state of a turn: ``degraded`` is done with something left out; a turn that was left or superseded is
+``interrupted`` after its first token and ``cancelled`` before it."""
 
-
-class Usage(NamedTuple):
-    """Tokens; ``None`` where the upstream does not say."""
-
-    input: int | None = None
-    output: int | None = None
-
-
-def usage_of(chunks: list[bytes]) -> Usage:
-    """The last usage in the bytes of an answer, a stream's or a whole one's."""
-    tail = b"".join(chunks[-4:])[-_TAIL:]
-    place = tail.rfind(_KEY)
-    if place < 0:
-        return Usage()
-    text = tail[place + len(_KEY) :].decode("utf-8", "replace").lstrip()
-    try:
-        found, _ = _decoder.raw_decode(text)
-    except (ValueError, RecursionError):
-        return Usage()
-    return _counted(found) if isinstance(found, dict) else Usage()
-
-
-def _counted(usage: dict[str, Any]) -> Usage:
-    return Usage(_number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens")))
-
-
-def _number(given: object) -> int | None:
-    return given if type(given) is int and 0 <= given < 2**53 else None
+_OWN_STAGES: Final = frozenset({"recall", "filters"})
+# A quotation mark within a JSON string follows a backslash: this can only be a key.
+_USAGE_KEY: Final = b'"usage":'
+_USAGE_TAIL: Final = 4096
+_decoder = json.JSONDecoder()
 
 
 class Attempts(msgspec.Struct, frozen=True, gc=False):
-    """A turn's failures before its answer began: upstreams, each with what was wrong, in their order.
-
-    ``again`` names an upstream each time that it was asked once more.
-    """
+    """Failed attempts before an answer began: pairs of upstream and error code, and the upstreams retried."""
 
     failures: list[tuple[str, str]] = []
     retries: list[str] = []
 
 
-class StageTimer:
-    """One stage at a time, in seconds; a request that has none is one itself.
-
-    ``began`` is when the request arrived, and ``marks`` when each stage began, by ``time.perf_counter``.
-    """
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, float]] = []
-        self.marks: list[tuple[str, float]] = []
-        self._stage: str | None = None
-        self.start = self._since = time.perf_counter()
-
-    def begin(self, stage: str) -> None:
-        """The stage under way ends; this one begins."""
-        now = time.perf_counter()
-        if self._stage is not None:
-            self.stages.append((self._stage, now - self._since))
-        self._stage, self._since = stage, now
-        self.mark(stage, now)
-
-    def mark(self, stage: str, at: float | None = None) -> None:
-        """A stage begins that is reported as a part of the one under way."""
-        self.marks.append((stage, at or time.perf_counter()))
-
-    def server_timing(self) -> str:
-        """The value of the header, in milliseconds; the stage under way ends here."""
-        now = time.perf_counter()
-        self.stages.append((self._stage or _WHOLE, now - self._since))
-        self._since = now
-        return ", ".join([f"{stage};dur={seconds * 1000:.2f}" for stage, seconds in self.stages])
-
-    def elapsed(self) -> float:
-        """Seconds since the request arrived."""
-        return time.perf_counter() - self.start
-
-
 class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One turn, with no word of what was said in it.
+    """Ids, times and counts of one turn, without any of its text.
 
-    ``at`` is when the request arrived, in seconds since 1970; the other times are lengths in seconds, and
-    ``lead`` is what went by before the first stage. ``status`` and ``code`` are the client's. ``outcome`` is
+    ``at`` is the time of arrival in seconds since 1970; the other times are durations in seconds, and
+    ``lead`` is what passed before the first stage. ``status`` and ``code`` are the client's. ``outcome`` is
     ``None`` while the answer streams. Tokens are the upstream's own count, ``None`` where it gives none.
-    ``wanted`` is the model that the pipeline's first upstream would be asked for; ``fell_back`` is whether
-    another one answered.
+    ``primary_model`` is the model of the pipeline's first upstream, and ``fell_back`` whether another
+    upstream answered.
     """
 
     id: str
@@ -137,7 +70,7 @@ class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def state(self) -> State:
-        """Where the turn stands, in one word."""
+        """The state of the turn in one word."""
         if self.outcome is None:
             return "streaming"
         if self.outcome == "done":
@@ -148,18 +81,55 @@ class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def overhead(self) -> float:
-        """What the turn took within the proxy before the model was asked."""
-        return sum(seconds for stage, seconds in self.stages if stage in OWN_STAGES)
+        """The time spent in the proxy before the upstream was asked."""
+        return sum([seconds for stage, seconds in self.stages if stage in _OWN_STAGES])
+
+
+class StageTimer:
+    """Durations of a request's stages, one after another; without stages the request counts as one.
+
+    ``start`` and the times in ``marks``, the beginnings of stages and of parts of them, are by
+    ``time.perf_counter``.
+    """
+
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, float]] = []
+        self.marks: list[tuple[str, float]] = []
+        self._stage: str | None = None
+        self.start = self._since = time.perf_counter()
+
+    def begin(self, stage: str) -> None:
+        """Ends the current stage and begins another one."""
+        now = time.perf_counter()
+        if self._stage is not None:
+            self.stages.append((self._stage, now - self._since))
+        self._stage, self._since = stage, now
+        self.marks.append((stage, now))
+
+    def mark(self, part: str) -> None:
+        """Marks the beginning of a part of the current stage."""
+        self.marks.append((part, time.perf_counter()))
+
+    def server_timing(self) -> str:
+        """Ends the current stage; returns the value of the ``Server-Timing`` header, in milliseconds."""
+        now = time.perf_counter()
+        self.stages.append((self._stage or "request", now - self._since))
+        self._since = now
+        return ", ".join([f"{stage};dur={seconds * 1000:.2f}" for stage, seconds in self.stages])
+
+    def elapsed(self) -> float:
+        """Seconds since the request arrived."""
+        return time.perf_counter() - self.start
 
 
 class Observation(msgspec.Struct, eq=False):
-    """What is known of a request so far; of a turn from ``turn_of`` on.
+    """What is known of a request so far; it is a turn from ``begin_turn`` on.
 
-    ``tell`` is called with a turn's account when its first token has gone out, and when it has ended.
-    ``ignored`` tells of what could not be used of it, once it has ended.
-    ``stamps`` are when each part of ``sent`` went out, by ``time.perf_counter``; ``content`` is what was
-    said, for whoever knows its form, and ``size`` how many bytes were asked. ``failure`` is what the client
-    was told of a failure, and ``reason`` what the log may say of it.
+    ``listener`` is called when a turn's first token is sent and when the turn has ended. ``messages`` are the
+    client's, ``content`` is the turn itself and ``size`` the length of its body in bytes. ``chunk_times`` are
+    the times, by ``time.perf_counter``, at which each of ``chunks`` was sent. ``failure`` is the message that
+    the client gets, ``reason`` the one that may be logged. ``ignored`` lists the extension fields that could
+    not be used; it is called once the turn has ended.
     """
 
     request: str
@@ -192,36 +162,36 @@ class Observation(msgspec.Struct, eq=False):
     content: object = None
     size: int = 0
     trace_context: TraceContext | None = None
-    _lasted: float | None = None
+    _duration: float | None = None
 
     def __post_init__(self) -> None:
         self.id = self.id or f"turn_{secrets.token_hex(8)}"
         self.at = self.at or time.time()
 
     def begin_turn(self, tenant: str, pipeline: str) -> None:
-        """From here on the request is a turn."""
+        """Makes the request a turn."""
         self.tenant, self.pipeline = tenant, pipeline
 
     def mark_first_token(self) -> None:
-        """The first delta that carries anything is on its way to the client."""
+        """Notes that the first delta with content is about to be sent."""
         self.first_token = self.timer.elapsed()
         self.listener(self)
 
-    def end(self, otherwise: Outcome) -> None:
-        """The turn has ended; ``otherwise`` is how, where nothing else was noted."""
+    def end(self, outcome: Outcome) -> None:
+        """Ends the turn with ``outcome``, unless another outcome has been set."""
         if self.pipeline is not None:
-            self.outcome = self.outcome or otherwise
-            self._lasted = self.timer.elapsed()
+            self.outcome = self.outcome or outcome
+            self._duration = self.timer.elapsed()
             self.listener(self)
 
     @property
     def duration(self) -> float:
-        """How long it took, in seconds; until it has ended, so far."""
-        return self.timer.elapsed() if self._lasted is None else self._lasted
+        """The duration in seconds, until now if the turn has not ended."""
+        return self.timer.elapsed() if self._duration is None else self._duration
 
     def report(self) -> TurnReport:
-        """All that is known now."""
-        tokens = usage_of(self.chunks)
+        """A report of what is known now."""
+        timer, usage = self.timer, usage_of(self.chunks)
         return TurnReport(
             id=self.id,
             request=self.request,
@@ -236,16 +206,39 @@ class Observation(msgspec.Struct, eq=False):
             outcome=self.outcome,
             status=self.status,
             code=self.code,
-            lead=self.timer.marks[0][1] - self.timer.start if self.timer.marks else 0.0,
-            stages=tuple(self.timer.stages),
+            lead=timer.marks[0][1] - timer.start if timer.marks else 0.0,
+            stages=tuple(timer.stages),
             filters=tuple(self.filters),
             first_token=self.first_token,
             duration=self.duration,
-            input_tokens=tokens.input,
-            output_tokens=tokens.output,
+            input_tokens=usage.input,
+            output_tokens=usage.output,
             degraded=tuple(self.degraded),
             ignored=tuple(self.ignored()) if self.outcome else (),
             attempts=self.attempts,
             fell_back=self.fell_back,
             primary_model=self.primary_model,
         )
+
+
+class Usage(NamedTuple):
+    """Tokens of an answer; ``None`` where the upstream does not say."""
+
+    input: int | None = None
+    output: int | None = None
+
+
+def usage_of(chunks: Sequence[bytes]) -> Usage:
+    """The last usage that an upstream gives at the end of an answer, streamed or whole."""
+    tail = b"".join(chunks[-4:])[-_USAGE_TAIL:]
+    key = tail.rfind(_USAGE_KEY)
+    if key < 0:
+        return Usage()
+    try:
+        usage, _ = _decoder.raw_decode(tail[key + len(_USAGE_KEY) :].decode("utf-8", "replace").lstrip())
+    except (ValueError, RecursionError):
+        return Usage()
+    if not isinstance(usage, dict):
+        return Usage()
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    return Usage(*[count if type(count) is int and 0 <= count < 2**53 else None for count in counts])

@@ -1,8 +1,7 @@
-"""A place in a trace that others began, or that begins here (W3C Trace Context)."""
+"""W3C Trace Context, and the exporter of spans; OpenTelemetry is imported only where it is configured."""
 
 import re
 import secrets
-from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
@@ -14,11 +13,10 @@ if TYPE_CHECKING:
 
 HEADER: Final = "traceparent"
 _PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_SPANS: Final = EntryPoint("spans", "proxy.observe.spans:Spans", "turnkeeper.traces")
 
 
 class TraceContext(msgspec.Struct, frozen=True):
-    """One turn's ids: of the trace, of whose child the turn is, and of the question to the model."""
+    """The ids of one turn: of its trace, of its parent span, and of the span of its upstream request."""
 
     trace_id: int
     parent_id: int | None
@@ -27,38 +25,39 @@ class TraceContext(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, header: str | None) -> Self:
-        """The trace that a ``traceparent`` names; a new one where it names none."""
+        """The context that a ``traceparent`` header gives, or a new trace."""
         found = _PARENT.fullmatch(header or "")
+        span_id = secrets.randbits(64) or 1
         if not found:
-            return cls(secrets.randbits(128) or 1, None, secrets.randbits(64) or 1)
-        sampled = bool(int(found[3], 16) & 1)
-        return cls(int(found[1], 16), int(found[2], 16), secrets.randbits(64) or 1, sampled)
+            return cls(secrets.randbits(128) or 1, None, span_id)
+        return cls(int(found[1], 16), int(found[2], 16), span_id, sampled=bool(int(found[3], 16) & 1))
 
     @property
     def traceparent(self) -> str:
-        """The ``traceparent`` for the model."""
+        """The ``traceparent`` header of the upstream request."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 
 def span_exporter(endpoint: str) -> "Spans | None":
-    """What sends spans to an OTLP address; ``None`` for an empty one."""
-    return _maker()(endpoint) if endpoint else None
+    """The exporter of spans to an OTLP address; ``None`` for an empty one."""
+    return _spans()(endpoint) if endpoint else None
 
 
-def check_endpoint(given: str) -> str:
-    """An address to which spans can be sent, or none; nothing is connected. Raises ValueError."""
-    if given:
-        host = host_of(given)
+def check_endpoint(endpoint: str) -> str:
+    """The OTLP address, which may be empty; nothing is connected. Raises ValueError."""
+    if endpoint:
+        host = host_of(endpoint)
         if not host:
             raise ValueError("write an OTLP address over HTTP, such as http://127.0.0.1:4318/v1/traces")
         if not is_host_name(host):
             raise ValueError(ADVICE)
-        _maker()
-    return given
+        _spans()
+    return endpoint
 
 
-def _maker() -> "type[Spans]":
+def _spans() -> "type[Spans]":
     try:
-        return _SPANS.load()  # type: ignore[no-any-return]
+        from proxy.observe.spans import Spans  # noqa: PLC0415 - needs the extra
     except ModuleNotFoundError as error:
         raise ValueError(f"this needs the module {error.name}; install turnkeeper[traces]") from error
+    return Spans

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.errors import FilterFailed, Forbidden, TurnkeeperError, Unauthorized
-from proxy.observe import access
 from proxy.observe.access import RefusalLog, log_turn
 from proxy.observe.metrics import Metrics
 from proxy.observe.observation import Observation, TurnReport
