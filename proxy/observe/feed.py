@@ -62,7 +62,7 @@ class _Published(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def arrival(self) -> float:
-        """When the turn arrived, in seconds since 1970; by the present clock, which may have been set back."""
+        """The arrival in seconds since 1970, by the present clock: it may have been set back."""
         return min(self.turn.at, time.time() - (time.perf_counter() - self.at + self.turn.duration))
 
 

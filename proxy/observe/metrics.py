@@ -44,8 +44,8 @@ _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 class GaugeValues(msgspec.Struct, frozen=True, kw_only=True):
     """The values of all gauges at one moment.
 
-    ``breakers`` holds closed, half_open or open by upstream and model; ``background`` says by its name whether
-    a background job is failing.
+    ``breakers`` holds closed, half_open or open by upstream and model, ``background`` by the name of each
+    background job whether it is failing.
     """
 
     in_flight: int = 0

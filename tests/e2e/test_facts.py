@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.background import backoff
+from proxy.circuit import Backoff
 from proxy.memory.session import START, TurnRef, decode
 from proxy.memory.stores.store import BlobWrite, Key
 from tests.long_call import settle
@@ -445,7 +446,7 @@ def test_an_upstream_that_is_away_is_asked_again(proxy, upstream) -> None:
 def test_an_answer_of_no_use_is_passed_over_though_the_other_model_is_away(
     serve: Serve, upstream, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "_SHORTEST", 0.05)
+    monkeypatch.setattr(backoff, "_SESSION", Backoff(0.05, 300.0))
     config = CONFIG.replace("facts: {upstream: main,", "facts: {upstream: main, fallback: away,")
     assert config != CONFIG
     babble = {True: answer({"error": {"message": "Busy"}}, 503), False: answer(completion("No facts."))}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxy.background import backoff
+from proxy.circuit import Backoff
 from proxy.memory.session import decode
 from proxy.memory.stores.store import Key
 from proxy.server.reload import Reload
@@ -57,10 +58,8 @@ def served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Served]:
     # One second for five minutes, and the rest to the same scale.
-    monkeypatch.setattr(backoff, "_SHORTEST_PAUSE", 0.5)
-    monkeypatch.setattr(backoff, "_LONGEST_PAUSE", 1.0)
-    monkeypatch.setattr(backoff, "_SHORTEST", 0.05)
-    monkeypatch.setattr(backoff, "_LONGEST", 1.0)
+    monkeypatch.setattr(backoff, "_JOB", Backoff(0.5, 1.0))
+    monkeypatch.setattr(backoff, "_SESSION", Backoff(0.05, 1.0))
     path = tmp_path / "config.yaml"
     path.write_text(config(6, 2))
     environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": address(request.param)}
@@ -99,8 +98,7 @@ def test_it_is_asked_ever_less_and_digests_stand_in(
 def test_who_was_told_of_it_is_asked_at_once_when_the_configuration_is_read_again(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "_SHORTEST_PAUSE", 300.0)
-    monkeypatch.setattr(backoff, "_LONGEST_PAUSE", 300.0)
+    monkeypatch.setattr(backoff, "_JOB", Backoff(300.0, 300.0))
     served.upstream.script = model(lambda _: REFUSALS[401])
     for session in SESSIONS:
         served.talks(session)
@@ -113,7 +111,7 @@ def test_who_was_told_of_it_is_asked_at_once_when_the_configuration_is_read_agai
 
 
 def test_it_is_left_alone_for_as_long_as_it_asks(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "_LONGEST", 300.0)
+    monkeypatch.setattr(backoff, "_SESSION", Backoff(0.05, 300.0))
     busy = answer({"error": {"message": "Busy"}}, 429, "retry-after: 2\r\n")
     served.upstream.script = model(lambda _: busy)
     served.talks("s1")

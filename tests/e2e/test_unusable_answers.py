@@ -8,6 +8,7 @@ import pytest
 
 from filters.tokens import in_text
 from proxy.background import backoff
+from proxy.circuit import Backoff
 from tests.long_call import LongCall, config, is_notes, model, noted, settle
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.peers.scripted_model import fact, is_extraction, lines, listed, says
@@ -52,8 +53,7 @@ USELESS = {
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "_SHORTEST", 0.02)
-    monkeypatch.setattr(backoff, "_LONGEST", 0.2)
+    monkeypatch.setattr(backoff, "_SESSION", Backoff(0.02, 0.2))
 
 
 def digests(proxy: ProxyServer) -> list[bool]:

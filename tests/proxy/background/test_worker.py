@@ -11,6 +11,7 @@ import pytest
 
 from proxy.background import backoff, worker
 from proxy.background.worker import Worker
+from proxy.circuit import Backoff
 from proxy.errors import UpstreamBroken
 from proxy.memory.errors import (
     InvalidFacts,
@@ -89,7 +90,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "_SHORTEST", 0.01)
+    monkeypatch.setattr(backoff, "_SESSION", Backoff(0.01, 300.0))
     monkeypatch.setattr(lease, "TTL", 0.1)
 
 
@@ -271,7 +272,7 @@ class Seen(Counting):
 def test_nothing_of_a_failure_is_held_while_it_waits_to_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backoff, "_SHORTEST", 60.0)
+    monkeypatch.setattr(backoff, "_SESSION", Backoff(60.0, 300.0))
 
     async def run() -> bool:
         store = memory()

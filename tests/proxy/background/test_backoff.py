@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from proxy.background.backoff import Lull
+from proxy.background.backoff import JobCircuit
 from tests.hurried_loop import run
 
 HOUR = 3600.0
@@ -15,22 +15,22 @@ async def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def tries(lull: Lull, until: float, who: int) -> list[float]:
+async def tries(circuit: JobCircuit, until: float, session: int) -> list[float]:
     """When one who always fails may try."""
     times: list[float] = []
     while True:
-        await lull.over()
+        await circuit.admit()
         if await now() >= until:
             return times
         times.append(await now())
-        lull.failed(who, "no")
-        await lull.rest(1)
+        circuit.failed(session, "no")
+        await circuit.rest(1)
 
 
 def test_pauses_grow_to_five_minutes_however_many_wait() -> None:
     async def work() -> list[float]:
-        lull, until = Lull(), await now() + HOUR
-        found = await asyncio.gather(*(tries(lull, until, who) for who in range(50)))
+        circuit, until = JobCircuit(), await now() + HOUR
+        found = await asyncio.gather(*(tries(circuit, until, session) for session in range(50)))
         return sorted(time for times in found for time in times)
 
     times = run(work())
@@ -43,11 +43,11 @@ def test_pauses_grow_to_five_minutes_however_many_wait() -> None:
 
 def test_one_who_fails_alone_keeps_nobody_else_waiting() -> None:
     async def work() -> tuple[float, bool]:
-        lull, began = Lull(), await now()
+        circuit, began = JobCircuit(), await now()
         for _ in range(2000):
-            lull.failed("one", "no")
-        await lull.over()
-        return await now() - began, lull.failing
+            circuit.failed("one", "no")
+        await circuit.admit()
+        return await now() - began, circuit.failing
 
     waited, failing = run(work())
     assert waited < 1
@@ -56,12 +56,12 @@ def test_one_who_fails_alone_keeps_nobody_else_waiting() -> None:
 
 def test_thousands_of_failures_in_a_row_break_nothing() -> None:
     async def work() -> float:
-        lull = Lull()
+        circuit = JobCircuit()
         for number in range(5000):
-            lull.failed(number, "no")
-            await lull.over()
+            circuit.failed(number, "no")
+            await circuit.admit()
         began = await now()
-        await lull.over()
+        await circuit.admit()
         return await now() - began
 
     assert run(work()) == pytest.approx(300, abs=1)
@@ -69,18 +69,18 @@ def test_thousands_of_failures_in_a_row_break_nothing() -> None:
 
 def test_with_the_first_success_all_who_wait_go_on() -> None:
     async def work() -> list[float]:
-        lull, began = Lull(), await now()
+        circuit, began = JobCircuit(), await now()
 
         async def waits(rests: float) -> float:
-            await lull.rest(rests)
-            await lull.over()
+            await circuit.rest(rests)
+            await circuit.admit()
             return await now() - began
 
         for number in range(9):
-            lull.failed(number, "no")
+            circuit.failed(number, "no")
         waiting = [asyncio.create_task(waits(rests)) for rests in (0.0, 0.0, 3600.0)]
         await asyncio.sleep(2)
-        lull.succeeded()
+        circuit.succeeded()
         return list(await asyncio.gather(*waiting))
 
     assert max(run(work())) < 3
@@ -88,13 +88,13 @@ def test_with_the_first_success_all_who_wait_go_on() -> None:
 
 def test_who_finds_nothing_to_try_leaves_the_turn_to_the_next() -> None:
     async def work() -> float:
-        lull = Lull()
+        circuit = JobCircuit()
         for number in range(9):
-            lull.failed(number, "no")
-        await lull.over()
-        lull.returned()
+            circuit.failed(number, "no")
+        await circuit.admit()
+        circuit.return_probe()
         began = await now()
-        await lull.over()
+        await circuit.admit()
         return await now() - began
 
     assert run(work()) < 1
@@ -102,12 +102,12 @@ def test_who_finds_nothing_to_try_leaves_the_turn_to_the_next() -> None:
 
 def test_both_ends_of_it_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        lull = Lull("summaries")
+        circuit = JobCircuit("summaries")
         for _ in range(2):
             for number in range(20):
-                lull.failed(number, "The upstream answered 401.")
-            lull.succeeded()
-            lull.succeeded()
+                circuit.failed(number, "The upstream answered 401.")
+            circuit.succeeded()
+            circuit.succeeded()
 
     with caplog.at_level("INFO", "turnkeeper"):
         run(work())
@@ -118,11 +118,11 @@ def test_both_ends_of_it_are_told_once(caplog: pytest.LogCaptureFixture) -> None
 
 def test_a_model_that_asks_to_be_left_alone_is_left_alone_for_so_long() -> None:
     async def work() -> float:
-        lull = Lull()
-        for who in range(3):
-            lull.failed(who, "busy", wanted=90.0)
+        circuit = JobCircuit()
+        for session in range(3):
+            circuit.failed(session, "busy", retry_after=90.0)
         began = await now()
-        await lull.over()
+        await circuit.admit()
         return await now() - began
 
     assert 89 < run(work()) < 91
@@ -130,11 +130,11 @@ def test_a_model_that_asks_to_be_left_alone_is_left_alone_for_so_long() -> None:
 
 def test_but_never_for_longer_than_five_minutes() -> None:
     async def work() -> float:
-        lull = Lull()
-        for who in range(3):
-            lull.failed(who, "busy", wanted=86_400.0)
+        circuit = JobCircuit()
+        for session in range(3):
+            circuit.failed(session, "busy", retry_after=86_400.0)
         began = await now()
-        await lull.over()
+        await circuit.admit()
         return await now() - began
 
     assert 299 < run(work()) < 301
