@@ -1,6 +1,7 @@
-"""The model that finds facts: what it is shown, and what is believed of its answer."""
+"""Extracts facts by a model: the prompt, and what of the answer is used."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ import msgspec
 
 from filters.injection import comparable, one_line
 from filters.message import Message
-from proxy.background.models import ChatModel, PromptRedaction
+from proxy.background.models import ModelClient, PromptRedaction, json_line
 from proxy.errors import UpstreamError
 from proxy.memory.archive.records import Category, Fact
 from proxy.memory.errors import InvalidFacts, NoModel, UnusableAnswer
@@ -66,11 +67,11 @@ FORM: Final[Mapping[str, Any]] = {
         },
     },
 }
-"""How the answer is to look, as OpenAI's ``response_format``."""
+"""The form of the answer, as OpenAI's ``response_format``."""
 
 _MOST_FACTS: Final = 10
 _LONGEST: Final = 300
-_MOST_SAID: Final = 4000
+_LONGEST_UTTERANCE: Final = 4000
 _FENCE: Final = "```"
 
 
@@ -87,19 +88,19 @@ class _Answer(msgspec.Struct):
 
 
 class Extractor:
-    """Asks one model, and another one where it fails. Days begin as in ``zone``."""
+    """Asks one model, and the fallback if it fails. Days are those of ``zone``."""
 
     def __init__(
         self,
-        inquiry: ChatModel,
+        client: ModelClient,
         *,
         model: str,
         fallback: str,
         zone: tzinfo = UTC,
-        discretion: PromptRedaction | None = None,
+        redaction: PromptRedaction | None = None,
     ) -> None:
-        self._inquiry = inquiry
-        self._discretion = discretion or PromptRedaction()
+        self._client = client
+        self._redaction = redaction or PromptRedaction()
         self._model = model
         self._fallback = fallback
         self._zone = zone
@@ -107,18 +108,18 @@ class Extractor:
     async def facts(
         self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
     ) -> Sequence[FactDraft]:
-        """What a model finds in what one person said, as far as it can be believed.
+        """The facts that a model finds in what one user said, as far as they are backed by it.
 
-        Raises InvalidFacts for an unusable answer, UpstreamError where no model answered, and
-        NoModel where none is known.
+        Raises InvalidFacts for an unusable answer, UpstreamError where no model answered, and NoModel where
+        there is none to ask.
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
         failure: Exception = NoModel("No model is named for facts.")
-        prompt = _prompt(said, known, self._zone, self._discretion)
+        prompt = self._prompt(said, known)
         for model in models:
             try:
-                answer = await self._inquiry.ask(prompt, model=model, form=FORM)
-                return list(_believed(_listed(answer), said, known))
+                answer = await self._client.ask(prompt, model=model, form=FORM)
+                return _drafts(_parsed(answer), said, known)
             except UnusableAnswer as error:
                 failure = error if isinstance(error, InvalidFacts) else InvalidFacts(str(error))
             except UpstreamError as error:
@@ -126,80 +127,75 @@ class Extractor:
         try:
             raise failure
         finally:
-            del failure  # it holds what is in this frame, all that was asked
+            del failure  # its traceback refers to this frame, and so to the whole prompt
+
+    def _prompt(self, utterances: Sequence[Utterance], facts: Sequence[Fact]) -> list[Message]:
+        redacted = self._redaction.text
+        known = [
+            {"id": fact.id, "category": fact.category, "text": one_line(redacted(fact.text), _LONGEST)}
+            for fact in facts
+        ]
+        said = [
+            {
+                "number": number,
+                "on": _day(each.at, self._zone),
+                "text": redacted(each.text)[:_LONGEST_UTTERANCE],
+            }
+            for number, each in enumerate(utterances, start=1)
+        ]
+        content = f"{_tagged('known', known)}\n\n{_tagged('said', said)}\n\n{_FIND}"
+        return [Message(role="system", content=_TASK), Message(role="user", content=content)]
 
 
-def _prompt(
-    said: Sequence[Utterance], known: Sequence[Fact], zone: tzinfo, discretion: PromptRedaction
-) -> list[Message]:
-    on_file = [
-        {"id": fact.id, "category": fact.category, "text": one_line(discretion.text(fact.text), _LONGEST)}
-        for fact in known
-    ]
-    lines = [
-        {"number": number, "on": _day(one.at, zone), "text": discretion.text(one.text)[:_MOST_SAID]}
-        for number, one in enumerate(said, start=1)
-    ]
-    data = f"{_marked('known', on_file)}\n\n{_marked('said', lines)}"
-    return [Message(role="system", content=_TASK), Message(role="user", content=f"{data}\n\n{_FIND}")]
-
-
-def _marked(name: str, lines: Iterable[object]) -> str:
-    return "\n".join((f"<{name}>", *map(_quoted, lines), f"</{name}>"))
-
-
-def _quoted(data: object) -> str:
-    """Data as one line of JSON, in which nothing can close a mark."""
-    return msgspec.json.encode(data).decode().replace("<", "\\u003c").replace(">", "\\u003e")
+def _tagged(tag: str, lines: Iterable[object]) -> str:
+    return "\n".join((f"<{tag}>", *map(json_line, lines), f"</{tag}>"))
 
 
 def _day(at: float, zone: tzinfo) -> str:
     try:
         return f"{datetime.fromtimestamp(at, zone):%A, %Y-%m-%d}"
     except (OverflowError, ValueError, OSError):
-        return "a day that is not known"  # what was carried here from elsewhere may bear any number
+        return "a day that is not known"  # an imported session may have any number
 
 
-def _listed(answer: str) -> list[Any]:
-    """The facts in an answer: bare JSON, in a fence of Markdown, or with words around it."""
-    for text in _readings(answer):
+def _parsed(answer: str) -> list[Any]:
+    """The list of facts in an answer: bare JSON, in a Markdown fence, or with words around it."""
+    # Split, not matched: a pattern would scan an answer of empty lines once for each of them.
+    fenced = [part.partition("\n")[2] for part in answer.split(_FENCE)[1::2]]
+    for text in (answer, *fenced, answer[max(answer.find("{"), 0) : answer.rfind("}") + 1]):
         try:
-            found = msgspec.json.decode(text, type=_Answer | list[Any])
+            facts = msgspec.json.decode(text, type=_Answer | list[Any])
         except (msgspec.DecodeError, RecursionError):
             continue
-        return found.facts if isinstance(found, _Answer) else found
+        return facts.facts if isinstance(facts, _Answer) else facts
     raise InvalidFacts("The model's answer is no list of facts.")
 
 
-def _readings(answer: str) -> Iterator[str]:
-    yield answer
-    # Split, not matched: a pattern would look through an answer of empty lines once for each of them.
-    yield from (fenced.partition("\n")[2] for fenced in answer.split(_FENCE)[1::2])
-    yield answer[max(answer.find("{"), 0) : answer.rfind("}") + 1]
+def _drafts(answer: Sequence[Any], said: Sequence[Utterance], known: Sequence[Fact]) -> list[FactDraft]:
+    """The first facts with evidence; ids and numbers that were not in the prompt are ignored.
 
-
-def _believed(found: Sequence[Any], said: Sequence[Utterance], known: Sequence[Fact]) -> Iterator[FactDraft]:
-    """The first facts that rest on what was said; ids and numbers that were not shown do not count.
-
-    Small models name what is out of date by its words.
+    Small models name a fact that is replaced by its text.
     """
+    facts: list[_Fact] = []
+    for each in answer:
+        with suppress(msgspec.ValidationError):
+            facts.append(msgspec.convert(each, _Fact))
     ids = {comparable(fact.text): fact.id for fact in known} | {fact.id: fact.id for fact in known}
-    for one in [fact for fact in map(_converted, found) if fact][:_MOST_FACTS]:
-        rests_on = [said[number - 1] for number in dict.fromkeys(one.evidence) if 0 < number <= len(said)]
-        text = one_line(one.text, _LONGEST + 1)
-        if rests_on and 0 < len(text) <= _LONGEST:
-            yield FactDraft(
+    drafts: list[FactDraft] = []
+    for fact in facts[:_MOST_FACTS]:
+        evidence = [said[number - 1] for number in dict.fromkeys(fact.evidence) if 0 < number <= len(said)]
+        text = one_line(fact.text, _LONGEST + 1)
+        if not evidence or not 0 < len(text) <= _LONGEST:
+            continue
+        replaces = fact.replaces or ""
+        drafts.append(
+            FactDraft(
                 text=text,
-                category=one.category,
-                evidence=tuple(dict.fromkeys(words.source for words in rests_on)),
-                replaces=ids.get(one.replaces or "") or ids.get(comparable(one.replaces or "")),
-                importance=min(max(one.importance, 0.0), 1.0),
-                stated_at=max(words.at for words in rests_on),
+                category=fact.category,
+                evidence=tuple(dict.fromkeys(utterance.source for utterance in evidence)),
+                replaces=ids.get(replaces) or ids.get(comparable(replaces)),
+                importance=min(max(fact.importance, 0.0), 1.0),
+                stated_at=max(utterance.at for utterance in evidence),
             )
-
-
-def _converted(found: Any) -> _Fact | None:
-    try:
-        return msgspec.convert(found, _Fact)
-    except msgspec.ValidationError:
-        return None
+        )
+    return drafts

@@ -1,4 +1,4 @@
-"""What a model may be told that is asked in the background: as calls are told it."""
+"""Asking models in the background: one whole answer, not streamed, and what of it can be used."""
 
 import asyncio
 import re
@@ -20,97 +20,38 @@ from proxy.tools.chunk import first_choice, object_in
 from proxy.upstream.body import compose
 from proxy.upstream.target import Target
 
-_NOWHERE = Context(now=0.0)
 T = TypeVar("T")
-# OpenAI's names, then those that other servers have for the same.
+
+_CHAT: Final = "/chat/completions"
+_LONGEST_CHAT: Final = 1_000_000
+_LONGEST_JSON: Final = 16_000_000
+_NO_CONTEXT: Final = Context(now=0.0)
+# Finish reasons: OpenAI's names, then those that other servers have for the same.
 _CUT: Final = frozenset(
     ("length", "max_tokens", "model_length", "abort", "aborted", "error", "insufficient_system_resource")
 )
-_BARRED: Final = frozenset(
+_REFUSED: Final = frozenset(
     ("content_filter", "refusal", "safety", "recitation", "blocklist", "prohibited_content", "sensitive")
 )
-_OPENED: Final = re.compile(
+_THOUGHT: Final = re.compile(
     r"<(?:think|thinking|thought|reasoning)\s*>|\[THINK\]|<\|channel\|>", re.IGNORECASE
 )
-_CLOSED: Final = re.compile(
+_THOUGHT_END: Final = re.compile(
     r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]|<\|channel\|>final<\|message\|>", re.IGNORECASE
 )
-_MARKS: Final = ("<|return|>", "<|end|>", "<|im_end|>", "<|eot_id|>")
-_UNSUITED: Final = (
-    HTTPStatus.BAD_REQUEST,
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    HTTPStatus.UNPROCESSABLE_ENTITY,
-)
+_END_TOKENS: Final = ("<|return|>", "<|end|>", "<|im_end|>", "<|eot_id|>")
+_BAD_REQUEST: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 _TOO_LONG: Final = re.compile(
     rb"context[ _](?:length|size|window)|(?:prompt|input|request)s? (?:is|are) too (?:long|large)"
     rb"|reduce the length|maximum (?:number of )?(?:input )?tokens|too many (?:input )?tokens",
     re.IGNORECASE,
 )
 _CENSORED: Final = re.compile(rb"content_filter|content_policy|ResponsibleAIPolicy|data_inspection_failed")
-_READ: Final = 4_000
-_PATH = "/chat/completions"
-_LONGEST = 1_000_000
-_MISUNDERSTOOD = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
-
-
-class PromptRedaction:
-    """Redacts what was said as the steps of chains do."""
-
-    def __init__(self, steps: Sequence[Redact] = ()) -> None:
-        self._steps = steps
-
-    def text(self, text: str, role: str = "user") -> str:
-        """What somebody said, or what tells of it."""
-        return self._shown(Message(role=role, content=text)).text if self._steps else text
-
-    def tool_calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What tools were called with."""
-        shown = self._shown(Message(role="assistant", tool_calls=calls)).tool_calls
-        return shown or []
-
-    def _shown(self, message: Message) -> Message:
-        for step in self._steps:
-            (message,) = step.apply([message], _NOWHERE)
-        return message
-
-
-_LONGEST_JSON = 16_000_000
-
-
-class ModelEndpoint:
-    """A path under an upstream's address. ``timeout`` is in seconds."""
-
-    def __init__(self, target: Target, path: str, *, timeout: float) -> None:
-        self._target = target
-        self._path = path
-        self._timeout = timeout
-
-    async def ask(self, body: Any, kind: type[T]) -> T:
-        """What is answered, in the shape of ``kind``; raises UpstreamError for anything else."""
-        status, content = await self._answered(msgspec.json.encode(body))
-        if status != HTTPStatus.OK:
-            raise UpstreamRefused(status, content, {})
-        try:
-            return msgspec.json.decode(content, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise UpstreamBroken("The upstream's answer cannot be read.") from None
-
-    async def _answered(self, body: bytes) -> tuple[int, bytes]:
-        target, due = self._target, asyncio.get_running_loop().time() + self._timeout
-        response = await target.upstream.open("POST", self._path, target.headers, body, due=due)
-        try:
-            return response.status, await read_all(response, _LONGEST_JSON)
-        finally:
-            response.close()
-
-
-def truncated(text: str, most: int) -> str:
-    """As many characters as a model takes; half ones, which JSON cannot hold, become question marks."""
-    return text[:most].encode("utf-8", "replace").decode()
+_ERROR_BYTES: Final = 4_000
 
 
 class EmptyAnswer(UpstreamBroken, UnusableAnswer):
-    """A model answered to the end, and said nothing."""
+    """A model's answer is complete, and has no text."""
 
 
 class TruncatedAnswer(UpstreamBroken, UnusableAnswer):
@@ -118,64 +59,93 @@ class TruncatedAnswer(UpstreamBroken, UnusableAnswer):
 
 
 class RefusedAnswer(UpstreamBroken, UnusableAnswer):
-    """A model would not answer, or was not let."""
+    """A model declined to answer, or a content filter stopped it."""
 
 
 class PromptTooLong(UpstreamBroken, UnusableAnswer):
-    """A model was shown more than it takes at once."""
+    """A prompt is longer than the model's context."""
+
+
+class _Response(NamedTuple):
+    status: int
+    content: bytes
+    headers: Mapping[str, str]
+
+
+class ModelClient:
+    """The models of one upstream. ``timeout`` is in seconds, for each request."""
+
+    def __init__(self, target: Target, *, timeout: float) -> None:
+        self._target = target
+        self._timeout = timeout
+        self._takes_form = True
+
+    async def ask(
+        self, messages: Sequence[Message], *, model: str, form: Mapping[str, Any] | None = None
+    ) -> str:
+        """The text of a chat completion, less the model's thoughts; raises UpstreamError if it is incomplete.
+
+        ``form`` is OpenAI's ``response_format``. An upstream that refuses it is asked without it, so the
+        messages have to describe the form, too.
+        """
+        form = form if self._takes_form else None
+        response = await self._chat(messages, model, form)
+        if form and response.status in _BAD_REQUEST and not isinstance(_error_of(*response), UnusableAnswer):
+            response = await self._chat(messages, model, None)
+            self._takes_form = response.status != HTTPStatus.OK
+        if response.status != HTTPStatus.OK:
+            raise _error_of(*response)
+        return answer_text(response.content)
+
+    async def post(self, path: str, body: Any, kind: type[T]) -> T:
+        """The answer to JSON that is posted to a path; raises UpstreamError if it is not of this kind."""
+        response = await self._post(path, msgspec.json.encode(body), _LONGEST_JSON)
+        if response.status != HTTPStatus.OK:
+            raise UpstreamRefused(response.status, response.content, {})
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise UpstreamBroken("The upstream's answer cannot be read.") from None
+
+    async def _chat(
+        self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None
+    ) -> _Response:
+        target = self._target
+        fields = {"response_format": msgspec.Raw(msgspec.json.encode(form))} if form else {}
+        body = compose(target.provider, fields, messages, model=model, allow=target.allow)
+        return await self._post(_CHAT, body, _LONGEST_CHAT)
+
+    async def _post(self, path: str, body: bytes, longest: int) -> _Response:
+        target, due = self._target, asyncio.get_running_loop().time() + self._timeout
+        response = await target.upstream.open("POST", path, target.headers, body, due=due)
+        try:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+            return _Response(response.status, await read_all(response, longest), headers)
+        finally:
+            response.close()
 
 
 def answer_text(content: bytes) -> str:
-    """What a model said to the end, less its thoughts; raises UpstreamBroken for anything less."""
-    ends = [*_ends(content)]
-    if any(barred for _, barred in ends):
-        raise RefusedAnswer("The model declined to answer.")
-    if any(cut for cut, _ in ends):
-        raise TruncatedAnswer("The model's answer was cut short.")
-    told = transcript(content)
-    said = _bare(told.text)
-    if not said:
-        raise (EmptyAnswer if told.finished else UpstreamBroken)("The model said nothing.")
-    if not told.finished or _OPENED.match(said):
-        raise TruncatedAnswer("The model's answer broke off.")
-    return said
-
-
-def _bare(text: str) -> str:
-    """What stands behind the last thought, without the marks that some templates leave at the end."""
-    # Found one by one: with what stands before, a long answer would be looked through once for each letter.
-    ends = [found.end() for found in _CLOSED.finditer(text)]
-    said = text[ends[-1] if ends else 0 :].strip()
-    for mark in _MARKS:
-        said = said.removesuffix(mark).rstrip()
-    return said
-
-
-def error_of(status: int, content: bytes, headers: Mapping[str, str]) -> UpstreamError:
-    """What a status that is no success says of what was asked, or of when to ask again."""
-    if status in _UNSUITED and _CENSORED.search(content, 0, _READ):
-        return RefusedAnswer(f"The upstream answered {status}: it declined to answer.")
-    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or (
-        status in _UNSUITED and _TOO_LONG.search(content, 0, _READ)
-    ):
-        return PromptTooLong(f"The upstream answered {status}: it was asked too much at once.")
-    return UpstreamRefused(status, content, headers)
-
-
-def _ends(content: bytes) -> Iterator[tuple[bool, bool]]:
-    """Of each piece of an answer whether it says that it was cut, and that it is a refusal."""
+    """The text of a complete answer, without the model's thoughts; raises UpstreamBroken for any other."""
+    cut = False
     for choice in map(first_choice, _chunks(content)):
         reason = str(choice.get("finish_reason") or "").lower()
-        said = object_in(choice, "message") or object_in(choice, "delta")
-        yield reason in _CUT, reason in _BARRED or _refuses(said)
-
-
-def _refuses(said: dict[str, Any]) -> bool:
-    content = said.get("content")
-    parts = content if isinstance(content, list) else ()
-    return bool(said.get("refusal")) or any(
-        isinstance(part, dict) and part.get("type") == "refusal" for part in parts
-    )
+        if reason in _REFUSED or _is_refusal(object_in(choice, "message") or object_in(choice, "delta")):
+            raise RefusedAnswer("The model declined to answer.")
+        cut = cut or reason in _CUT
+    if cut:
+        raise TruncatedAnswer("The model's answer was cut short.")
+    answer = transcript(content)
+    # Not one pattern for thought and answer: it would scan a long answer once for each letter.
+    ends = [match.end() for match in _THOUGHT_END.finditer(answer.text)]
+    text = answer.text[ends[-1] if ends else 0 :].strip()
+    for token in _END_TOKENS:
+        text = text.removesuffix(token).rstrip()
+    if not text:
+        raise (EmptyAnswer if answer.finished else UpstreamBroken)("The model said nothing.")
+    if not answer.finished or _THOUGHT.match(text):
+        raise TruncatedAnswer("The model's answer broke off.")
+    return text
 
 
 def _chunks(content: bytes) -> Iterator[dict[str, Any]]:
@@ -189,46 +159,50 @@ def _chunks(content: bytes) -> Iterator[dict[str, Any]]:
             yield chunk
 
 
-class _Answer(NamedTuple):
-    status: int
-    content: bytes
-    headers: Mapping[str, str]
+def _is_refusal(message: dict[str, Any]) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return bool(message.get("refusal")) or any(
+        isinstance(part, dict) and part.get("type") == "refusal" for part in parts
+    )
 
 
-class ChatModel:
-    """A model that can be asked. ``timeout`` is in seconds."""
+def _error_of(status: int, content: bytes, headers: Mapping[str, str]) -> UpstreamError:
+    """The error that a status other than 200 stands for."""
+    too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    if too_large or status in _BAD_REQUEST:
+        if _CENSORED.search(content, 0, _ERROR_BYTES):
+            return RefusedAnswer(f"The upstream answered {status}: it declined to answer.")
+        if too_large or _TOO_LONG.search(content, 0, _ERROR_BYTES):
+            return PromptTooLong(f"The upstream answered {status}: it was asked too much at once.")
+    return UpstreamRefused(status, content, headers)
 
-    def __init__(self, target: Target, *, timeout: float) -> None:
-        self._target = target
-        self._timeout = timeout
-        self._formless = False
 
-    async def ask(
-        self, messages: Sequence[Message], *, model: str, form: Mapping[str, Any] | None = None
-    ) -> str:
-        """What the model says to the end, less what it thinks before; raises UpstreamError for anything less.
+class PromptRedaction:
+    """Redacts what models are shown in the background, as pipelines redact what they show theirs."""
 
-        ``form`` is how the answer is to look, as OpenAI's ``response_format``. An upstream that refuses it is
-        asked without it, so the messages have to say it as well.
-        """
-        formed = None if self._formless else form
-        got = await self._answered(self._body(messages, model, formed))
-        if formed and got.status in _MISUNDERSTOOD and not isinstance(error_of(*got), UnusableAnswer):
-            got = await self._answered(self._body(messages, model, None))
-            self._formless = got.status == HTTPStatus.OK
-        if got.status != HTTPStatus.OK:
-            raise error_of(*got)
-        return answer_text(got.content)
+    def __init__(self, steps: Sequence[Redact] = ()) -> None:
+        self._steps = steps
 
-    def _body(self, messages: Sequence[Message], model: str, form: Mapping[str, Any] | None) -> bytes:
-        fields = {"response_format": msgspec.Raw(msgspec.json.encode(form))} if form else {}
-        return compose(self._target.provider, fields, messages, model=model, allow=self._target.allow)
+    def text(self, text: str, role: str = "user") -> str:
+        """The text of a message, redacted."""
+        return self._redacted(Message(role=role, content=text)).text if self._steps else text
 
-    async def _answered(self, body: bytes) -> _Answer:
-        target, due = self._target, asyncio.get_running_loop().time() + self._timeout
-        response = await target.upstream.open("POST", _PATH, target.headers, body, due=due)
-        try:
-            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
-            return _Answer(response.status, await read_all(response, _LONGEST), told)
-        finally:
-            response.close()
+    def tool_calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Tool calls of an assistant, redacted."""
+        return self._redacted(Message(role="assistant", tool_calls=calls)).tool_calls or []
+
+    def _redacted(self, message: Message) -> Message:
+        for step in self._steps:
+            (message,) = step.apply([message], _NO_CONTEXT)
+        return message
+
+
+def truncated(text: str, most: int) -> str:
+    """The first ``most`` characters; lone surrogates, which JSON cannot hold, become question marks."""
+    return text[:most].encode("utf-8", "replace").decode()
+
+
+def json_line(data: object) -> str:
+    """Data as one line of JSON for a prompt, in which nothing can close a tag."""
+    return msgspec.json.encode(data).decode().replace("<", "\\u003c").replace(">", "\\u003e")

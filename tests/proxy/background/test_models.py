@@ -9,8 +9,8 @@ import pytest
 
 from filters.message import Message
 from proxy.background.models import (
-    ChatModel,
     EmptyAnswer,
+    ModelClient,
     PromptTooLong,
     RefusedAnswer,
     TruncatedAnswer,
@@ -38,9 +38,9 @@ def ask(upstream: FakeUpstream, times: int = 1, kind: str = "openai") -> list[st
             first_token=1,
             total=1,
         )
-        inquiry = ChatModel(target, timeout=2)
+        client = ModelClient(target, timeout=2)
         try:
-            return [await inquiry.ask(ASKED, model="small", form=FORM) for _ in range(times)]
+            return [await client.ask(ASKED, model="small", form=FORM) for _ in range(times)]
         finally:
             await http.aclose()
 
