@@ -232,7 +232,7 @@ def test_a_value_stays_on_its_line(value: object, shown: str) -> None:
 
 
 def test_a_reader_who_stalls_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.observe.log._MOST_WAITING", 10)
+    monkeypatch.setattr("proxy.observe.log._LONGEST_QUEUE", 10)
     log = logging.getLogger("turnkeeper.stalled")
     reads, writes = os.pipe()
     with os.fdopen(reads, "rb", 0), os.fdopen(writes, "w") as stalled, logging_to(stalled):
