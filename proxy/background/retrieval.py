@@ -57,9 +57,7 @@ class HttpEmbedder:
         if sorted(places) != list(range(len(texts))):
             raise UpstreamBroken("The embeddings are not one for each text.")
         try:
-            vectors = {
-                place: normalize(line.embedding) for place, line in zip(places, lines, strict=True)
-            }
+            vectors = {place: normalize(line.embedding) for place, line in zip(places, lines, strict=True)}
         except (ValueError, OverflowError):
             raise UpstreamBroken("An embedding is no vector.") from None
         return [vectors[place] for place in range(len(texts))]

@@ -9,7 +9,7 @@ from proxy.admission.gate import Gate
 from proxy.admission.keys import Webhook
 from proxy.admission.quota import Quota, RateLimits
 from proxy.background.extractor import Extractor
-from proxy.background.models import ModelClient, PromptRedaction
+from proxy.background.models import PromptRedaction
 from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.background.summariser import Summariser
 from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
