@@ -60,8 +60,7 @@ class TurnReporter:
             self._publish(report)
             if observation.trace_context and runtime.tracing:
                 runtime.tracing.add(report, observation.trace_context)
-            words = access.transcript_fields(observation) if runtime.log_content else {}
-            log_turn(report, observation.reason, words)
+            log_turn(report, observation, with_text=runtime.log_content)
 
     def report_error(self, error: TurnkeeperError) -> None:
         """Logs an error that is not one turn's alone."""

@@ -9,7 +9,7 @@ from proxy.admission.gate import Gate
 from proxy.admission.keys import Webhook
 from proxy.admission.quota import Quota, RateLimits
 from proxy.background.extractor import Extractor
-from proxy.background.models import PromptRedaction
+from proxy.background.models import ModelClient, PromptRedaction
 from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.background.summariser import Summariser
 from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
@@ -265,11 +265,11 @@ def _build_summariser(settings: SummarySettings | None, models: Models) -> Summa
     if settings is None or target is None:
         return None
     return Summariser(
-        ChatModel(target, timeout=settings.timeout),
+        ModelClient(target, timeout=settings.timeout),
         model=settings.model or target.model or "",
         fallback=settings.fallback,
         input_tokens=settings.input_tokens,
-        discretion=models.redaction,
+        redaction=models.redaction,
     )
 
 
@@ -281,11 +281,11 @@ def _build_worker(
     facts = own.facts if own else None
     if facts and archiving and (target := models.target(facts.upstream)):
         extractor = Extractor(
-            ChatModel(target, timeout=facts.timeout),
+            ModelClient(target, timeout=facts.timeout),
             model=facts.model or target.model or "",
             fallback=facts.fallback,
             zone=common_time_zone(settings.pipelines),
-            discretion=models.redaction,
+            redaction=models.redaction,
         )
         jobs.append(FactExtraction(store, archiving.facts, extractor, pause=facts.pause))
     services: list[Service] = []
@@ -300,10 +300,10 @@ def _build_retriever(archive: Archive, settings: RecallAids, models: Models) -> 
     embeddings, rerank = settings.embeddings, settings.rerank
     if embeddings and (target := models.target(embeddings.upstream)):
         model = embeddings.model or target.model or _ANY_MODEL
-        embedder = HttpEmbedder(target, model=model, timeout=embeddings.timeout, discretion=models.redaction)
+        embedder = HttpEmbedder(target, model=model, timeout=embeddings.timeout, redaction=models.redaction)
         vectors = VectorSearch(embedder, embeddings.weight, embeddings.least)
     if rerank and (target := models.target(rerank.upstream)):
         model = rerank.model or target.model or _ANY_MODEL
-        reranker = HttpReranker(target, model=model, timeout=MODEL_TIMEOUT, discretion=models.redaction)
+        reranker = HttpReranker(target, model=model, timeout=MODEL_TIMEOUT, redaction=models.redaction)
         reranking = Reranking(reranker, rerank.top)
     return Retriever(archive, likeness=vectors, order=reranking)
