@@ -1,9 +1,4 @@
-"""Turns as they went, kept for a while to be looked at.
-
-``trace`` first: the values of one turn, that were there anyway. ``traces`` keeps a process's newest of
-them, which ``kept`` shows as one of the places where a person's words are, and ``graves`` makes whoever was
-forgotten elsewhere leave it.
-"""
+"""Traces: the newest turns of a process, kept in memory to be looked at."""
 
 import asyncio
 import contextlib
@@ -29,23 +24,23 @@ from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
 from proxy.turn.state import Turn
 
-_PRIVATE = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
-_MOST_STAMPS = 200
-_MOST: Final = 1000
-# Longer than a turn takes, and no longer than a clock that was set back may mislead.
-_FOR: Final = 900.0
+_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
+_MOST_CHUNK_TIMES = 200
 _MOST_BYTES = 16_000_000
 _MOST_SESSIONS = 1000
+_MOST_ERASURES: Final = 1000
+# Longer than a turn takes, and no longer than a clock that was set back may mislead.
+_ERASURES_FOR: Final = 900.0
 _EVERY: Final = 5.0
 # How far the clocks of two machines may be apart, and how long a turn may take to be kept.
 _SLACK: Final = 120.0
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A turn that has ended. ``began``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
+    """A turn that has ended. ``start``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
 
-    ``marks`` say when each stage began, and ``chunks`` when something went to the client, at most 200 times
-    of ``count``. ``answer`` is what the client got, ``failure`` why it got no more, and ``size`` about
+    ``marks`` are the beginnings of stages, and ``chunks`` up to 200 of the ``count`` times at which something was
+    sent. ``answer`` is what the client got, ``failure`` the reason if that is not all, and ``size`` about
     how many bytes are kept.
     """
 
@@ -62,55 +57,59 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int = 0
 
     @classmethod
-    def of(cls, account: TurnReport, watch: Observation, *, number: int, content: bool) -> Self:
-        """What there is to keep of a turn that was watched; without ``content``, nothing that was said."""
-        said = watch.content if content and isinstance(watch.content, Turn) else None
+    def of(cls, report: TurnReport, observation: Observation, *, number: int, with_content: bool) -> Self:
+        """The trace of a turn; without ``with_content``, nothing of its text."""
+        timer, times = observation.timer, observation.chunk_times
+        content = observation.content if with_content else None
+        content = _without_credentials(content) if isinstance(content, Turn) else None
         return cls(
-            report=account,
+            report=report,
             number=number,
-            start=watch.timer.start,
-            marks=tuple(watch.timer.marks),
-            chunks=watch.chunk_times[:: len(watch.chunk_times) // _MOST_STAMPS + 1],
-            count=len(watch.chunk_times),
-            end=watch.timer.start + watch.duration,
-            failure=watch.failure,
-            content=said and _without_keys(said),
-            answer=b"".join(watch.chunks) if said else b"",
-            size=watch.size + sum(map(len, watch.chunks)) if said else 0,
+            start=timer.start,
+            marks=tuple(timer.marks),
+            chunks=times[:: len(times) // _MOST_CHUNK_TIMES + 1],
+            count=len(times),
+            end=timer.start + observation.duration,
+            failure=observation.failure,
+            content=content,
+            answer=b"".join(observation.chunks) if content else b"",
+            size=observation.size + sum(map(len, observation.chunks)) if content else 0,
         )
-
-    def involves(self, person: str) -> bool:
-        """Whether somebody called, or said anything that was sent along."""
-        return person in self.users
 
     @property
     def messages(self) -> Messages:
-        """What the client sent, where that is kept."""
-        return self.content.request.messages if self.content else ()
-
-    def messages_by(self, person: str) -> Messages:
-        """What a person said of it: what is marked as theirs, and the newest words, if they called."""
-        users = [m for m in self.messages if m.role == "user"]
-        newest = users[-1:] if self.report.user == person else []
-        return [m for m in users if m.user == person or (m.user is None and any(m is one for one in newest))]
-
-    @property
-    def arrival(self) -> float:
-        """When it arrived, in seconds since 1970, as the clock counts that now: it may have been set back."""
-        return min(self.report.at, time.time() - (time.perf_counter() - self.start))
-
-    def is_erased(self, buried: Tombstones) -> bool:
-        """Whether its session, or one of its persons, was forgotten after it had arrived."""
-        return buries(buried, self.users, self.report.session, self.arrival)
+        """The client's messages, if they are kept."""
+        return self.content.call.messages if self.content else ()
 
     @property
     def users(self) -> set[str]:
-        """Who called, and whoever said anything that was sent along."""
-        return {name for name in (self.report.user, *(m.user for m in self.messages)) if name is not None}
+        """The turn's user, and the users of its messages."""
+        return {name for name in (self.report.request.user for m in self.messages)) if name is not None}
+
+    def messages_by(self, user: str) -> Messages:
+        """A user's messages: those that name the user, and the newest one if the turn is the user's."""
+        users = [m for m in self.messages if m.role == "user"]
+        newest = users[-1:] if self.report.user == user else []
+        return [m for m in users if m.user == user or (m.user is None and any(m is one for one in newest))]
+
+    @property
+    def arrival(self) -> float:
+        """The arrival in seconds since 1970, by the present clock: it may have been set back."""
+        return min(self.report.at, time.time() - (time.perf_counter() - self.start))
+
+    def without_content(self) -> Self:
+        """The trace without any text."""
+        return msgspec.structs.replace(self, content=None, answer=b"", size=0)
 
 
-def exported(trace: Trace, person: str, is_theirs: bool) -> dict[str, Any]:  # noqa: FBT001 - whose session it is
-    """A turn, of a session of a person's; of somebody else's, what they said in it."""
+class Traces:
+    """The newest turns of all tenants: as many as ``retention`` says, and 16 MB at most.
+
+    ``feed`` and ``hour`` have every turn, also those that are not kept. It is a data holder; what is
+    forgotten here is removed from ``feed``, too, and through ``broadcast`` in the other processes.
+    """
+
+    def __init__(self) of a session of a person's; of somebody else's, what they said in it."""
     account = trace.report
     said = [
         {"role": m.role, "content": m.text}
@@ -170,86 +169,72 @@ class RecentErasures:
             del self._lettings[next(iter(self._lettings))]
 
     def covers(self, tenant: str, session: str | None, persons: Iterable[str | None], arrived: float) -> bool:
-        """Whether a turn that ``arrived`` then, in seconds since 1970, was under way."""
-        since = time.monotonic() - _FOR
-        found = [self._lettings.get((tenant, session, None))] if session is not None else []
-        found += [self._lettings.get((tenant, None, name)) for name in persons if name is not None]
-        return any(one is not None and arrived <= one.at and one.noted > since for one in found)
-
-
-class Retention(msgspec.Struct, frozen=True):
-    """How many turns are kept, and whether what was said in them is."""
-
-    turns: int = 0
-    content: bool = False
-
-
-class Traces:
-    """Turns of all tenants, as many as ``keeping`` says and 16 MB at most.
-
-    ``feed`` tells of each turn, whether or not it is kept here; who is let go of here is so there, too.
-    """
-
-    def __init__(self) -> None:
+        """Whether a turn that ``arrived`` then, in seconds since 1970, was under None:
         self.hour = Hour()
         self.feed = Feed()
         self.broadcast: Callable[[str, str | None, str | None], None] | None = None
         self.retention = Retention()
-        self._gone = RecentErasures()
+        self._erasures = _RecentErasures()
         self._numbers = itertools.count(1)
         self._ring: deque[Trace] = deque()
         self._bytes = 0
         self._unwritten: dict[Key, set[int]] = {}
         self._written: dict[int, float] = {}
-        self._latest: dict[Key, tuple[float, str | None]] = {}
+        self._sessions: dict[Key, tuple[float, str | None]] = {}
         self._settle: Callable[[], None] = lambda: None
 
     def before_reading(self, settle: Callable[[], None]) -> None:
-        """Whoever looks calls ``settle`` first: it puts in what has ended by then."""
+        """Calls ``settle`` before each read; it adds the turns that have ended by then."""
         self._settle = settle
 
-    def set_retention(self, keeping: Retention) -> None:
-        """From now on more is kept, or less; what is too much goes at once."""
-        self.retention = keeping
-        held = list(self._ring)
+    def set_retention(self, retention: Retention) -> None:
+        """Changes how much is kept; what is too much goes at once."""
+        self.retention = retention
+        traces = list(self._ring)
         self._ring.clear()
         self._bytes = 0
-        for trace in held:
-            self._take(trace)
+        for trace in traces:
+            self._keep(trace)
 
-    def add(self, account: TurnReport, watch: Observation) -> None:
-        """Takes in a turn that has ended."""
-        self.hour.add(time.time(), account)
-        if self.retention.turns:
-            trace = Trace.of(account, watch, number=next(self._numbers), content=self.retention.content)
-            # Who spoke is only looked for where somebody was let go of: that is seldom.
-            gone = self._gone and self._gone.covers(account.tenant, account.session, trace.users, account.at)
-            if not gone:
-                self._await(trace)
-                self._take(trace)
+    def add(self, report: TurnReport, observation: Observation) -> None:
+        """Adds a turn that has ended."""
+        self.hour.add(time.time(), report)
+        if not self.retention.turns:
+            return
+        number, with_content = next(self._numbers), self.retention.content
+        trace = Trace.of(report, observation, number=number, with_content=with_content)
+        # The users are looked for only if anything was erased lately, which is rare.
+        if self._erasures and self._erasures.cover(report, trace.users):
+            return
+        if report.session is not None:
+            key = Key(report.tenant, report.session)
+            written, _ = self._sessions.get(key, (0.0, None))
+            if written > trace.end:
+                self._written[number] = written
+            else:
+                self._unwritten.setdefault(key, set()).add(number)
+        self._keep(trace)
 
-    def publish(self, account: TurnReport) -> None:
-        """Tells of a turn, of this process or of another."""
-        gone = self._gone and self._gone.covers(account.tenant, account.session, [account.user], account.at)
-        self.feed.publish(account, keep=not gone)
+    def publish(self, report: TurnReport) -> None:
+        """Shows a turn of this process or of another in the feed."""
+        self.feed.publish(report, keep=not (self._erasures and self._erasures.cover(report, [report.user])))
 
     def session_written(self, key: Key, session: Session) -> None:
-        """Notes when the turns of a session were written, and whose it is; a recorder's listener.
+        """Notes when the turns of a session were written, and its user; a recorder's listener.
 
-        Turns that show what was forgotten are kept without what was said in them.
+        Turns that show forgotten lines lose their content.
         """
-        self._latest[key] = time.perf_counter(), session.user
+        now = time.perf_counter()
+        self._sessions[key] = now, session.user
         if session.forgotten and self.retention.content:
             self._settle()
-            self._ring = deque(self._without_bygone(trace, key, session) for trace in self._ring)
-        while len(self._latest) > _MOST_SESSIONS:
-            del self._latest[next(iter(self._latest))]
+            self._ring = deque(self._without_forgotten(trace, key, session) for trace in self._ring)
+        while len(self._sessions) > _MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
         for number in self._unwritten.pop(key, ()):
-            self._written[number] = time.perf_counter()
+            self._written[number] = now
 
-    def write_time(self, trace: Trace) -> float | None:
-        """When a turn was written to memory, by ``time.perf_counter``; ``None`` where it was not."""
-        return self._written.get(trace.number)
+    # --- reading
 
     def newest(self, tenant: str, session: str | None = None) -> Iterator[Trace]:
         """A tenant's turns, or those of one of its sessions, the newest first."""
@@ -258,163 +243,206 @@ class Traces:
             if trace.report.tenant == tenant and session in {None, trace.report.session}:
                 yield trace
 
-    def user_of(self, trace: Trace) -> str | None:
-        """Whose session a turn is of: as whose it is held, else who called, where nobody else spoke."""
-        account = trace.report
-        _, held = self._latest.get(Key(account.tenant, account.session or ""), (0.0, None))
-        return held or (account.user if trace.users <= {account.user} else None)
-
-    def oldest(self) -> Mapping[str, float]:
-        """When the oldest turn arrived that is told of each tenant, in seconds since 1970."""
-        found = {**self.feed.oldest()}
-        for trace in self._ring:
-            tenant = trace.report.tenant
-            found[tenant] = min(trace.arrival, found.get(tenant, trace.arrival))
-        return found
+    def ids(self, tenant: str) -> set[str]:
+        """The ids of a tenant's turns."""
+        return {trace.report.id for trace in self.newest(tenant)}
 
     def find(self, tenant: str, id: str) -> Trace | None:  # noqa: A002 - an id is called an id
         """A tenant's turn by its id."""
         return next((trace for trace in self.newest(tenant) if trace.report.id == id), None)
 
     def neighbours(self, trace: Trace) -> tuple[Trace | None, Trace | None]:
-        """The turns of the same session and pipeline before and after, where they are still kept."""
-        account = trace.report
-        if account.session is None:
+        """The turns before and after in the same session and pipeline, if they are kept."""
+        report = trace.report
+        if report.session is None:
             return None, None
-        same = [
-            each
-            for each in self.newest(account.tenant, account.session)
-            if each.report.pipeline == account.pipeline
-        ]
+        traces = self.newest(report.tenant, report.session)
+        same = [each for each in traces if each.report.pipeline == report.pipeline]
         place = next((i for i, each in enumerate(same) if each.number == trace.number), None)
         if place is None:
             return None, None
         return (same[place + 1] if place + 1 < len(same) else None), (same[place - 1] if place else None)
 
-    def forget(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
-        """Tells no more of any turn of a session, or of a person; here, and in other processes."""
-        self.remove(tenant, session=session, user=user)
+    def write_time(self, trace: Trace) -> float | None:
+        """When a turn was written to memory, by ``time.perf_counter``; ``None`` if it was not."""
+        return self._written.get(trace.number)
+
+    def user_of(self, trace: Trace) -> str | None:
+        """The user of a turn's session, else the turn's user unless it has messages of others."""
+        report = trace.report
+        _, user = self._sessions.get(Key(report.tenant, report.session or ""), (0.0, None))
+        return user or (report.user if trace.users <= {report.user} else None)
+
+    def oldest(self) -> Mapping[str, float]:
+        """The arrival of each tenant's oldest turn, here or in the feed, in seconds since 1970."""
+        oldest = {**self.feed.oldest()}
+        for trace in self._ring:
+            tenant = trace.report.tenant
+            oldest[tenant] = min(trace.arrival, oldest.get(tenant, trace.arrival))
+        return oldest
+
+    # --- forgetting
+
+    async def exported(self, owner: Owner) -> Mapping[str, Sequence[Any]]:
+        """A user's turns; of turns in the sessions of others, only the user's messages."""
+        turns = []
+        for trace in self.newest(owner.tenant):
+            if owner.user not in trace.users:
+                continue
+            own, report = self.user_of(trace) == owner.user, trace.report
+            messages = trace.messages if own else trace.messages_by(owner.user)
+            turns.append(
+                {
+                    "id": report.id,
+                    "timestamp": report.at,
+                    "session_id": report.session,
+                    "messages": [{"role": m.role, "content": m.text} for m in messages],
+                    "answer": transcript(trace.answer).text if own else "",
+                }
+            )
+        return {"kept_turns": turns[::-1]}
+
+    async def forget(self, owner: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - later turns are new ones
+        """Removes the turns that involve a user."""
+        return {"kept_turns": self.erase(owner.tenant, user=owner.user)}
+
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - as above
+        """Removes the turns of a session."""
+        return {"kept_turns": self.erase(key.tenant, session=key.session)}
+
+    async def scrub(self) -> None:
+        """Does nothing: traces are in no file."""
+
+    def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
+        """Removes the turns of a session or of a user in all processes; returns how many were in this one."""
+        count = self.remove(tenant, session=session, user=user)
         if self.broadcast:
             self.broadcast(tenant, session, user)
+        return count
 
-    def remove(self, tenant: str, *, session: str | None = None, user: str | None = None) -> None:
-        """The same, here alone."""
-        self._gone.add(tenant, session=session, user=user)
-        self._sort_out(
-            tenant, lambda one: one.report.session == session if user is None else one.involves(user)
-        )
-        self.feed.remove(tenant, lambda one, _: one.session == session if user is None else one.user == user)
-        for key in [key for key, (_, held) in self._latest.items() if key.tenant == tenant and held == user]:
-            self._latest[key] = self._latest[key][0], None
+    def remove(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
+        """Removes the turns of a session or of a user in this process, and those that are under way."""
+        self._erasures.add(tenant, session=session, user=user)
+        if user is None:
+            count = self._remove(tenant, lambda trace: trace.report.session == session)
+            self.feed.remove(tenant, lambda report, _: report.session == session)
+        else:
+            count = self._remove(tenant, lambda trace: user in trace.users)
+            self.feed.remove(tenant, lambda report, _: report.user == user)
+        for key, (written, owner) in self._sessions.items():
+            if key.tenant == tenant and owner == user:
+                self._sessions[key] = written, None
+        return count
 
-    def remove_erased(self, tenant: str, buried: Tombstones) -> None:
-        """Tells no more, here alone, of any turn of whoever was forgotten after it had arrived."""
-        self._sort_out(tenant, lambda one: one.is_erased(buried))
-        self.feed.remove(tenant, lambda one, arrived: buries(buried, {one.user}, one.session, arrived))
+    def remove_erased(self, tenant: str, tombstones: Tombstones) -> None:
+        """Removes, in this process, the turns whose session or users were erased after they had arrived."""
 
-    def ids(self, tenant: str) -> set[str]:
-        """The ids of a tenant's turns that can be looked at."""
-        return {trace.report.id for trace in self.newest(tenant)}
+        def erased(report: TurnReport, users: Iterable[str | None], arrival: float) -> bool:
+            times = [tombstones.users.get(user or "") for user in users]
+            times.append(tombstones.sessions.get(report.session or ""))
+            return any(at is not None and arrival <= at for at in times)
 
-    def _sort_out(self, tenant: str, goes: Callable[[Trace], bool]) -> None:
-        """Lets go of some of a tenant's turns; the ring is gone through once, however many they are."""
+        self._remove(tenant, lambda trace: erased(trace.report, trace.users, trace.arrival))
+        self.feed.remove(tenant, lambda report, arrival: erased(report, [report.user], arrival))
+
+    def _remove(self, tenant: str, matches: Callable[[Trace], bool]) -> int:
+        """Removes a tenant's turns that match, in one pass over the ring."""
         self._settle()
-        kept: deque[Trace] = deque()
+        stay: deque[Trace] = deque()
         for trace in self._ring:
-            if trace.report.tenant == tenant and goes(trace):
-                self._let_go(trace)
+            if trace.report.tenant == tenant and matches(trace):
+                self._drop(trace)
             else:
-                kept.append(trace)
-        self._ring = kept
+                stay.append(trace)
+        count, self._ring = len(self._ring) - len(stay), stay
+        return count
 
-    def _without_bygone(self, trace: Trace, key: Key, session: Session) -> Trace:
-        account = trace.report
-        if (account.tenant, account.session) != key or not forgotten_lines(
-            session, speech_lines(trace.messages)
-        ):
+    def _without_forgotten(self, trace: Trace, key: Key, session: Session) -> Trace:
+        report = trace.report
+        if (report.tenant, report.session) != key:
+            return trace
+        if not forgotten_lines(session, speech_lines(trace.messages)):
             return trace
         self._bytes -= trace.size
-        return msgspec.structs.replace(trace, content=None, answer=b"", size=0)
+        return trace.without_content()
 
-    def _await(self, trace: Trace) -> None:
-        """Its turn is written from now on, or has been since it ended."""
-        account = trace.report
-        if account.session is None:
-            return
-        key = Key(account.tenant, account.session)
-        written, _ = self._latest.get(key, (0.0, None))
-        if written > trace.end:
-            self._written[trace.number] = written
-        else:
-            self._unwritten.setdefault(key, set()).add(trace.number)
-
-    def _take(self, trace: Trace) -> None:
+    def _keep(self, trace: Trace) -> None:
         if trace.size > _MOST_BYTES or not self.retention.content:
-            trace = msgspec.structs.replace(trace, content=None, answer=b"", size=0)
+            trace = trace.without_content()
         self._ring.append(trace)
         self._bytes += trace.size
         while len(self._ring) > self.retention.turns or self._bytes > _MOST_BYTES:
-            self._let_go(self._ring.popleft())
+            self._drop(self._ring.popleft())
 
-    def _let_go(self, trace: Trace) -> None:
+    def _drop(self, trace: Trace) -> None:
         self._bytes -= trace.size
         self._written.pop(trace.number, None)
         if trace.report.session is None:
             return
         key = Key(trace.report.tenant, trace.report.session)
-        waiting = self._unwritten.get(key, set())
-        waiting.discard(trace.number)
-        if not waiting:
+        unwritten = self._unwritten.get(key, set())
+        unwritten.discard(trace.number)
+        if not unwritten:
             self._unwritten.pop(key, None)
 
 
-class TraceHolder:
-    """What the ring holds of persons, as a place that holds their words."""
-
-    def __init__(self, traces: Traces) -> None:
-        self._traces = traces
-
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
-        """The turns of a person; of a turn of somebody else's, what the person said in it."""
-        found = [t for t in self._traces.newest(person.tenant) if t.involves(person.user)]
-        told = [exported(t, person.user, self._traces.user_of(t) == person.user) for t in reversed(found)]
-        return {"kept_turns": told}
-
-    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is no longer theirs
-        """Lets go of all turns in which a person spoke; how many there were."""
-        before = sum(1 for _ in self._traces.newest(person.tenant))
-        self._traces.forget(person.tenant, user=person.user)
-        return {"kept_turns": before - sum(1 for _ in self._traces.newest(person.tenant))}
-
-    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - what comes later is another's
-        """Lets go of all turns of a session; how many there were."""
-        count = sum(1 for _ in self._traces.newest(key.tenant, key.session))
-        self._traces.forget(key.tenant, session=key.session)
-        return {"kept_turns": count}
-
-    async def scrub(self) -> None:
-        """Nothing was ever in a file."""
-
-
 class TombstoneWatch:
-    """What an archive knows of the forgotten, for the turns that a process keeps."""
+    """Removes turns from ``traces`` that were erased elsewhere, as an archive's tombstones say."""
 
     def __init__(self, archive: Archive, traces: Traces) -> None:
         self._archive = archive
         self._traces = traces
-        self._seen = 0.0
 
     async def run(self) -> None:
-        """Looks every few seconds, until it is cancelled; an archive that is away is asked again."""
+        """Reads the tombstones every few seconds, until it is cancelled; a failed read is repeated."""
+        last = 0.0
         while True:
             with contextlib.suppress(StoreError):
-                await self._look()
+                now = time.time()
+                for tenant, oldest in self._traces.oldest().items():
+                    since = max(oldest, last - _SLACK)
+                    tombstones = await self._archive.tombstones(
+                        tenant, since=since, until=now + CLOCK_TOLERANCE
+                    )
+                    self._traces.remove_erased(tenant, tombstones)
+                last = now
             await asyncio.sleep(_EVERY)
 
-    async def _look(self) -> None:
-        now = time.time()
-        for tenant, oldest in self._traces.oldest().items():
-            since = max(oldest, self._seen - _SLACK)
-            buried = await self._archive.tombstones(tenant, since=since, until=now + CLOCK_TOLERANCE)
-            self._traces.remove_erased(tenant, buried)
-        self._seen = now
+
+class _RecentErasures:
+    """Sessions and users that were erased in the last quarter of an hour, a thousand at most.
+
+    Their turns that were under way are not kept when they end.
+    """
+
+    def __init__(self) -> None:
+        # Each with its time in seconds since 1970, and by ``time.monotonic``.
+        self._times: dict[tuple[str, str | None, str | None], tuple[float, float]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._times)
+
+    def add(self, tenant: str, *, session: str | None, user: str | None) -> None:
+        """Notes that a session, or a user, is erased now."""
+        key = tenant, session if user is None else None, user
+        self._times.pop(key, None)
+        self._times[key] = time.time(), time.monotonic()
+        while len(self._times) > _MOST_ERASURES:
+            del self._times[next(iter(self._times))]
+
+    def cover(self, report: TurnReport, users: Iterable[str | None]) -> bool:
+        """Whether a turn of these users was under way when its session, or one of them, was erased."""
+        since, tenant, session = time.monotonic() - _ERASURES_FOR, report.tenant, report.session
+        times = [self._times.get((tenant, session, None))] if session is not None else []
+        times += [self._times.get((tenant, None, user)) for user in users if user is not None]
+        return any(each is not None and report.at <= each[0] and each[1] > since for each in times)
+
+
+def _without_credentials(content: TurnContent) -> TurnContent:
+    call, heard = content.call, content.heard
+    headers: Mapping[str, str] = {
+        name: value for name, value in call.headers.items() if name not in _CREDENTIALS
+    }
+    clean = msgspec.structs.replace(call, headers=headers)
+    marked = clean if heard is call else msgspec.structs.replace(heard, headers=headers)
+    return msgspec.structs.replace(content, call=clean, heard=marked)

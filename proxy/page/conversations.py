@@ -124,7 +124,7 @@ async def _edit(request: PageRequest) -> Response:
     if not await request.memory.store.save(key, put):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
     request.memory.writer.notify(key, changed)
-    request.server.traces.forget(key.tenant, session=key.session)
+    request.server.traces.erase(key.tenant, session=key.session)
     return redirect(_HERE, key.session)
 
 

@@ -140,7 +140,7 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
     Whether there was anything that was remembered; true without memory, where other processes may have kept
     turns that this one knows nothing of. Raises StoreError.
     """
-    traces.forget(key.tenant, session=key.session)
+    traces.erase(key.tenant, session=key.session)
     if memory is None:
         return True
     there = await memory.store.delete(key)

@@ -42,7 +42,7 @@ from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.memory import RecallAids
 from proxy.settings.memory import Summaries as SummarySettings
 from proxy.settings.settings import Limits, Settings
-from proxy.traces import Retention, TombstoneWatch, TraceHolder, Traces
+from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.upstream.practice import PracticeModel
 from proxy.upstream.target import Target
 from proxy.upstream.tokens import TokenCounter
@@ -94,7 +94,7 @@ def build_runtime(
     return Runtime(
         pipelines=build_pipelines(settings, targets, memory, token_counter),
         memory=memory,
-        privacy=memory.privacy if memory else PrivacyRegistry((TraceHolder(traces),)),
+        privacy=memory.privacy if memory else PrivacyRegistry((traces,)),
         exact=token_counter,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},
@@ -169,7 +169,7 @@ def _build_memory(
     holders: list[DataHolder] = [ArchiveHolder(archiving.archive)] if archiving else []
     if archiving and archiving.mem0:
         holders.append(archiving.mem0)
-    holders += [SessionHolder(stores.calls, file=_file_of(url)), TraceHolder(traces)]
+    holders += [SessionHolder(stores.calls, file=_file_of(url)), traces]
     memory = Memory(
         store=stores.calls,
         writer=writer,

@@ -129,9 +129,9 @@ def test_a_session_or_a_person_is_forgotten_whole():
     stays = end(traces, session="other", user="bob")
     also = end(traces, session="other", user="ann")
     foreign = end(traces, tenant="other", session="s", user="ann")
-    traces.forget("t", session="s")
+    traces.erase("t", session="s")
     assert ids(traces) == [also, stays]
-    traces.forget("t", user="ann")
+    traces.erase("t", user="ann")
     assert ids(traces) == [stays]
     assert ids(traces, "other") == [foreign]
 
@@ -160,7 +160,7 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
     assert traces.oldest()["t"] <= now
     traces.remove_erased("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"of None": now}))
     assert [each.user for each in traces.feed.newest("t")] == ["bob"]
-    traces.forget("t", user="bob")
+    traces.erase("t", user="bob")
     assert not list(traces.feed.newest("t"))
     assert [each.user for each in traces.feed.newest("other")] == ["ann"]
 
@@ -174,7 +174,7 @@ def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(w
     foreign = Observation("r")
     foreign.begin_turn("other", "default")
     foreign.session, foreign.user = "s", "ann"
-    traces.forget("t", **whose)
+    traces.erase("t", **whose)
     for watch in (late, foreign):
         watch.outcome = "done"
         traces.add(watch.report(), watch)
@@ -187,8 +187,8 @@ def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(w
 def test_forgetting_nobody_forgets_nobody():
     traces = traces_of()
     unnamed = end(traces)
-    traces.forget("t", session="s")
-    traces.forget("t", user="ann")
+    traces.erase("t", session="s")
+    traces.erase("t", user="ann")
     assert ids(traces) == [unnamed]
 
 
@@ -216,7 +216,7 @@ def test_a_person_in_half_of_many_turns_is_forgotten_in_no_time():
     for i in range(20_000):
         end(traces, session="s", user="ann" if i % 2 else "bob")
     began = time.thread_time()
-    traces.forget("t", user="ann")
+    traces.erase("t", user="ann")
     assert time.thread_time() - began < 1
     assert {trace.report.user for trace in traces.newest("t")} == {"bob"}
     assert len(ids(traces)) == len(traces._unwritten[Key("t", "s")]) == 10_000
@@ -226,7 +226,7 @@ def test_a_turn_that_ends_while_others_are_let_go_of_is_looked_at_too():
     traces = traces_of()
     late = [end(traces, session="s")]
     traces.before_reading(lambda: late.append(end(traces, session="s")) if len(late) < 2 else None)
-    traces.forget("t", session="s")
+    traces.erase("t", session="s")
     assert ids(traces) == [] and not traces._unwritten
 
 
