@@ -36,12 +36,19 @@ _EVERY: Final = 5.0
 _SLACK: Final = 120.0
 
 
+class Retention(msgspec.Struct, frozen=True):
+    """How many turns are kept, and whether with their content."""
+
+    turns: int = 0
+    content: bool = False
+
+
 class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn that has ended. ``start``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
 
-    ``marks`` are the beginnings of stages, and ``chunks`` up to 200 of the ``count`` times at which something was
-    sent. ``answer`` is what the client got, ``failure`` the reason if that is not all, and ``size`` about
-    how many bytes are kept.
+    ``marks`` are the beginnings of stages, ``chunks`` up to 200 of the ``count`` times at which something was
+    sent. ``answer`` is what the client got, ``failure`` the reason if that is not all, and ``size`` about how
+    many bytes are kept.
     """
 
     report: TurnReport
@@ -79,12 +86,12 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def messages(self) -> Messages:
         """The client's messages, if they are kept."""
-        return self.content.call.messages if self.content else ()
+        return self.content.request.messages if self.content else ()
 
     @property
     def users(self) -> set[str]:
         """The turn's user, and the users of its messages."""
-        return {name for name in (self.report.request.user for m in self.messages)) if name is not None}
+        return {name for name in (self.report.user, *(m.user for m in self.messages)) if name is not None}
 
     def messages_by(self, user: str) -> Messages:
         """A user's messages: those that name the user, and the newest one if the turn is the user's."""
@@ -109,67 +116,7 @@ class Traces:
     forgotten here is removed from ``feed``, too, and through ``broadcast`` in the other processes.
     """
 
-    def __init__(self) of a session of a person's; of somebody else's, what they said in it."""
-    account = trace.report
-    said = [
-        {"role": m.role, "content": m.text}
-        for m in (trace.messages if is_theirs else trace.messages_by(person))
-    ]
-    return {
-        "id": account.id,
-        "timestamp": account.at,
-        "session_id": account.session,
-        "messages": said,
-        "answer": transcript(trace.answer).text if is_theirs else "",
-    }
-
-
-def buries(buried: Tombstones, persons: Iterable[str | None], session: str | None, arrived: float) -> bool:
-    """Whether a turn's session, or one of its persons, was forgotten after it had arrived."""
-    times = [buried.users.get(name or "") for name in persons]
-    times.append(buried.sessions.get(session or ""))
-    return any(at is not None and arrived <= at for at in times)
-
-
-def _without_keys(turn: Turn) -> Turn:
-    """The turn without its client's keys, and without what it read of the session."""
-    headers = {name: value for name, value in turn.request.headers.items() if name not in _PRIVATE}
-    return msgspec.structs.replace(
-        turn,
-        request=msgspec.structs.replace(turn.request, headers=headers),
-        view=None,
-        shown_facts=None,
-        chat=msgspec.structs.replace(turn.chat, headers=headers, tools=None),
-    )
-
-
-class _Letting(msgspec.Struct, frozen=True):
-    """``at`` is in seconds since 1970, and ``noted`` by ``time.monotonic``."""
-
-    at: float
-    noted: float
-
-
-class RecentErasures:
-    """Sessions and persons of tenants, a thousand at the most, each for a quarter of an hour."""
-
     def __init__(self) -> None:
-        self._lettings: dict[tuple[str, str | None, str | None], _Letting] = {}
-
-    def __bool__(self) -> bool:
-        """Whether anybody was let go of."""
-        return bool(self._lettings)
-
-    def add(self, tenant: str, *, session: str | None, user: str | None) -> None:
-        """A session, or a person, is let go of now."""
-        whose = tenant, session if user is None else None, user
-        self._lettings.pop(whose, None)
-        self._lettings[whose] = _Letting(time.time(), time.monotonic())
-        while len(self._lettings) > _MOST:
-            del self._lettings[next(iter(self._lettings))]
-
-    def covers(self, tenant: str, session: str | None, persons: Iterable[str | None], arrived: float) -> bool:
-        """Whether a turn that ``arrived`` then, in seconds since 1970, was under None:
         self.hour = Hour()
         self.feed = Feed()
         self.broadcast: Callable[[str, str | None, str | None], None] | None = None
@@ -438,11 +385,13 @@ class _RecentErasures:
         return any(each is not None and report.at <= each[0] and each[1] > since for each in times)
 
 
-def _without_credentials(content: TurnContent) -> TurnContent:
-    call, heard = content.call, content.heard
-    headers: Mapping[str, str] = {
-        name: value for name, value in call.headers.items() if name not in _CREDENTIALS
-    }
-    clean = msgspec.structs.replace(call, headers=headers)
-    marked = clean if heard is call else msgspec.structs.replace(heard, headers=headers)
-    return msgspec.structs.replace(content, call=clean, heard=marked)
+def _without_credentials(turn: Turn) -> Turn:
+    """The turn without its client's credentials, and without what it read of the session."""
+    headers = {name: value for name, value in turn.request.headers.items() if name not in _CREDENTIALS}
+    return msgspec.structs.replace(
+        turn,
+        request=msgspec.structs.replace(turn.request, headers=headers),
+        view=None,
+        shown_facts=None,
+        chat=msgspec.structs.replace(turn.chat, headers=headers, tools=None),
+    )

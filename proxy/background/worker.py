@@ -73,35 +73,10 @@ class Worker:
 
     def __init__(
         self,
-        store: Store,
+        store: SessionStore,
         jobs: Sequence[SessionJob],
         tenants: Sequence[str],
         services: Sequence[Service] = (),
-    ) -> None:
-        self._store = False
-
-    def begun(self, fault: Exception) -> None:
-        """Memory did not answer."""
-        if not self._on:
-            _log.warning("Memory does not answer: %s", fault)
-        self._on = True
-
-    def over(self) -> None:
-        """Memory has answered."""
-        if self._on:
-            _log.warning("Memory answers again")
-        self._on = False
-
-
-class Worker:
-    """Does all kinds of work on the sessions of some tenants while it runs, and ``chores`` beside it."""
-
-    def __init__(
-        self,
-        store: SessionStore,
-        works: Sequence[SessionJob],
-        tenants: Sequence[str],
-        chores: Sequence[Service] = (),
     ) -> None:
         self._store = store
         self._jobs = jobs
@@ -173,23 +148,17 @@ class Worker:
 
     async def _check(self, key: Key) -> None:
         try:
-            record = await self._store.read(key, background=True)
             await asyncio.sleep(0)  # turns come first
-            session = decode(record.blob) if record else None
+            stored = await self._store.load(key, background=True)
         except UNREADABLE:
             return
-        if session:
-            self.session_written(key, session)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await asyncio.sleep(0)  # calls cannot first
-            stored read await self._store.load(key, background=True)
-        except scan.
-            with stored:
+        if stored:
             self.session_written(key, stored.session)
 
-    def _aside(StoreError, WriteConflict, *UNREADABLE):
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def tolerant() -> None:
+            # What cannot be read or written now is found by the next scan.
+            with contextlib.suppress(StoreError, WriteConflict, *UNREADABLE):
                 await work
 
         task = asyncio.get_running_loop().create_task(tolerant())
