@@ -144,7 +144,7 @@ def test_what_came_before_a_burial_goes_and_what_comes_later_stays():
     unnamed = end(traces)
     foreign = end(traces, tenant="other", session="s", user="ann")
     now = time.time()
-    traces.remove_erased("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"buried": now}))
+    traces.remove_erased("t", Tombstones(users={"ann": now, "bob": now - 60}, sessions={"buried": now}))
     assert ids(traces) == [unnamed, stays]
     assert ids(traces, "other") == [foreign]
     assert now - 60 < traces.oldest()["t"] <= traces.oldest()["other"] <= now
@@ -158,7 +158,7 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
     end(traces, tenant="other", user="ann")
     now = time.time()
     assert traces.oldest()["t"] <= now
-    traces.remove_erased("t", Tombstones(persons={"ann": now, "bob": now - 60}, sessions={"of None": now}))
+    traces.remove_erased("t", Tombstones(users={"ann": now, "bob": now - 60}, sessions={"of None": now}))
     assert [each.user for each in traces.feed.newest("t")] == ["bob"]
     traces.erase("t", user="bob")
     assert not list(traces.feed.newest("t"))
@@ -307,5 +307,5 @@ def test_whoever_is_forgotten_after_the_clock_was_set_is_forgotten(monkeypatch: 
     monkeypatch.setattr(time, "time", lambda: real() + step)
     end(traces, session="s", user="bob")
     assert traces.oldest()["t"] <= time.time()
-    traces.remove_erased("t", Tombstones(persons={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
+    traces.remove_erased("t", Tombstones(users={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
     assert [trace.report.user for trace in traces.newest("t")] == ["bob"]
