@@ -195,7 +195,7 @@ def build_stores(settings: MemorySettings, meter: Meter) -> Stores:
     codec = codec_from_keys([key.get_secret_value() for key in settings.encryption])
     redaction = Redaction(settings.redact.marking) if settings.redact else NO_REDACTION
     foreign_commits = ForeignCommits(path) if path else None
-    driver = open_driver(url, deadline=settings.deadline, elsewhere=foreign_commits)
+    driver = open_driver(url, deadline=settings.deadline, foreign_commits=foreign_commits)
     is_server = scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
     patient = open_driver(url, deadline=BACKGROUND_DEADLINE) if is_server else None
     # After how many rounds of the event loop a read is on its way: none in this process; one for the task of

@@ -31,7 +31,7 @@ ANN = Owner("t", "ann")
 async def process(path: Path) -> AsyncIterator[tuple[Store, Archive, ForeignCommits]]:
     """A store and an archive on one file, as one server has them."""
     elsewhere = ForeignCommits(path)
-    store = SqliteStore(path, deadline=5, elsewhere=elsewhere)
+    store = SqliteStore(path, deadline=5, foreign_commits=elsewhere)
     archive = open_archive(f"sqlite:{path}", codec=codec.Plain(), elsewhere=elsewhere)
     await archive.ping()
     try:

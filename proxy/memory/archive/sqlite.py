@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
-from proxy.memory.stores.sqlite_file import DatabaseFile, ForeignCommits, Writer
+from proxy.memory.stores.sqlite_file import DatabaseFile, FileWriter, ForeignCommits
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class SqliteDatabase:
 
     def __init__(self, path: Path, elsewhere: ForeignCommits | None = None) -> None:
         self._file = DatabaseFile(path, wait=_WAIT)
-        self._writer = Writer(self._file, elsewhere=elsewhere)
+        self._writer = FileWriter(self._file, foreign_commits=elsewhere)
         self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
         self._own = threading.local()
         self._opened: list[sqlite3.Connection] = []
@@ -116,7 +116,7 @@ class SqliteDatabase:
         retrieve_exception(reading)
 
     def _read(self, work: Transaction[T]) -> T:
-        with self._file.named():
+        with self._file.errors():
             try:
                 return _carried_out(work, self._connection())
             except sqlite3.Error:

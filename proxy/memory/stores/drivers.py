@@ -52,10 +52,10 @@ def open_store(url: str, *, deadline: float, codec: Codec) -> SessionStore:
     return SessionStore(open_driver(url, deadline=deadline), codec)
 
 
-def open_driver(url: str, *, deadline: float, elsewhere: "ForeignCommits | None" = None) -> Store:
+def open_driver(url: str, *, deadline: float, foreign_commits: "ForeignCommits | None" = None) -> Store:
     """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
 
-    ``elsewhere`` is for an SQLite file to which others of this process write, too. Raises ValueError for an
+    ``foreign_commits`` is for an SQLite file with other writers in this process. Raises ValueError for an
     address that names no store, without the address: it may hold a password.
     """
     scheme, colon, _ = url.partition(":")
@@ -63,7 +63,7 @@ def open_driver(url: str, *, deadline: float, elsewhere: "ForeignCommits | None"
     if driver is None:
         schemes = ", ".join(f"{name}:" for name in _installed_drivers() | _DRIVERS)
         raise ValueError(f"no store is addressed like this; write one of {schemes}")
-    more = {} if elsewhere is None else {"elsewhere": elsewhere}
+    more = {} if foreign_commits is None else {"foreign_commits": foreign_commits}
     return _load(driver)(url, deadline=deadline, **more)
 
 

@@ -1,4 +1,4 @@
-"""What this process is about to write to a database file, and what it wrote there last."""
+"""Sessions in one SQLite file: the memory that needs no server."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,14 @@ from proxy.memory.stores.sql import (
     key_arguments,
     sweep_arguments,
 )
-from proxy.memory.stores.sqlite_file import PATIENCE, DatabaseFile, ForeignCommits, Reader, Work, Writer
+from proxy.memory.stores.sqlite_file import (
+    PATIENCE,
+    DatabaseFile,
+    FileReader,
+    FileWriter,
+    ForeignCommits,
+    Work,
+)
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
     CLOCK_TOLERANCE,
@@ -49,18 +56,35 @@ from proxy.memory.stores.store import (
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
-_MOST_HELD: Final = 32
-_MOST_STATES: Final = 500
-Outcome = bool | SessionDeleted
-"""Whether anything was changed. A refusal is given back, not raised: the rest of the batch stands."""
-_SWEPT_AT_ONCE: Final = 5
 Rows = list[tuple[Any, ...]]
+Outcome = bool | SessionDeleted
+"""Whether anything was changed. An error is returned, not raised: the rest of the batch stands."""
+
 _VERSION_BITS: Final = 53
+_MAX_COMMITTED: Final = 32
+_MAX_STATES: Final = 500
+_SWEPT_AT_ONCE: Final = 5
 # The archive may write the same file. No call waits for the writer, and a write that fails costs another try.
-_LOCKED: Final = 0.5
+_LOCK_WAIT: Final = 0.5
 
 
-class State(NamedTuple):
+def open(  # noqa: A001 - what every driver's entry is called
+    url: str, *, deadline: float, foreign_commits: ForeignCommits | None = None
+) -> Store:
+    """The store at ``sqlite:PATH``; the file is opened, and made where it is missing, at first use.
+
+    ``foreign_commits`` is shared with other writers of this process to the same file. Raises ValueError for
+    an address that names no file.
+    """
+    path = url.removeprefix("sqlite:")
+    if not path or path.startswith("//") or "\0" in path:
+        raise ValueError("write sqlite:PATH, such as sqlite:turnkeeper.db or sqlite:/data/turnkeeper.db")
+    if path == ":memory:":
+        raise ValueError("for sessions that need not outlive the process, write memory:")
+    return SqliteStore(Path(path), deadline=deadline, foreign_commits=foreign_commits)
+
+
+class _State(NamedTuple):
     """The version that a write must name, 0 where there is no session, the last deletion, and the expiry."""
 
     version: int
@@ -68,96 +92,201 @@ class State(NamedTuple):
     expires: float
 
 
-NOWHERE: Final = State(0, -math.inf, -math.inf)
+_NO_STATE: Final = _State(0, -math.inf, -math.inf)
 
 
-class Pending(NamedTuple):
-    """What a session is about to be: a batch in flight, read as if it were committed."""
+class _Pending(NamedTuple):
+    """A session as a batch in flight will leave it; it is read as if it were committed."""
 
-    held: StoredBlob | None
+    blob: StoredBlob | None
     expires: float
     deleted: float
 
-    def at(self, now: float) -> StoredBlob | None:
-        """What will be held."""
-        return self.held if self.expires > now else None
-
-    def state(self, now: float) -> State:
-        """What a write must name once it is committed."""
-        held = self.at(now)
-        return State(held.version if held else 0, self.deleted, self.expires)
-
 
 class _Committed(NamedTuple):
-    """What was written last of a session: what is held, as long as nobody else has written."""
+    """A session as it was written last, valid until another process commits."""
 
-    held: StoredBlob
+    blob: StoredBlob
     expires: float
-    elsewhere: int
+    foreign_commits: int
 
 
-class OwnWrites:
-    """Of the newest sessions that this process wrote, the newest few with all that they hold."""
+class SqliteStore:
+    """Reads inline and writes in batches; writes in flight are read by this process at once.
 
-    def __init__(self, elsewhere: ForeignCommits) -> None:
-        self._elsewhere = elsewhere
-        self._pending: dict[Key, Pending] = {}
+    Versions are random, so that a version names one state of one session for good: a session that was
+    deleted and made anew, or another process's write, is never taken for what was read. Of the sessions that
+    this process wrote last, the newest few are kept with their bytes, as long as no other has committed.
+    """
+
+    def __init__(self, path: Path, *, deadline: float, foreign_commits: ForeignCommits | None = None) -> None:
+        self._file = DatabaseFile(path, wait=max(deadline, _LOCK_WAIT))
+        self._foreign_commits = foreign_commits or ForeignCommits(path)
+        self._writer = FileWriter(self._file, chore=_sweep, foreign_commits=self._foreign_commits)
+        self._reader = FileReader(self._file)
+        self._deadline = deadline
+        self._pending: dict[Key, _Pending] = {}
         self._committed: dict[Key, _Committed] = {}
-        self._states: dict[Key, State] = {}
+        self._states: dict[Key, _State] = {}
+        self._closed = False
 
-    def __bool__(self) -> bool:
-        """Whether anything is in flight."""
-        return bool(self._pending)
-
-    def pending(self, key: Key) -> Pending | None:
-        """What is in flight of a session."""
-        return self._pending.get(key)
-
-    def committed(self, key: Key, now: float) -> StoredBlob | None:
-        """What is held, where it is sure that nobody else has written since."""
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
+        """The write in flight or the last one, else the file: one look-up by key, some 30 µs."""
+        now = time.time()
+        if (pending := self._pending.get(key)) is not None:
+            return pending.blob if pending.expires > now else None
         last = self._committed.get(key)
-        if last is None or last.expires <= now or last.elsewhere != self._elsewhere.count_if_certain():
-            return None
-        return last.held
+        if (
+            last is not None
+            and last.expires > now
+            and last.foreign_commits == self._foreign_commits.count_if_certain()
+        ):
+            return last.blob
+        due = await self._opened(BACKGROUND_DEADLINE if background else self._deadline)
+        row = await self._reader.row(READ, key_arguments(key) | {"now": now}, due=due)
+        return None if row is None else StoredBlob(*cast("tuple[bytes, int]", row))
 
-    def state(self, key: Key, version: int, now: float) -> State | None:
-        """The state that a write names, if it is our own last one; whether it stands, the commit tells."""
-        state = self._states.get(key)
-        return state if state is not None and state.version == version and state.expires > now else None
+    async def write(self, key: Key, put: BlobWrite) -> bool:
+        """Waits for the commit, at most 0.1 s unless something is wrong."""
+        return await self._swap(key, put, _append, PATIENCE)
 
-    def begun(self, key: Key, pending: Pending, outcome: "asyncio.Future[bool | SessionDeleted]") -> None:
-        """Takes in a write; what comes of it is told by its ``outcome``."""
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
+        """Waits for the commit, longer where there is much to write."""
+        return await self._swap(key, put._replace(at=math.inf), _replace, BACKGROUND_DEADLINE)
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """The cold part, read in a thread: thousands of entries would block the loop."""
+        rows = await self._fetch(COLD, {**key_arguments(key), "start": start, "limit": limit})
+        return [blob for (blob,) in rows]
+
+    async def delete(self, key: Key) -> bool:
+        """Deletes the session after the writes in flight."""
+        now = time.time()
+        work = partial(_delete, key_arguments(key) | {"blob": b"", "now": now})
+        return await self._change(key, _Pending(None, 0.0, now), work, BACKGROUND_DEADLINE)
+
+    async def deleted(self, key: Key) -> float | None:
+        """When the session was deleted last, writes in flight included."""
+        state = await self._state(key)
+        return state.deleted if state.deleted > 0 else None
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
+        """A tenant's sessions in the order of code points, read in a thread."""
+        arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
+        rows = await self._fetch(LIST, arguments)
+        return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
+
+    async def ping(self) -> None:
+        """Writes something: nothing less shows a full disk."""
+        await self._outcome(self._writer.submit(_touch))
+
+    async def aclose(self) -> None:
+        """Closes the writer's connection last, which moves the log into the file."""
+        self._closed = True
+        self._reader.close()
+        await self._writer.aclose()
+
+    async def _swap(
+        self,
+        key: Key,
+        put: BlobWrite,
+        work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], Outcome],
+        within: float,
+    ) -> bool:
+        now, state = time.time(), self._states.get(key)
+        # Whether our own last state still stands, the commit tells.
+        if state is None or state.version != put.version or state.expires <= now:
+            state = await self._state(key)
+        if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
+            raise SessionDeleted("The session was deleted.")
+        if state.version != put.version:
+            return False
+        # Python's generator is seeded anew in a forked process, and costs no system call.
+        version = random.getrandbits(_VERSION_BITS) + 1
+        expires = state.expires if put.ttl == KEEP_EXPIRY else now + put.ttl
+        arguments = {
+            **key_arguments(key),
+            "blob": put.blob,
+            "version": put.version,
+            "fresh": version,
+            "at": put.at,
+            "count": len(put.cold),
+            "now": now,
+            "expires": expires,
+        }
+        pending = _Pending(StoredBlob(put.blob, version), expires, state.deleted)
+        return await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
+
+    async def _change(self, key: Key, pending: _Pending, work: Work[Outcome], within: float) -> bool:
+        outcome = self._writer.submit(work)
         self._pending[key] = pending
         self._committed.pop(key, None)
         self._states.pop(key, None)
-        outcome.add_done_callback(partial(self._landed, key, pending, self._elsewhere.count))
+        outcome.add_done_callback(partial(self._on_outcome, key, pending, self._foreign_commits.count))
+        changed = await self._outcome(outcome, within)
+        if isinstance(changed, SessionDeleted):
+            raise changed
+        return changed
 
-    def _landed(
-        self, key: Key, pending: Pending, elsewhere: int, outcome: "asyncio.Future[bool | SessionDeleted]"
+    def _on_outcome(
+        self, key: Key, pending: _Pending, foreign_commits: int, outcome: "asyncio.Future[Outcome]"
     ) -> None:
         if self._pending.get(key) is not pending:
             return
         del self._pending[key]
-        if pending.held is not None and _succeeded(outcome):
-            _keep(self._committed, key, _Committed(pending.held, pending.expires, elsewhere), _MOST_HELD)
-            _keep(self._states, key, pending.state(0), _MOST_STATES)
+        blob = pending.blob
+        if blob is None or outcome.cancelled() or outcome.exception() or outcome.result() is not True:
+            return
+        self._committed[key] = _Committed(blob, pending.expires, foreign_commits)
+        if len(self._committed) > _MAX_COMMITTED:
+            del self._committed[next(iter(self._committed))]
+        self._states[key] = _State(blob.version, pending.deleted, pending.expires)
+        if len(self._states) > _MAX_STATES:
+            del self._states[next(iter(self._states))]
+
+    async def _state(self, key: Key) -> _State:
+        """The state that a write must name now."""
+        now, row = time.time(), None
+        if key not in self._pending:
+            due = await self._opened(PATIENCE)
+            row = await self._reader.row(STATE, {**key_arguments(key), "now": now}, due=due)
+        pending = self._pending.get(key)  # which may have come while the file was being read
+        if pending is not None:
+            version = pending.blob.version if pending.blob and pending.expires > now else 0
+            return _State(version, pending.deleted, pending.expires)
+        return _NO_STATE if row is None else _State(*cast("tuple[int, float, float]", row))
+
+    async def _opened(self, within: float) -> float:
+        """Has the file opened; when a read that has so many seconds is due, in the loop's time."""
+        due = asyncio.get_running_loop().time() + within
+        if self._closed:
+            raise StoreError("The memory has been closed.")
+        if self._file.identity is None:
+            await self._outcome(self._writer.submit(_no_operation), within)
+        return due
+
+    async def _outcome(self, outcome: asyncio.Future[T], within: float = PATIENCE) -> T:
+        """The outcome of a change, which goes on if the waiting ends."""
+        outcome.add_done_callback(retrieve_exception)
+        done, _ = await asyncio.wait({outcome}, timeout=within)
+        if not done:
+            raise StoreError(f"The memory file {self._file.path} is too slow.")
+        return outcome.result()
+
+    async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
+        """All rows, writes in flight included."""
+        await self._opened(BACKGROUND_DEADLINE)
+        if self._pending:
+            with contextlib.suppress(StoreError):  # then nothing is in flight any more
+                await self._outcome(self._writer.submit(_no_operation), BACKGROUND_DEADLINE)
+        return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": time.time()})
 
 
-def _succeeded(outcome: "asyncio.Future[bool | SessionDeleted]") -> bool:
-    return not outcome.cancelled() and outcome.exception() is None and outcome.result() is True
-
-
-def _keep(newest: dict[Key, T], key: Key, value: T, most: int) -> None:
-    newest[key] = value
-    if len(newest) > most:
-        del newest[next(iter(newest))]
-
-
-Swap = Callable[[Arguments, Sequence[bytes], sqlite3.Connection], Outcome]
+# --- what the writer's thread does, inside a transaction
 
 
 def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> Outcome:
-    """Replaces a hot part, or makes it, and appends to its cold part."""
+    """Replaces or makes a hot part, and appends to its cold part."""
     if arguments["version"] == 0:
         connection.execute(EXPIRE_COLD.named, arguments)
         connection.execute(EXPIRE.named, arguments)
@@ -180,20 +309,20 @@ def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Co
 
 
 def _delete(arguments: Arguments, connection: sqlite3.Connection) -> bool:
-    """Leaves nothing but when it was; whether there was anything."""
-    there = connection.execute(READ.named, arguments).fetchall()
+    """Leaves a tombstone; whether there was a session."""
+    rows = connection.execute(READ.named, arguments).fetchall()
     connection.execute(TOMBSTONE.named, arguments)
     connection.execute(EXPIRE_COLD.named, arguments)
-    return bool(there)
+    return bool(rows)
 
 
 def _sweep(connection: sqlite3.Connection) -> bool:
-    """Removes a few sessions that have expired; a look is free, a transaction is not."""
+    """Removes a few expired sessions; whether there may be more. A look is free, a transaction is not."""
     arguments = sweep_arguments(_SWEPT_AT_ONCE)
-    found = connection.execute(DUE.named, arguments).fetchall()
-    if found:
+    rows = connection.execute(DUE.named, arguments).fetchall()
+    if rows:
         connection.execute(SWEEP.named, arguments)
-    return len(found) == _SWEPT_AT_ONCE
+    return len(rows) == _SWEPT_AT_ONCE
 
 
 def _touch(connection: sqlite3.Connection) -> None:
@@ -202,153 +331,4 @@ def _touch(connection: sqlite3.Connection) -> None:
 
 
 def _no_operation(_connection: sqlite3.Connection) -> None:
-    """Done when all before it is done."""
-
-
-def open(  # noqa: A001 - what every driver's entry is called
-    url: str, *, deadline: float, elsewhere: ForeignCommits | None = None
-) -> Store:
-    """The store at ``sqlite:PATH``; the file is opened, and made where it is missing, at first use.
-
-    ``elsewhere`` is shared with whoever else of this process writes to the same file. Raises ValueError for
-    an address that names no file.
-    """
-    path = url.removeprefix("sqlite:")
-    if not path or path.startswith("//") or "\0" in path:
-        raise ValueError("write sqlite:PATH, such as sqlite:turnkeeper.db or sqlite:/data/turnkeeper.db")
-    if path == ":memory:":
-        raise ValueError("for sessions that need not outlive the process, write memory:")
-    return SqliteStore(Path(path), deadline=deadline, elsewhere=elsewhere)
-
-
-class SqliteStore:
-    """Reads inline, writes in batches; what is in flight is read back by this process at once.
-
-    Versions are drawn at random, so that a version names one state of one session for good: a session that
-    was deleted and made anew, or another process's write, is never taken for what was read.
-    """
-
-    def __init__(self, path: Path, *, deadline: float, elsewhere: ForeignCommits | None = None) -> None:
-        self._file = DatabaseFile(path, wait=max(deadline, _LOCKED))
-        self._elsewhere = elsewhere or ForeignCommits(path)
-        self._writer = Writer(self._file, chore=_sweep, elsewhere=self._elsewhere)
-        self._reader = Reader(self._file)
-        self._deadline = deadline
-        self._written = OwnWrites(self._elsewhere)
-        self._closed = False
-
-    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """Of what is in flight or was written last, else of the file: one look-up by key, some 30 µs."""
-        now = time.time()
-        if (pending := self._written.pending(key)) is not None:
-            return pending.at(now)
-        if (held := self._written.committed(key, now)) is not None:
-            return held
-        reader, due = await self._opened(BACKGROUND_DEADLINE if background else self._deadline)
-        row = await reader.row(READ, key_arguments(key) | {"now": now}, due=due)
-        return None if row is None else StoredBlob(*cast("tuple[bytes, int]", row))
-
-    async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Waits for the commit, 0.1 s at the most where nothing is wrong."""
-        return await self._swap(key, _append, put)
-
-    async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """Waits as ``write`` does, and longer where there is much to write."""
-        return await self._swap(key, _replace, put._replace(at=math.inf))
-
-    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """On a thread: thousands of entries would keep the loop."""
-        rows = await self._fetch(COLD, {**key_arguments(key), "start": start, "limit": limit})
-        return [blob for (blob,) in rows]
-
-    async def delete(self, key: Key) -> bool:
-        """What is in flight goes as well: it is committed first."""
-        now = time.time()
-        work = partial(_delete, key_arguments(key) | {"blob": b"", "now": now})
-        return await self._change(key, Pending(None, 0.0, now), work, BACKGROUND_DEADLINE)
-
-    async def deleted(self, key: Key) -> float | None:
-        """Of what is in flight, else of the file."""
-        state = await self._state(key)
-        return state.deleted if state.deleted > 0 else None
-
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """On a thread, too, and in the order of code points."""
-        rows = await self._fetch(LIST, {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit})
-        return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
-
-    async def ping(self) -> None:
-        """Really writes something: a full disk shows in nothing less."""
-        await self._awaited(self._writer.submit(_touch))
-
-    async def aclose(self) -> None:
-        """The writer's connection closes last, and so moves what the log holds into the file."""
-        self._closed = True
-        self._reader.close()
-        await self._writer.aclose()
-
-    async def _swap(self, key: Key, work: Swap, put: BlobWrite) -> bool:
-        now = time.time()
-        state = self._written.state(key, put.version, now) or await self._state(key)
-        if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
-            raise SessionDeleted("The session was deleted.")
-        if state.version != put.version:
-            return False
-        # Python's own dice are thrown anew in a forked process, and cost no call of the system's.
-        fresh = random.getrandbits(_VERSION_BITS) + 1
-        expires = state.expires if put.ttl == KEEP_EXPIRY else now + put.ttl
-        arguments = _arguments(key, put, now) | {"fresh": fresh, "expires": expires}
-        pending = Pending(StoredBlob(put.blob, fresh), expires, state.deleted)
-        within = BACKGROUND_DEADLINE if work is _replace else PATIENCE
-        return await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
-
-    async def _opened(self, within: float) -> tuple[Reader, float]:
-        """The reader on a file that is there, and when its patience ends."""
-        due = asyncio.get_running_loop().time() + within
-        if self._closed:
-            raise StoreError("The memory has been closed.")
-        if self._file.identity is None:
-            await self._awaited(self._writer.submit(_no_operation), within)
-        return self._reader, due
-
-    async def _state(self, key: Key) -> State:
-        """The state that a write must name now."""
-        now = time.time()
-        row = None
-        if self._written.pending(key) is None:
-            reader, due = await self._opened(PATIENCE)
-            row = await reader.row(STATE, {**key_arguments(key), "now": now}, due=due)
-        pending = self._written.pending(key)  # which may have come while the file was being read
-        if pending is not None:
-            return pending.state(now)
-        return NOWHERE if row is None else State(*cast("tuple[int, float, float]", row))
-
-    async def _change(
-        self, key: Key, pending: Pending, work: Work[bool | SessionDeleted], within: float
-    ) -> bool:
-        outcome = self._writer.submit(work)
-        self._written.begun(key, pending, outcome)
-        changed = await self._awaited(outcome, within)
-        if isinstance(changed, SessionDeleted):
-            raise changed
-        return changed
-
-    async def _awaited(self, outcome: asyncio.Future[T], within: float = PATIENCE) -> T:
-        """The outcome; whoever stops waiting stops nothing."""
-        outcome.add_done_callback(retrieve_exception)
-        done, _ = await asyncio.wait({outcome}, timeout=within)
-        if not done:
-            raise StoreError(f"The memory file {self._file.path} is too slow.")
-        return outcome.result()
-
-    async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
-        await self._opened(BACKGROUND_DEADLINE)
-        if self._written:
-            with contextlib.suppress(StoreError):  # then nothing is in flight any more
-                await self._awaited(self._writer.submit(_no_operation), BACKGROUND_DEADLINE)
-        return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": time.time()})
-
-
-def _arguments(key: Key, put: BlobWrite, now: float) -> dict[str, Any]:
-    own = {"blob": put.blob, "version": put.version, "at": put.at, "count": len(put.cold), "now": now}
-    return key_arguments(key) | own
+    """Is done once all before it is done."""

@@ -1,4 +1,4 @@
-"""A file with an SQLite database in it: how it is made, checked and opened."""
+"""A file with an SQLite database: opened, read on the event loop, and written by one thread."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from proxy.memory.errors import StoreError
@@ -23,49 +23,22 @@ from proxy.memory.stores.sql import (
     pending_statements,
 )
 
+T = TypeVar("T")
+Row = tuple[object, ...]
+Work = Callable[[sqlite3.Connection], T]
+"""What the writer's thread does inside a transaction."""
+
+GATHERING: Final = 0.05
+"""Seconds between two commits at the least: with the commit itself, a write is durable within 0.1 s."""
+PATIENCE: Final = 1.0
+"""Seconds after which the outcome of a batch is no longer waited for."""
+
 # Terms have no spaces and stand in lower case; all beyond ASCII is part of one.
 _FORGET_TERMS: Final = (
     "INSERT INTO turnkeeper_index (turnkeeper_index, rowid, terms) VALUES ('delete', old.id, old.terms);"
 )
 _LEARN_TERMS: Final = "INSERT INTO turnkeeper_index (rowid, terms) VALUES (new.id, new.terms);"
 _ON: Final = "ON turnkeeper_passages"
-_LOCKED: Final = frozenset({"SQLITE_BUSY", "SQLITE_LOCKED"})
-_ADVICE: Final = {
-    "SQLITE_BUSY": "it is locked by another program",
-    "SQLITE_LOCKED": "it is locked by another program",
-    "SQLITE_FULL": "the disk is full, or the file has reached its limit",
-    "SQLITE_IOERR": "the disk is full or broken, or the file has reached its limit",
-    "SQLITE_READONLY": "it may not be written; give this user the right to write the file and its folder",
-    "SQLITE_CANTOPEN": "it cannot be opened; see that its folder is there and that this user may write in it",
-    "SQLITE_PERM": "this user may not open it",
-    "SQLITE_AUTH": "this user may not open it",
-    "SQLITE_NOTADB": "it is no SQLite database; set MEMORY_URL to another file",
-    "SQLITE_CORRUPT": "it is damaged; move it away, or restore it from a backup",
-}
-# A commit of any other connection's empties the cache, so that a large one is of no use.
-_FEW_PAGES: Final = "PRAGMA cache_size = -512"
-# Two processes that start together wait for one another's migrations, on a thread that keeps no call waiting.
-_OPENING = 1.0
-Row = tuple[object, ...]
-_LOCK_PAUSE = 0.002
-# A file's times go by the kernel's clock, which ticks each 10 ms at the slowest; some file systems keep
-# seconds.
-_TICK: Final = 25_000_000
-_SECONDS: Final = 3_000_000_000
-_A_SECOND: Final = 1_000_000_000
-T = TypeVar("T")
-GATHERING: Final = 0.05
-"""Seconds between two commits at the least: with the commit itself, a write is durable within 0.1 s."""
-PATIENCE: Final = 1.0
-"""Seconds after which nobody waits for the outcome of a batch any longer."""
-_MOST_QUEUED: Final = 10_000
-_CHORE_EVERY: Final = 1.0
-_CHORE_PAUSE: Final = 0.05
-_CHECKPOINT_WAIT: Final = 1.0
-_CHECKPOINT_ATTEMPTS: Final = 20
-_CHECKPOINT_PAUSE: Final = 0.05
-
-
 TYPES: Final = Types(
     identity="INTEGER PRIMARY KEY",
     number="INTEGER",
@@ -85,6 +58,36 @@ TYPES: Final = Types(
     ),
 )
 
+_LOCKED: Final = frozenset({"SQLITE_BUSY", "SQLITE_LOCKED"})
+_ADVICE: Final = {
+    "SQLITE_BUSY": "it is locked by another program",
+    "SQLITE_LOCKED": "it is locked by another program",
+    "SQLITE_FULL": "the disk is full, or the file has reached its limit",
+    "SQLITE_IOERR": "the disk is full or broken, or the file has reached its limit",
+    "SQLITE_READONLY": "it may not be written; give this user the right to write the file and its folder",
+    "SQLITE_CANTOPEN": "it cannot be opened; see that its folder is there and that this user may write in it",
+    "SQLITE_PERM": "this user may not open it",
+    "SQLITE_AUTH": "this user may not open it",
+    "SQLITE_NOTADB": "it is no SQLite database; set MEMORY_URL to another file",
+    "SQLITE_CORRUPT": "it is damaged; move it away, or restore it from a backup",
+}
+# Any other connection's commit empties the cache, so that a large one is of no use.
+_CACHE_SIZE: Final = "PRAGMA cache_size = -512"
+# Two processes that start together wait for one another's migrations, on a thread that keeps no call waiting.
+_OPEN_WAIT: Final = 1.0
+_LOCK_PAUSE: Final = 0.002
+# A file's times go by the kernel's clock, which ticks each 10 ms at the slowest; some file systems keep
+# seconds.
+_TICK: Final = 25_000_000
+_COARSE_TICK: Final = 3_000_000_000
+_SECOND: Final = 1_000_000_000
+_MAX_QUEUED: Final = 10_000
+_CHORE_EVERY: Final = 1.0
+_CHORE_PAUSE: Final = 0.05
+_CHECKPOINT_WAIT: Final = 1.0
+_CHECKPOINT_ATTEMPTS: Final = 20
+_CHECKPOINT_PAUSE: Final = 0.05
+
 
 class DatabaseFile:
     """One database file. ``identity`` tells the file that was opened last from another of its name."""
@@ -99,29 +102,31 @@ class DatabaseFile:
 
         Raises StoreError, and then an existing file is as it was.
         """
-        with self.named():
-            self._make()
-            connection = self.connect(wait=_OPENING)
+        with self.errors():
+            # SQLite gives its companions the same rights.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            connection = self.connect(wait=_OPEN_WAIT)
             try:
-                _prepare(connection)
+                _migrate(connection)
                 connection.execute(f"PRAGMA busy_timeout = {int(self._wait * 1000)}")
             except BaseException:
                 connection.close()
                 raise
-        self.identity = self._there()
+        self.identity = self._identity_now()
         return connection
 
     def connect(self, *, wait: float, shared: bool = False) -> sqlite3.Connection:
-        """A connection to the file as it is, without a transaction; a lock is waited for so many seconds.
+        """A connection to the file as it is, in autocommit mode; a lock is waited for so many seconds.
 
         One that is ``shared`` may be closed by another thread than the one that opened it.
         """
-        place = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+        uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
         connection = sqlite3.connect(
-            place, uri=True, timeout=wait, isolation_level=None, check_same_thread=not shared
+            uri, uri=True, timeout=wait, isolation_level=None, check_same_thread=not shared
         )
         try:
-            connection.execute(_FEW_PAGES)
+            connection.execute(_CACHE_SIZE)
         except BaseException:
             connection.close()
             raise
@@ -129,15 +134,15 @@ class DatabaseFile:
 
     def fetch(self, statement: Statement, arguments: Arguments) -> list[tuple[object, ...]]:
         """All rows, over a connection of their own; for any thread. Raises StoreError."""
-        with self.named(), contextlib.closing(self.connect(wait=self._wait)) as connection:
+        with self.errors(), contextlib.closing(self.connect(wait=self._wait)) as connection:
             return connection.execute(statement.named, arguments).fetchall()
 
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         """Whether the file that was opened has been taken away, or another put in its place."""
-        return self._there() != self.identity
+        return self._identity_now() != self.identity
 
     @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
         """Turns the errors of SQLite and of the file system into StoreError."""
         try:
             yield
@@ -148,45 +153,40 @@ class DatabaseFile:
 
     def failure(self, error: sqlite3.Error) -> StoreError:
         """The error with what to do about it."""
-        return StoreError(f"The memory file {self.path}: {_ADVICE.get(_name(error)) or error}.")
+        return StoreError(f"The memory file {self.path}: {_ADVICE.get(_error_name(error)) or error}.")
 
-    def _make(self) -> None:
-        """An empty file for this user alone; SQLite gives its companions the same rights."""
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-    def _there(self) -> tuple[int, int] | None:
+    def _identity_now(self) -> tuple[int, int] | None:
         try:
-            found = self.path.stat()
+            stat = self.path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return stat.st_dev, stat.st_ino
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Whether the database itself is sound, and merely somebody else's for now."""
-    return _name(error) in _LOCKED
+    """Whether the database is sound, and merely locked by another connection."""
+    return _error_name(error) in _LOCKED
 
 
-def _name(error: sqlite3.Error) -> str:
+def _error_name(error: sqlite3.Error) -> str:
     """The error's primary code: extended ones carry it in front (SQLITE_IOERR_WRITE)."""
     return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
-    _ahead(connection)
+def _migrate(connection: sqlite3.Connection) -> None:
+    _pending_migrations(connection)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(LEDGER_TABLE)
-    for statement in _ahead(connection):
+    for statement in _pending_migrations(connection):
         connection.execute(statement)
     connection.execute("COMMIT")
 
 
-def _ahead(connection: sqlite3.Connection) -> Iterator[str]:
+def _pending_migrations(connection: sqlite3.Connection) -> Iterator[str]:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if LEDGER not in tables:
         if tables:
@@ -197,8 +197,11 @@ def _ahead(connection: sqlite3.Connection) -> Iterator[str]:
     return pending_statements([name for (name,) in connection.execute(APPLIED)], TYPES)
 
 
-class Reader:
-    """A connection of the loop's own. SQLite itself never waits here; a locked file is asked again."""
+class FileReader:
+    """A connection of the event loop's own: a thread would cost more than a read of a few microseconds.
+
+    SQLite itself never waits here; a locked file is asked again.
+    """
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
@@ -218,7 +221,7 @@ class Reader:
             await asyncio.sleep(_LOCK_PAUSE)
 
     def close(self) -> None:
-        """The next read connects anew."""
+        """Closes the connection; the next read connects anew."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -238,35 +241,27 @@ class Reader:
         return self._connection
 
 
-if TYPE_CHECKING:
-    import sqlite3
-
-
 class _Stamp(NamedTuple):
-    """What a log shows from outside; ``written`` is in nanoseconds since 1970."""
+    """A log as its file's status shows it; ``written`` is in nanoseconds since 1970."""
 
     file: int
     size: int
     written: int
 
-    def is_settled(self) -> bool:
-        """Whether anything that is written from now on would show."""
-        coarse = self.written % _A_SECOND == 0
-        return time.time_ns() - self.written > (_SECONDS if coarse else _TICK)
-
 
 class Transaction(NamedTuple):
-    """A transaction of our own. It is ``alone`` where nobody had written since the one before."""
+    """A transaction of this process, ``alone`` if no other process has committed since the one before."""
 
     alone: bool
     version: int
 
 
 class ForeignCommits:
-    """Counts the times at which somebody else may have written to a database file; for any thread.
+    """Counts the commits of other processes to a database file, as far as they can be told; for any thread.
 
-    A look takes a few microseconds, where the least statement takes fifty, and thrice that of a processor
-    that was asleep. It is sure of nothing while the file is being written: then one has to read.
+    It looks at the status of the log: 3 µs, or 50 on a processor that was asleep. ``PRAGMA data_version``
+    takes up to a fifth more, and a reader's changes with this process's own commits, too. While the file is
+    being written nothing is certain: then it has to be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -276,43 +271,44 @@ class ForeignCommits:
 
     @property
     def count(self) -> int:
-        """The count at our last commit."""
+        """The count at this process's last commit."""
         return self._seen[1]
 
     def count_if_certain(self) -> int | None:
-        """The count, where it is sure that nobody has written since our last commit; else ``None``."""
+        """The count, where it is certain that no other process has committed since this one did."""
         stamp, count = self._seen
-        return count if stamp is not None and stamp == self._look() and stamp.is_settled() else None
+        if stamp is None or stamp != self._stamp():
+            return None
+        # Whatever is written from now on shows only once the file's clock has ticked.
+        tick = _COARSE_TICK if stamp.written % _SECOND == 0 else _TICK
+        return count if time.time_ns() - stamp.written > tick else None
 
-    def transaction_started(self, connection: "sqlite3.Connection") -> Transaction:
-        """To be asked within each transaction of our own, once nobody else may write."""
-        return Transaction(self.count_if_certain() is not None, _version(connection))
+    def transaction_started(self, connection: sqlite3.Connection) -> Transaction:
+        """Is called within each transaction of this process, once no other may write."""
+        return Transaction(self.count_if_certain() is not None, _data_version(connection))
 
-    def transaction_committed(self, connection: "sqlite3.Connection", began: Transaction) -> None:
-        """To be told when that has been committed."""
+    def transaction_committed(self, connection: sqlite3.Connection, transaction: Transaction) -> None:
+        """Is called once the transaction is committed."""
         # In this order: what others have committed before the look, SQLite tells of behind it.
-        stamp = self._look()
-        alone = began.alone and _version(connection) == began.version != 0
+        stamp = self._stamp()
+        alone = transaction.alone and _data_version(connection) == transaction.version != 0
         with self._lock:
             self._seen = (stamp, self._seen[1] + (not alone))
 
-    def _look(self) -> _Stamp | None:
+    def _stamp(self) -> _Stamp | None:
         try:
-            found = self._log.stat()
+            stat = self._log.stat()
         except OSError:
             return None
-        return _Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+        return _Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
-def _version(connection: "sqlite3.Connection") -> int:
-    """What changes when others commit; 0 where it cannot be told."""
+def _data_version(connection: sqlite3.Connection) -> int:
+    """A number that changes when other connections commit; 0 where it cannot be told."""
     try:
         return int(connection.execute("PRAGMA data_version").fetchone()[0])
     except connection.Error:
         return 0
-
-
-Work = Callable[[sqlite3.Connection], T]
 
 
 class _Job(NamedTuple):
@@ -320,15 +316,15 @@ class _Job(NamedTuple):
     outcome: asyncio.Future[Any]
 
 
-class _Stuck(StoreError):
+class _NoTransaction(StoreError):
     """No transaction could be begun, so that there is no use in trying the next."""
 
 
-class Writer:
-    """Takes work from one event loop and carries it out in the order in which it came.
+class FileWriter:
+    """Writes to a database file from a thread with a connection of its own, a transaction for each batch.
 
-    ``chore`` is done beside it, now and then; it says whether there is more of it to do. ``elsewhere`` is
-    told of each commit.
+    It takes work from one event loop and does it in the order in which it came. ``chore`` is done in between,
+    now and then; it returns whether there is more of it to do. ``foreign_commits`` sees each transaction.
     """
 
     def __init__(
@@ -336,23 +332,23 @@ class Writer:
         file: DatabaseFile,
         *,
         chore: Work[bool] | None = None,
-        elsewhere: ForeignCommits | None = None,
+        foreign_commits: ForeignCommits | None = None,
     ) -> None:
         self._file = file
-        self._elsewhere = elsewhere or ForeignCommits(file.path)
+        self._foreign_commits = foreign_commits or ForeignCommits(file.path)
         self._chore = chore
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._hurry = threading.Event()
+        self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._connection: sqlite3.Connection | None = None
         self._chore_due = 0.0
-        self._free = 0.0
+        self._commit_due = 0.0
 
     def submit(self, work: Work[T]) -> asyncio.Future[T]:
         """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken."""
-        if self._hurry.is_set():
+        if self._closing.is_set():
             raise StoreError("The memory has been closed.")
-        if self._jobs.qsize() >= _MOST_QUEUED:
+        if self._jobs.qsize() >= _MAX_QUEUED:
             raise StoreError("The memory file cannot keep up: too much waits to be written.")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
@@ -363,8 +359,8 @@ class Writer:
         return outcome
 
     async def aclose(self) -> None:
-        """What was submitted is durable, or has failed; the file is closed."""
-        self._hurry.set()
+        """Closes the file once what was submitted is durable, or has failed."""
+        self._closing.set()
         if self._thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
@@ -374,88 +370,77 @@ class Writer:
         while open_:
             jobs, open_ = self._batch()
             if jobs:
-                _tell(loop, self._carry_out(jobs))
-            self._do_chore()
-        self._drop()
+                outcomes = self._carry_out(jobs)
+                with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to tell
+                    loop.call_soon_threadsafe(_settle, outcomes)
+            if time.monotonic() >= self._chore_due:
+                self._do_chore()
+        self._disconnect()
 
     def _batch(self) -> tuple[list[_Job], bool]:
         """The next jobs, if any come before a chore is due, and whether more may come."""
         try:
-            found = [self._jobs.get(timeout=max(_CHORE_PAUSE, self._chore_due - time.monotonic()))]
+            jobs = [self._jobs.get(timeout=max(_CHORE_PAUSE, self._chore_due - time.monotonic()))]
         except queue.Empty:
             return [], True
-        self._hurry.wait(max(0.0, self._free - time.monotonic()))
-        found.extend(self._jobs.get_nowait() for _ in range(self._jobs.qsize()))
-        return [job for job in found if job is not None], found[-1] is not None
+        self._closing.wait(max(0.0, self._commit_due - time.monotonic()))
+        jobs.extend(self._jobs.get_nowait() for _ in range(self._jobs.qsize()))
+        return [job for job in jobs if job is not None], jobs[-1] is not None
 
     def _carry_out(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Any]]:
         """Each job with its result, or with the error that it failed of."""
         try:
             return list(zip(jobs, self._commit(jobs), strict=True))
-        except _Stuck as error:
+        except _NoTransaction as error:
             return [(job, StoreError(str(error))) for job in jobs]
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told to whom it concerns
-            if len(jobs) == 1 or _concerns_all(error):
-                return [(job, self._told(error)) for job in jobs]
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the job's outcome
+            # A fault of the file rather than of one job, as far as SQLite tells, is the outcome of all.
+            concerns_all = isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+            if len(jobs) == 1 or concerns_all:
+                failure = self._file.failure(error) if isinstance(error, sqlite3.Error) else error
+                return [(job, failure) for job in jobs]
         return [outcome for job in jobs for outcome in self._carry_out([job])]
 
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
-        connection = self._begun()
+        connection = self._begin()
         try:
-            began = self._elsewhere.transaction_started(connection)
+            transaction = self._foreign_commits.transaction_started(connection)
             results = [job.work(connection) for job in jobs]
             connection.execute("COMMIT")
-            self._elsewhere.transaction_committed(connection, began)
-            self._free = time.monotonic() + GATHERING
+            self._foreign_commits.transaction_committed(connection, transaction)
+            self._commit_due = time.monotonic() + GATHERING
         except BaseException:
-            self._drop()  # which rolls back, and forgets what may be broken
+            self._disconnect()  # which rolls back, and drops what may be broken
             raise
         return results
 
-    def _begun(self) -> sqlite3.Connection:
+    def _begin(self) -> sqlite3.Connection:
         """A connection inside a transaction that may write."""
         try:
-            if self._connection is not None and self._file.replaced():
-                self._drop()
+            if self._connection is not None and self._file.is_replaced():
+                self._disconnect()
             if self._connection is None:
                 self._connection = self._file.open()
             self._connection.execute("BEGIN IMMEDIATE")
         except StoreError as error:
-            raise _Stuck(str(error)) from error
+            raise _NoTransaction(str(error)) from error
         except sqlite3.Error as error:
             if not is_locked(error):
-                self._drop()
-            raise _Stuck(str(self._file.failure(error))) from error
+                self._disconnect()
+            raise _NoTransaction(str(self._file.failure(error))) from error
         return self._connection
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _do_chore(self) -> None:
-        if time.monotonic() < self._chore_due:
-            return
         more = False
-        # What fails is tried again, and whoever writes will say what is wrong.
+        # What fails is tried again, and a write will say what is wrong.
         with contextlib.suppress(sqlite3.Error):
             more = self._chore is not None and self._connection is not None and self._chore(self._connection)
         self._chore_due = time.monotonic() + (_CHORE_PAUSE if more else _CHORE_EVERY)
-
-    def _told(self, error: Exception) -> Exception:
-        return self._file.failure(error) if isinstance(error, sqlite3.Error) else error
-
-
-def _concerns_all(error: Exception) -> bool:
-    """Whether it is the file's fault rather than one job's, as far as SQLite tells."""
-    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
-
-
-def _tell(loop: asyncio.AbstractEventLoop, outcomes: list[tuple[_Job, Any]]) -> None:
-    try:
-        loop.call_soon_threadsafe(_settle, outcomes)
-    except RuntimeError:  # the loop is closed: nobody waits any more
-        return
 
 
 def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
@@ -469,18 +454,21 @@ def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
 
 
 async def empty_log(path: Path) -> None:
-    """Moves all of it into the file and leaves it empty. Raises StoreError where others keep reading it."""
+    """Moves the write-ahead log into the file and empties it: it holds what was deleted lately, too.
+
+    Raises StoreError where other programs keep reading it.
+    """
     file = DatabaseFile(path, wait=_CHECKPOINT_WAIT)
+
+    def checkpoint() -> bool:
+        if not file.path.exists():
+            return True
+        with file.errors(), contextlib.closing(file.connect(wait=_CHECKPOINT_WAIT)) as connection:
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
     for _ in range(_CHECKPOINT_ATTEMPTS):
-        if await asyncio.to_thread(_checkpoint, file):
+        if await asyncio.to_thread(checkpoint):
             return
         await asyncio.sleep(_CHECKPOINT_PAUSE)
     raise StoreError(f"The log of {path} cannot be emptied: another program is reading the file.")
-
-
-def _checkpoint(file: DatabaseFile) -> bool:
-    if not file.path.exists():
-        return True
-    with file.named(), contextlib.closing(file.connect(wait=_CHECKPOINT_WAIT)) as connection:
-        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return not busy
