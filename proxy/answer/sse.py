@@ -9,17 +9,17 @@ import msgspec
 
 from proxy.errors import UpstreamBroken
 
-# A blank line ends an event, and so do many. Lines end in LF, CR LF or CR, mixed as the sender pleases.
+# One or more blank lines end an event. Lines end in LF, CR LF or CR, mixed as the sender pleases.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}[\r\n]*")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-_MARK = b"\xef\xbb\xbf"
+_BOM = b"\xef\xbb\xbf"
 _LONGEST_EVENT = 16_000_000
 DONE = b"[DONE]"
 """The data of the event with which a stream of completions says that it is over."""
 
 
 class Framing:
-    """Cuts a stream behind its last whole event, so that what is added stands between events."""
+    """Cuts a stream after its last whole event, so that what is added stands between events."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -33,7 +33,10 @@ class Framing:
             return data
         seen = max(0, len(self._rest) - 3)
         self._rest += data
-        end = _last_end(self._rest, seen)
+        if b"\r" in self._rest[seen:]:
+            end = max((blank.end() for blank in _BLANK_LINE.finditer(self._rest, seen)), default=0)
+        else:
+            end = self._rest.rfind(b"\n\n", seen) + 2 if b"\n\n" in self._rest[seen:] else 0
         whole = bytes(self._rest[:end])
         del self._rest[:end]
         if len(self._rest) > _LONGEST_EVENT:
@@ -41,7 +44,7 @@ class Framing:
         return whole
 
     def close(self) -> bytes:
-        """What came behind the last whole event."""
+        """What came after the last whole event."""
         rest = bytes(self._rest)
         self._rest.clear()
         return rest
@@ -59,7 +62,7 @@ def events(whole: bytes) -> Iterator[bytes]:
 
 def data_of(event: bytes) -> bytes:
     """What an event's ``data`` lines carry, joined as the standard says; empty for a comment."""
-    event = event.rstrip(b"\r\n")  # of blank lines there may be millions
+    event = event.rstrip(b"\r\n")  # there may be millions of blank lines
     if event.startswith(b"data: ") and b"\n" not in event and b"\r" not in event:
         return event[6:]  # as models write it: one line
     values = [line[5:] for line in _lines(event) if line.startswith(b"data:")]
@@ -68,11 +71,12 @@ def data_of(event: bytes) -> bytes:
 
 def is_done(whole: bytes) -> bool:
     """Whether one of the events in a run of bytes says that the stream is over."""
-    # Backwards is twice as fast, and nearly always vain.
+    # Backwards is twice as fast, and nearly always in vain.
     if whole.rfind(DONE) < 0:
         return False
-    begins = whole.rfind(b"\n\n", 0, whole.find(DONE))
-    return any(data_of(event).strip() == DONE for event in events(whole[max(begins, 0) :]))
+    blank = whole.rfind(b"\n\n", 0, whole.find(DONE))
+    last = whole[blank + 2 :] if blank >= 0 else whole
+    return any(data_of(event).strip() == DONE for event in events(last))
 
 
 def lines_without_data(event: bytes) -> bytes:
@@ -82,44 +86,34 @@ def lines_without_data(event: bytes) -> bytes:
 
 
 def _lines(event: bytes) -> list[bytes]:
-    """An event's lines, without the mark that may stand before a stream's first."""
-    return _LINE_END.split(event.removeprefix(_MARK))
-
-
-def _last_end(stream: bytearray, start: int) -> int:
-    if b"\r" not in stream[start:]:
-        return stream.rfind(b"\n\n", start) + 2 if b"\n\n" in stream[start:] else 0
-    ends = [blank.end() for blank in _BLANK_LINE.finditer(stream, start)]
-    return ends[-1] if ends else 0
+    """An event's lines, without the byte-order mark that may stand before a stream's first."""
+    return _LINE_END.split(event.removeprefix(_BOM))
 
 
 class MalformedJson(ValueError):
-    """No reader makes anything of it."""
+    """Not even a lenient reader makes anything of it."""
 
 
 def decode_json(data: bytes) -> Any:
-    """The value that JSON stands for: with half a character, ``NaN`` or broken UTF-8 in it, too.
+    """The value of a JSON text, leniently: it may hold half a character, ``NaN`` or broken UTF-8.
 
-    Raises Garbled.
+    Raises MalformedJson.
     """
     try:
         return msgspec.json.decode(data)
     except RecursionError:
         raise MalformedJson from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _patiently(data)
-
-
-def encode_json(value: Any) -> bytes:
-    """A value as JSON; what no strict writer takes stands as it was read."""
-    try:
-        return msgspec.json.encode(value)
-    except (UnicodeEncodeError, OverflowError):
-        return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _patiently(data: bytes) -> Any:
+        pass
     try:
         return json.loads(data.decode("utf-8-sig", "replace"), strict=False)
     except (ValueError, RecursionError):
         raise MalformedJson from None
+
+
+def encode_json(value: Any) -> bytes:
+    """A value as JSON; half characters and huge numbers stay as they were read."""
+    try:
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return json.dumps(value, separators=(",", ":")).encode()

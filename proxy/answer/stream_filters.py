@@ -6,15 +6,165 @@ from typing import Any
 from filters.base import AnswerFilter, Context, Delta, Stage
 from filters.message import is_text
 from proxy.answer.sse import MalformedJson, data_of, decode_json, encode_json, events, lines_without_data
-from proxy.errors import UpstreamBroken, filter_failed
+from proxy.errors import FilterFailed, UpstreamBroken, filter_failed
 
-# Said once for each choice; everything else in a delta adds to what came before it.
-_NO_ADDITION = frozenset({"role"})
 Chunk = dict[str, Any]
-_SPEECHLESS = (b"null", b"true", b"false")
+_WITHOUT_TEXT = (b"null", b"true", b"false")
+_JSON_OPENINGS = (b"{", b"[", b'"')
 # As many as OpenAI gives; each has stages of its own.
-_MOST_CHOICES = 128
-_OPENS = (b"{", b"[", b'"')
+_MAX_CHOICES = 128
+# Sent once for each choice; everything else in a delta adds to what came before it.
+_NOT_ADDITIVE = frozenset({"role"})
+
+
+class FilteredAnswer:
+    """One answer's filters: stages for each of its choices, opened with its first delta.
+
+    ``started`` is whether the opening went out, and ``error`` why nothing more does: what cannot be read does
+    not pass the filters.
+    """
+
+    def __init__(self, filters: Sequence[AnswerFilter], context: Context) -> None:
+        self._filters = filters
+        self._context = context
+        self._choices = {0: Stages(filters, context)}
+        self._filtering = not self._choices[0].is_empty
+        self._name: Mapping[str, Any] = {}
+        self._last: Chunk = {}
+        self._done = False
+        self.started = False
+        self.error: UpstreamBroken | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether anything looks at what passes."""
+        return self._filtering or bool(self._name)
+
+    def adopt_name(self, name: Mapping[str, Any]) -> None:
+        """Gives all chunks from now on this id and time, under which the client has got words already."""
+        self._name = name
+
+    def opening(self) -> bytes:
+        """Events to stand before the stream's own; none when it is called again."""
+        if self.started:
+            return b""
+        self.started = True
+        opening = b""
+        for each in self._filters:
+            chunk = each.first(self._context)
+            if chunk is not None:
+                opening += chunk_event(chunk)
+        return opening
+
+    def feed(self, data: bytes) -> bytes:
+        """Whole events as they go on, up to one that cannot be read."""
+        if not (self._filtering or self._name):
+            return data
+        passed: list[bytes] = []
+        try:
+            for event in () if self.error else events(data):
+                passed.append(self._event(event))  # noqa: PERF401 - what came before an error is kept
+        except MalformedJson:
+            if not self._done:  # what comes behind the end says nothing
+                self.error = _unreadable("an event")
+        return b"".join(passed)
+
+    def close(self) -> bytes:
+        """Ends every choice that has not ended; what they held back, as events."""
+        choices, self._choices = self._choices, {}  # what comes behind an end has stages of its own
+        closing: list[tuple[int, Delta]] = []
+        for index, stages in choices.items():
+            if not stages.is_empty and (delta := stages.close()):
+                closing.append((index, delta))
+        return b"".join([chunk_event(self._chunk_of(index, delta)) for index, delta in closing])
+
+    def filter_body(self, body: bytes) -> bytes:
+        """A whole answer, each message as one large delta; raises UpstreamBroken for what is none."""
+        if not self._filtering:
+            return body
+        try:
+            answer = _decode_chunk(body)
+            changed = [self._filter_message(choice, self._stages(choice)) for choice in _choices(answer)]
+        except MalformedJson:
+            raise _unreadable("an answer") from None
+        return encode_json(answer) if any(changed) else body
+
+    def _event(self, event: bytes) -> bytes:
+        data = data_of(event)
+        if data == b"[DONE]":
+            self._done = True
+            return self.close() + event
+        if not data or data in _WITHOUT_TEXT:
+            return event
+        if not self._filtering:
+            try:
+                chunk = _decode_chunk(data)
+            except MalformedJson:
+                return event
+            return chunk_event(chunk, lines_without_data(event)) if self._rename(chunk) else event
+        if data.lstrip()[:1] not in _JSON_OPENINGS:
+            return b""  # words that no client of this protocol reads may still be words
+        self._last = chunk = _decode_chunk(data)
+        changed = False
+        for choice in _choices(chunk):
+            if "message" in choice:  # some servers repeat the whole answer in the last chunk
+                changed = self._filter_message(choice, Stages(self._filters, self._context)) or changed
+        changed = self._rename(chunk) or changed
+        before = b""
+        for choice in _choices(chunk):
+            preceding, choice_changed = self._filter_choice(choice)
+            before += preceding
+            changed = changed or choice_changed
+        return before + (chunk_event(chunk, lines_without_data(event)) if changed else event)
+
+    def _filter_choice(self, choice: dict[str, Any]) -> tuple[bytes, bool]:
+        """Filters a choice's delta; an event that goes out before its finish, and whether it has changed."""
+        delta = choice.get("delta")
+        delta = delta if isinstance(delta, dict) else {}
+        stages = self._stages(choice)
+        filtered = stages.feed(delta) if delta else delta
+        if choice.get("finish_reason") and (held := self._choices.pop(_index(choice)).close()):
+            choice["delta"] = {}
+            return chunk_event(self._chunk_of(_index(choice), merge_deltas(filtered, held))), True
+        if filtered is not delta:
+            choice["delta"] = filtered
+        return b"", filtered is not delta
+
+    def _rename(self, chunk: Chunk) -> bool:
+        """Gives a chunk the adopted name, without the role that went out under it; whether it has changed."""
+        if not (self._name and "id" in chunk):
+            return False
+        chunk.update(self._name)
+        for choice in _choices(chunk):
+            delta = choice.get("delta")
+            if isinstance(delta, dict) and not _index(choice):
+                choice["delta"] = {name: value for name, value in delta.items() if name != "role"}
+        return True
+
+    def _filter_message(self, choice: dict[str, Any], stages: "Stages") -> bool:
+        """Filters a whole message; whether it has changed."""
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            return False
+        try:
+            choice["message"] = filtered = merge_deltas(stages.feed(message), stages.close())
+        finally:
+            stages.close()
+        return filtered != message
+
+    def _stages(self, choice: Mapping[str, Any]) -> "Stages":
+        index = _index(choice)
+        if index not in self._choices:
+            if len(self._choices) >= _MAX_CHOICES:
+                raise MalformedJson
+            self._choices[index] = Stages(self._filters, self._context)
+        return self._choices[index]
+
+    def _chunk_of(self, index: int, delta: Delta) -> Chunk:
+        """A chunk like the last one, with nothing in it but one delta."""
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        base = {name: value for name, value in self._last.items() if name not in {"choices", "usage"}}
+        return {**base, "choices": [choice]}
 
 
 class Stages:
@@ -23,15 +173,19 @@ class Stages:
     __slots__ = ("_stages",)
 
     def __init__(self, filters: Iterable[AnswerFilter], context: Context) -> None:
-        opened = (each.open(context) for each in filters)
-        self._stages: Sequence[Stage] = [stage for stage in opened if stage is not None]
+        self._stages: list[Stage] = []
+        for each in filters:
+            stage = each.open(context)
+            if stage is not None:
+                self._stages.append(stage)
 
-    def __bool__(self) -> bool:
-        """Whether any stage looks at what passes; where none does, deltas need not be read at all."""
-        return bool(self._stages)
+    @property
+    def is_empty(self) -> bool:
+        """Whether no stage looks at what passes, so that deltas need not be decoded."""
+        return not self._stages
 
     def feed(self, delta: Delta) -> Delta:
-        """What goes on of a delta; the very same object where nothing changes."""
+        """What goes on of a delta; the very same object where nothing changes. Raises FilterFailed."""
         for stage in self._stages:
             try:
                 delta = stage.feed(delta)
@@ -42,10 +196,24 @@ class Stages:
     def close(self) -> Delta:
         """All that was held back; empty where nothing was, and when it is called again.
 
-        Every stage is closed exactly once, even where one raises; the error is raised when all are closed.
+        Every stage is closed exactly once, even where one raises; FilterFailed is raised when all are closed.
         """
-        stages, self._stages = self._stages, ()
-        return _closed(stages, {})
+        stages, self._stages = self._stages, []
+        held: Delta = {}
+        failure: FilterFailed | None = None
+        for stage in stages:
+            try:
+                try:
+                    passed = stage.feed(held) if held else held
+                except BaseException:
+                    stage.close()
+                    raise
+                held = merge_deltas(passed, stage.close())
+            except Exception as error:  # noqa: BLE001 - as in feeding
+                failure, held = filter_failed(stage, error), {}
+        if failure is not None:
+            raise failure
+        return held
 
 
 def filter_text(filters: Iterable[AnswerFilter], context: Context, pieces: Iterable[str]) -> str:
@@ -59,41 +227,16 @@ def merge_deltas(first: Delta, second: Delta) -> Delta:
     """What two deltas in a row add, as one delta; one of them itself where the other is empty."""
     if not (first and second):
         return first or second
-    both = {name: _sum(first[name], second[name]) for name in first.keys() & second.keys() - _NO_ADDITION}
+    both = {name: _sum(first[name], second[name]) for name in first.keys() & second.keys() - _NOT_ADDITIVE}
     return {**first, **second, **both}
 
 
-def _closed(stages: Sequence[Stage], held: Delta) -> Delta:
-    """What comes out at the end when ``held`` goes in at the front and every stage is closed."""
-    if not stages:
-        return held
-    try:
-        held = _ended(stages[0], held)
-    except Exception as error:  # noqa: BLE001 - as in feeding
-        _closed(stages[1:], {})
-        raise filter_failed(stages[0], error) from None
-    return _closed(stages[1:], held)
-
-
-def _ended(stage: Stage, held: Delta) -> Delta:
-    try:
-        fed = stage.feed(held) if held else held
-    except BaseException:
-        stage.close()
-        raise
-    return merge_deltas(fed, stage.close())
-
-
 def _sum(first: object, second: object) -> object:
+    """One value of two; words behind a part that is text belong to that part."""
     if isinstance(first, str) and isinstance(second, str):
         return first + second
-    if isinstance(first, list) or isinstance(second, list):
-        return _parts_of(first, second)
-    return first if second is None else second
-
-
-def _parts_of(first: object, second: object) -> object:
-    """Content of which some came in parts; words behind a part that is words belong to it."""
+    if not isinstance(first, list) and not isinstance(second, list):
+        return first if second is None else second
     before, behind = _as_parts(first), _as_parts(second)
     if isinstance(second, str) and before and isinstance(before[-1], dict) and is_text(before[-1]):
         return [*before[:-1], {**before[-1], "text": before[-1]["text"] + second}]
@@ -106,166 +249,20 @@ def _as_parts(content: object) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) and content else []
 
 
-class FilteredAnswer:
-    """One answer's filters: stages for each of its choices, opened with its first delta.
-
-    What they cannot read does not pass them: ``unread`` says so, and nothing follows it.
-    """
-
-    def __init__(self, filters: Iterable[AnswerFilter], context: Context) -> None:
-        self._filters = tuple(filters)
-        self._context = context
-        self._choices = {0: Stages(self._filters, context)}
-        self._filtering = bool(self._choices[0])
-        self._name: Mapping[str, Any] = {}
-        self._last: Chunk = {}
-        self._over = False
-        self.started = False
-        self.error: UpstreamBroken | None = None
-
-    @property
-    def active(self) -> bool:
-        """Whether anything looks at what passes."""
-        return self._filtering or bool(self._name)
-
-    def adopt_name(self, name: Mapping[str, Any]) -> None:
-        """From now on all bear this id and time: something has been said under them, and by whom."""
-        self._name = name
-
-    def opening(self) -> bytes:
-        """Events to stand before the stream's own; none when it is called again."""
-        stated = [] if self.started else [each.first(self._context) for each in self._filters]
-        self.started = True
-        return b"".join(chunk_event(chunk) for chunk in stated if chunk is not None)
-
-    def feed(self, whole: bytes) -> bytes:
-        """Whole events as they go on, up to one that cannot be read."""
-        if not self.active:
-            return whole
-        passed: list[bytes] = []
-        try:
-            for event in () if self.error else events(whole):
-                passed.append(self._event(event))  # noqa: PERF401 - what came before a fault is kept
-        except MalformedJson:
-            if not self._over:  # what comes behind the end says nothing
-                self.error = _unread("an event")
-        return b"".join(passed)
-
-    def close(self) -> bytes:
-        """Ends every choice that has not ended; what they held back, as events."""
-        choices, self._choices = self._choices, {}  # whatever is said behind an end has stages of its own
-        held = {index: stages.close() for index, stages in choices.items()}
-        return b"".join(chunk_event(self._alone(index, delta)) for index, delta in held.items() if delta)
-
-    def filter_body(self, body: bytes) -> bytes:
-        """A whole answer, each message as one large delta; raises UpstreamBroken for what is none."""
-        if not self._filtering:
-            return body
-        try:
-            answer = _chunk(body)
-            changed = [self._message(choice, self._stages(choice)) for choice in _choices(answer)]
-        except MalformedJson:
-            raise _unread("an answer") from None
-        return encode_json(answer) if any(changed) else body
-
-    def _event(self, event: bytes) -> bytes:
-        data = data_of(event)
-        if data == b"[DONE]":
-            self._over = True
-            return self.close() + event
-        if not data or data in _SPEECHLESS:
-            return event
-        if not self._filtering:
-            return self._renamed(event, data)
-        if data.lstrip()[:1] not in _OPENS:
-            return b""  # words that no client of this protocol reads may still be words
-        self._last = chunk = _chunk(data)
-        # Some say all of it once more in their last chunk, as a message beside the delta.
-        again = [self._message(choice, self._anew()) for choice in _choices(chunk) if "message" in choice]
-        renamed = self._rename(chunk) or any(again)
-        passed = [self._choice(choice) for choice in _choices(chunk)]
-        before = b"".join(held for held, _ in passed)
-        changed = renamed or any(change for _, change in passed)
-        return before + (chunk_event(chunk, lines_without_data(event)) if changed else event)
-
-    def _choice(self, choice: dict[str, Any]) -> tuple[bytes, bool]:
-        """Passes a choice's delta on; what must be said before it finishes, and whether it has changed."""
-        given = choice.get("delta")
-        delta: Delta = given if isinstance(given, dict) else {}
-        stages = self._stages(choice)
-        fed = stages.feed(delta) if delta else delta
-        held = self._ended(choice) if choice.get("finish_reason") else {}
-        if held:
-            choice["delta"] = {}
-            return chunk_event(self._alone(_index(choice), merge_deltas(fed, held))), True
-        if fed is not delta:
-            choice["delta"] = fed
-        return b"", fed is not delta
-
-    def _ended(self, choice: Mapping[str, Any]) -> Delta:
-        return self._choices.pop(_index(choice)).close()
-
-    def _renamed(self, event: bytes, data: bytes) -> bytes:
-        try:
-            chunk = _chunk(data)
-        except MalformedJson:
-            return event
-        return chunk_event(chunk, lines_without_data(event)) if self._rename(chunk) else event
-
-    def _rename(self, chunk: Chunk) -> bool:
-        """Puts a chunk under the name that was used already; that the assistant speaks was said with it."""
-        if not (self._name and "id" in chunk):
-            return False
-        chunk.update(self._name)
-        for choice in _choices(chunk):
-            delta = choice.get("delta")
-            if isinstance(delta, dict) and not _index(choice):
-                choice["delta"] = {name: value for name, value in delta.items() if name != "role"}
-        return True
-
-    def _message(self, choice: dict[str, Any], stages: Stages) -> bool:
-        """Passes a whole message on; whether it has changed."""
-        message = choice.get("message")
-        if not isinstance(message, dict):
-            return False
-        try:
-            choice["message"] = passed = merge_deltas(stages.feed(message), stages.close())
-        finally:
-            stages.close()
-        return passed != message
-
-    def _anew(self) -> Stages:
-        return Stages(self._filters, self._context)
-
-    def _stages(self, choice: Mapping[str, Any]) -> Stages:
-        index = _index(choice)
-        if index not in self._choices:
-            if len(self._choices) >= _MOST_CHOICES:
-                raise MalformedJson
-            self._choices[index] = self._anew()
-        return self._choices[index]
-
-    def _alone(self, index: int, delta: Delta) -> Chunk:
-        """A chunk like the last one, with nothing in it but one delta."""
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        base = {name: value for name, value in self._last.items() if name not in {"choices", "usage"}}
-        return {**base, "choices": [choice]}
-
-
-def chunk_event(chunk: Mapping[str, Any], beside: bytes = b"") -> bytes:
+def chunk_event(chunk: Mapping[str, Any], other_lines: bytes = b"") -> bytes:
     """A chunk as an event, with the lines that stood beside its data."""
-    return beside + b"data: " + encode_json(chunk) + b"\n\n"
+    return other_lines + b"data: " + encode_json(chunk) + b"\n\n"
 
 
-def _chunk(data: bytes) -> Chunk:
-    """A JSON object; raises Garbled for all else."""
+def _decode_chunk(data: bytes) -> Chunk:
+    """A JSON object; raises MalformedJson for all else."""
     chunk = decode_json(data)
     if not isinstance(chunk, dict):
         raise MalformedJson
     return chunk
 
 
-def _unread(what: str) -> UpstreamBroken:
+def _unreadable(what: str) -> UpstreamBroken:
     return UpstreamBroken(f"The upstream sent {what} that cannot be read; nothing unread passes the filters.")
 
 

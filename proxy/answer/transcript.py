@@ -1,7 +1,7 @@
-"""What an answer said, read back from the bytes that went to the client."""
+"""What an answer says, read back from the bytes that went to the client."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -10,17 +10,13 @@ import msgspec
 from filters.tool_groups import tool_call_of
 from proxy.answer.sse import DONE, MalformedJson, data_of, decode_json, events
 
-_AT_ONCE: Final = 2_000
-_LONG: Final = 250_000
-_BEFORE: Final = b"data: "
-# What a function and a custom tool are given comes in pieces; all else of a call is said at once.
-_PIECEMEAL = frozenset({"arguments", "input"})
-
-
-_BETWEEN: Final = b"\n\n" + _BEFORE
-
-
+_BATCH: Final = 2_000
+_THREAD_SIZE: Final = 250_000
+_DATA: Final = b"data: "
+_BETWEEN: Final = b"\n\n" + _DATA
 _END: Final = _BETWEEN + DONE + b"\n\n"
+# The arguments of a function and the input of a custom tool come in pieces; all else of a call comes whole.
+_ADDITIVE: Final = frozenset({"arguments", "input"})
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
@@ -33,56 +29,58 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_content(self) -> bool:
-        """Whether anything that could be heard, or carried out, went to the client."""
+        """Whether anything that can be heard, or carried out, went to the client."""
         return bool(self.text.strip() or self.tool_calls)
 
     @property
     def complete_calls(self) -> list[dict[str, Any]] | None:
-        """The tool calls less those that broke off with the answer: nobody can carry them out."""
+        """The tool calls less those that broke off with the answer, which cannot be carried out."""
         calls = self.tool_calls or []
-        return (calls if self.finished else [call for call in calls if is_complete(call)]) or None
+        return (calls if self.finished else list(filter(is_complete, calls))) or None
 
 
-def transcript(sent: bytes) -> Transcript:
-    """What was said in the bytes of an answer, a stream's or a whole one's."""
-    return _of_whole(sent) if sent.lstrip()[:1] == b"{" else _of_stream(sent)
+def transcript(answer: bytes) -> Transcript:
+    """What the bytes of an answer say, a stream's or a whole one's."""
+    if answer.lstrip()[:1] == b"{":
+        choices = _first_choices(_decode_object(answer) or {})
+        messages = [message for choice in choices if isinstance(message := choice.get("message"), dict)]
+        return Transcript(_text(messages), assemble_calls(messages), _reasoning(messages), bool(messages))
+    if answer.startswith(_DATA) and answer.endswith(_END):  # as nearly all are: one line of data an event
+        chunks = answer[len(_DATA) : -len(_END)]
+        count = chunks.count(_BETWEEN)
+        if count < _BATCH and chunks.count(b"\n") == 2 * count and b"\r" not in chunks:
+            plain = _plain_transcript([b"[" + chunks.replace(_BETWEEN, b",") + b"]"])
+            if plain is not None:
+                return plain
+    return _stream_transcript(answer)
 
 
-async def transcript_off_loop(sent: bytes) -> Transcript:
-    """The same, off the call: what takes longer than callers may wait for the loop goes to a thread."""
-    return transcript(sent) if len(sent) < _LONG else await asyncio.to_thread(transcript, sent)
+async def transcript_off_loop(answer: bytes) -> Transcript:
+    """The transcript, made in a thread where it would block the loop for too long."""
+    return transcript(answer) if len(answer) < _THREAD_SIZE else await asyncio.to_thread(transcript, answer)
 
 
-def _of_stream(sent: bytes) -> Transcript:
-    usual = _as_list(sent)
-    return (usual and _plain([usual])) or _of_events(sent)
-
-
-def _as_list(sent: bytes) -> bytes | None:
-    """The chunks of a whole stream as one list of JSON, where each event is one line of data and no more."""
-    if not (sent.startswith(_BEFORE) and sent.endswith(_END)):
-        return None
-    chunks = sent[len(_BEFORE) : -len(_END)]
-    count = chunks.count(_BETWEEN)
-    if count >= _AT_ONCE or chunks.count(b"\n") != 2 * count or b"\r" in chunks:
-        return None
-    return b"[" + chunks.replace(_BETWEEN, b",") + b"]"
-
-
-def _of_events(sent: bytes) -> Transcript:
-    payloads = [data for data in _payloads(sent) if data]
+def _stream_transcript(answer: bytes) -> Transcript:
+    if b"\r" in answer or b"\n\n\n" in answer:
+        payloads = [data for event in events(answer) if (data := data_of(event))]
+    else:
+        payloads = [data for event in answer.split(b"\n\n") if (data := data_of(event))]
     if DONE in payloads:  # what comes behind it, clients do not read
         payloads = payloads[: payloads.index(DONE)]
-    plain = _plain(_batches(payloads))
+    # One call of the decoder takes a fifth of what one for each event takes, but blocks all threads.
+    starts = range(0, len(payloads), _BATCH)
+    batches = [b"[" + b",".join(payloads[start : start + _BATCH]) + b"]" for start in starts]
+    plain = _plain_transcript(batches)
     if plain is not None:
         return plain
-    deltas, finished = [], False
-    for chunk in _chunks(payloads):
-        for choice in _first(chunk):
-            deltas.append(choice.get("delta"))
-            finished = finished or bool(choice.get("finish_reason"))
-    said = [delta for delta in deltas if isinstance(delta, dict)]
-    return Transcript(_text(said), assemble_calls(said), _reasoning(said), finished)
+    try:
+        chunks = [chunk for batch in batches for chunk in msgspec.json.decode(batch)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunks = [*map(_decode_object, payloads)]
+    choices = [choice for chunk in chunks if isinstance(chunk, dict) for choice in _first_choices(chunk)]
+    deltas = [delta for choice in choices if isinstance(delta := choice.get("delta"), dict)]
+    finished = any(choice.get("finish_reason") for choice in choices)
+    return Transcript(_text(deltas), assemble_calls(deltas), _reasoning(deltas), finished)
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -93,12 +91,6 @@ class _Delta(msgspec.Struct, gc=False):
     function_call: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it carries words and nothing else."""
-        called = self.tool_calls or self.function_call
-        return not (called or self.refusal or self.audio or self.reasoning or self.reasoning_content)
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -111,53 +103,35 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
 
 
-_decoder = msgspec.json.Decoder(list[_Chunk])
+_decode_chunks = msgspec.json.Decoder(list[_Chunk]).decode
 
 
-def _plain(batches: Iterable[bytes]) -> Transcript | None:
+def _plain_transcript(batches: Iterable[bytes]) -> Transcript | None:
     """The transcript of an answer that is nothing but words, as nearly all are: four times as fast."""
+    words: list[str] = []
+    finished = False
     try:
-        chunks = [chunk for batch in batches for chunk in _decoder.decode(batch)]
+        for batch in batches:
+            for chunk in _decode_chunks(batch):
+                for choice in chunk.choices:
+                    if choice.index:
+                        continue
+                    finished = finished or bool(choice.finish_reason)
+                    delta = choice.delta
+                    if delta is None:
+                        continue
+                    called = delta.tool_calls or delta.function_call
+                    thought = delta.reasoning or delta.reasoning_content
+                    if called or thought or delta.refusal or delta.audio:
+                        return None
+                    if delta.content:
+                        words.append(delta.content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    choices = [choice for chunk in chunks for choice in chunk.choices if not choice.index]
-    deltas = [choice.delta for choice in choices if choice.delta is not None]
-    if not all(delta.is_plain for delta in deltas):
-        return None
-    finished = any(choice.finish_reason for choice in choices)
-    return Transcript("".join([delta.content for delta in deltas if delta.content]), finished=finished)
+    return Transcript("".join(words), finished=finished)
 
 
-def _chunks(payloads: Sequence[bytes]) -> list[dict[str, Any]]:
-    try:
-        chunks = [chunk for batch in _batches(payloads) for chunk in msgspec.json.decode(batch)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        chunks = [*map(_decoded, payloads)]
-    return [chunk for chunk in chunks if isinstance(chunk, dict)]
-
-
-def _batches(payloads: Sequence[bytes]) -> Iterator[bytes]:
-    # One call of the decoder takes a fifth of what one for each event takes, and holds all threads up.
-    for start in range(0, len(payloads), _AT_ONCE):
-        yield b"[" + b",".join(payloads[start : start + _AT_ONCE]) + b"]"
-
-
-def _payloads(sent: bytes) -> Iterator[bytes]:
-    if b"\r" in sent or b"\n\n\n" in sent:
-        yield from map(data_of, events(sent))
-        return
-    for event in sent.split(b"\n\n"):
-        plain = event.startswith(b"data: ") and b"\n" not in event
-        yield event[6:] if plain else data_of(event)
-
-
-def _of_whole(sent: bytes) -> Transcript:
-    messages = [choice.get("message") for choice in _first(_decoded(sent) or {})]
-    said = [message for message in messages if isinstance(message, dict)]
-    return Transcript(_text(said), assemble_calls(said), _reasoning(said), finished=bool(said))
-
-
-def _decoded(data: bytes) -> dict[str, Any] | None:
+def _decode_object(data: bytes) -> dict[str, Any] | None:
     try:
         chunk = decode_json(data)
     except MalformedJson:
@@ -165,84 +139,77 @@ def _decoded(data: bytes) -> dict[str, Any] | None:
     return chunk if isinstance(chunk, dict) else None
 
 
-def _first(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+def _first_choices(chunk: dict[str, Any]) -> list[dict[str, Any]]:
     choices = chunk.get("choices")
     if not isinstance(choices, list):
         return []
     return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
 
 
-def text_of(said: Mapping[str, Any]) -> str:
+def text_of(delta: Mapping[str, Any]) -> str:
     """The words of a delta or a message, in one text or in parts; a thought is none."""
-    content = said.get("content")
+    content = delta.get("content")
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else ()
-    return "".join(_words_in(part) for part in parts if isinstance(part, dict))
+    text = ""
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        words = part.get(kind) if kind in ("text", "refusal") else None
+        text += words if isinstance(words, str) else ""
+    return text
 
 
-def _words_in(part: Mapping[str, Any]) -> str:
-    kind = part.get("type")
-    words = part.get(kind) if kind in ("text", "refusal") else None
-    return words if isinstance(words, str) else ""
-
-
-def _text(said: Iterable[dict[str, Any]]) -> str:
-    spoken = []
-    for delta in said:
+def _text(deltas: Iterable[Mapping[str, Any]]) -> str:
+    texts = []
+    for delta in deltas:
         audio = delta.get("audio")
         words = text_of(delta) or delta.get("refusal")
         if not words and isinstance(audio, dict):
             words = audio.get("transcript")
         if isinstance(words, str):
-            spoken.append(words)
-    return "".join(spoken)
+            texts.append(words)
+    return "".join(texts)
 
 
-def _reasoning(said: Iterable[dict[str, Any]]) -> str | None:
+def _reasoning(deltas: Iterable[Mapping[str, Any]]) -> str | None:
     """What the model thought, under any of the names that servers give it."""
-    return "".join(map(_thought, said)) or None
+    thoughts = []
+    for delta in deltas:
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(thought, str):
+            thoughts.append(thought)
+            continue
+        content = delta.get("content")
+        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        thoughts += [text_of({"content": part.get("thinking")}) for part in parts]
+    return "".join(thoughts) or None
 
 
-def _thought(delta: Mapping[str, Any]) -> str:
-    thought = delta.get("reasoning_content") or delta.get("reasoning")
-    if isinstance(thought, str):
-        return thought
-    content = delta.get("content")
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else ()
-    return "".join(text_of({"content": part.get("thinking")}) for part in parts)
-
-
-def assemble_calls(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """The calls of an answer, from the pieces in its deltas; ``None`` where there are none."""
-    said = list(said)
+def assemble_calls(deltas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """The tool calls of an answer, from the pieces in its deltas; ``None`` where there are none."""
     calls: list[tuple[int, dict[str, Any]]] = []
     newest: dict[int, dict[str, Any]] = {}
-    for delta in said:
+    function: dict[str, Any] = {}  # the one call of the form that came before tools
+    for delta in deltas:
         pieces = delta.get("tool_calls")
-        for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
+        for position, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if isinstance(piece, dict):
-                index = call_index(piece, place)
+                index = call_index(piece, position)
                 if index not in newest or starts_new_call(newest[index], piece):
                     newest[index] = {}
                     calls.append((index, newest[index]))
-                _add(newest[index], piece)
-    return [call for _, call in sorted(calls, key=itemgetter(0))] or _function(said)
-
-
-def _function(said: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """The one call of the form that came before tools."""
-    function: dict[str, Any] = {}
-    for delta in said:
+                _add_piece(newest[index], piece)
         if isinstance(piece := delta.get("function_call"), dict):
-            _add(function, piece)
+            _add_piece(function, piece)
+    if calls:
+        return [call for _, call in sorted(calls, key=itemgetter(0))]
     return [tool_call_of(function)] if function else None
 
 
-def call_index(piece: Mapping[str, Any], place: int) -> int:
-    """Which call of a delta a piece says it is of; its place there, where it says nothing of use."""
+def call_index(piece: Mapping[str, Any], position: int) -> int:
+    """The index of the call that a piece belongs to; its position in the delta where it names none."""
     index = piece.get("index")
-    return index if isinstance(index, int) else place
+    return index if isinstance(index, int) else position
 
 
 def starts_new_call(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
@@ -255,7 +222,7 @@ def starts_new_call(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
 
 
 def _is_whole(call: Mapping[str, Any]) -> bool:
-    """Whether nothing of a call's arguments is to come."""
+    """Whether a call's arguments are a whole object."""
     try:
         return isinstance(msgspec.json.decode(call["function"]["arguments"]), dict)
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -263,22 +230,22 @@ def _is_whole(call: Mapping[str, Any]) -> bool:
 
 
 def is_complete(call: Mapping[str, Any]) -> bool:
-    """Whether a call of an answer that broke off is whole; of what a custom tool is given nobody can tell."""
+    """Whether a call of an answer that broke off is whole; a custom tool's input may always have more."""
     function = call.get("function")
     if not isinstance(function, dict) or not function.get("name"):
         return False
     return not function.get("arguments") or _is_whole(call)
 
 
-def _add(call: dict[str, Any], piece: dict[str, Any]) -> None:
+def _add_piece(call: dict[str, Any], piece: dict[str, Any]) -> None:
     for name, value in piece.items():
         if name == "index":
             continue
         before = call.get(name)
         if isinstance(value, dict):
             call[name] = before if isinstance(before, dict) else {}
-            _add(call[name], value)
-        elif name in _PIECEMEAL and isinstance(value, str):
+            _add_piece(call[name], value)
+        elif name in _ADDITIVE and isinstance(value, str):
             call[name] = (before if isinstance(before, str) else "") + value
         elif value or name not in call:  # some say in every later piece that it has no id and no name
             call[name] = value

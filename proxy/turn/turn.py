@@ -121,8 +121,10 @@ async def _relay_answer(turn: Turn, fallback: Fallback, reply: Reply) -> None:
     pipeline = turn.pipeline
     answer = FilteredAnswer(pipeline.answer, turn.context)
     try:
-        silence = Silence(pipeline, turn.context, answer, reply, fallback.model)
-        async with silence if fallback.streaming else nullcontext():
+        silence = None
+        if fallback.streaming and (pipeline.answer or pipeline.keep_alive):
+            silence = Silence(pipeline, turn.context, answer, reply, fallback.model)
+        async with silence or nullcontext():
             with await fallback.begin() as upstream_answer:
                 await pass_on(upstream_answer, answer, reply, fallback.dialogue)
     except UpstreamRefused as error:

@@ -370,8 +370,8 @@ def test_a_delta_that_nobody_changes_is_the_very_same():
 
 def test_filters_that_do_not_look_at_deltas_leave_no_stage():
     filters, _ = through(Watched)
-    assert not Stages([WithoutStages()], NO_CONTEXT)
-    assert Stages([WithoutStages(), *filters], NO_CONTEXT)
+    assert Stages([WithoutStages()], NO_CONTEXT).is_empty
+    assert not Stages([WithoutStages(), *filters], NO_CONTEXT).is_empty
 
 
 def test_two_choices_know_nothing_of_each_other():

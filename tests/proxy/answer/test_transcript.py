@@ -163,7 +163,7 @@ def test_the_short_way_tells_what_the_long_one_does(events, end):
     sent = b"".join(events) + end
     with pytest.MonkeyPatch.context() as patch:
         short = transcript(sent)
-        patch.setattr("proxy.answer.transcript._as_list", lambda _: None)
+        patch.setattr("proxy.answer.transcript._END", b"no end")
         assert transcript(sent) == short
-        patch.setattr("proxy.answer.transcript._plain", lambda _: None)
+        patch.setattr("proxy.answer.transcript._plain_transcript", lambda _: None)
         assert transcript(sent) == short
