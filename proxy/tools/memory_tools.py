@@ -115,7 +115,7 @@ class MemoryTools:
         """As the protocol has it: whatever becomes of the turn."""
         if self._owed:
             works = [one.work for one in self._owed if one.work]
-            self._keeping = self._promises.start(works, behind=self._keeping)
+            self._keeping = self._promises.start(works, after=self._keeping)
             self._begun += self._owed
             self._owed = []
 

@@ -431,8 +431,8 @@ async def test_what_was_replaced_is_not_opened_to_tell_what_is_known(archive: Ar
         replaces = f"f{number - 1}" if number else None
         fact = Fact(id=f"f{number}", text=f"At {number}.", created=NOW - 9 + number, replaces=replaces)
         await archive.add_fact(ANN, fact)
-    reading = Reading(archive._shelf.codec)
-    looked = Archive(archive._database, msgspec.structs.replace(archive._shelf, codec=reading))
+    reading = Reading(archive._codec.codec)
+    looked = Archive(archive._database, msgspec.structs.replace(archive._codec, codec=reading))
     assert [fact.id for fact in await looked.facts(ANN, now=NOW)] == ["f8"]
     assert reading.opened == 1
     assert len(await looked.facts(ANN, now=NOW, superseded=True)) == 9
@@ -497,7 +497,7 @@ async def test_many_that_have_expired_go_in_as_few_statements_as_one(archive: Ar
         fact = Fact(id=f"f{number}", text=f"Fact {number}.", created=NOW - 9, expires=NOW - 1)
         await archive.add_fact(ANN, fact)
     counting = Counting(archive._database)
-    counted = Archive(counting, archive._shelf)
+    counted = Archive(counting, archive._codec)
     asked = {await counted.expire(now=NOW, limit=limit): counting.asked for limit in (1, 8)}
     assert asked[8] == asked[1]
     assert await embed(archive) == []

@@ -1,4 +1,4 @@
-"""The archive in SQL, whichever database carries it out."""
+"""The archive: every turn as it was heard, facts and documents, in SQLite or PostgreSQL."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive import documents, erasure, facts, search, turns, vectors
+from proxy.memory.archive import documents, erasure, facts, search, turns
+from proxy.memory.archive import vectors as vector_index
 from proxy.memory.archive.facts import FactCache
 from proxy.memory.archive.records import (
     Chunk,
@@ -23,218 +24,165 @@ from proxy.memory.archive.records import (
 from proxy.memory.archive.sql import Database, RowCodec, Transaction
 from proxy.memory.archive.statements import POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
-from proxy.memory.archive.vectors import add_vectors
 from proxy.memory.interchange import contents
 from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
-from proxy.memory.session import Entry, Session, TurnRef
+from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import Key, Owner
 
 T = TypeVar("T")
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
-_GROUP: Final = "turnkeeper.archives"
+_SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteDatabase", "turnkeeper.archives")
+_POSTGRES: Final = EntryPoint(
+    "postgresql", "proxy.memory.archive.postgres:PostgresDatabase", "turnkeeper.archives"
+)
 
 
 class Archive:
-    """What was said, by whom, and what is known. Every method may raise StoreError.
+    """What was said and by whom, facts, and documents. Every method may raise StoreError.
 
-    A person is an Owner with a tenant and a name; one without a name owns nothing but documents. What belongs
-    to another tenant or person is not there.
+    A user is an ``Owner`` with a tenant and a name; one without a name owns documents alone. What belongs to
+    another tenant or user is invisible. Every method is one transaction. Times are in seconds since 1970.
     """
 
-    def __init__(self, database: Database, shelf: RowCodec, latest: FactCache | None = None) -> None:
+    def __init__(self, database: Database, codec: RowCodec, cache: FactCache | None = None) -> None:
         self._database = database
-        self._shelf = shelf
-        self._latest = latest or FactCache()
+        self._codec = codec
+        self._cache = cache or FactCache()
 
     async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
-        """Keeps what is held of a session as it is now; the same again changes nothing.
+        """Save the hot part of a session as it was at ``as_of``; saving the same again changes nothing.
 
-        What was corrected is corrected, what was withdrawn goes. An older state, by ``updated``, changes
-        nothing where a newer one was kept; one from more than five seconds ahead orders nothing. ``mark`` is
-        when this was the session, in seconds since 1970. Returns how many of the ``moved`` entries are kept:
-        those behind are missing.
+        Corrections and retractions replace what was saved. A state that is older than the saved one, by
+        ``updated``, changes nothing, unless the saved one is from more than five seconds ahead. Returns how
+        many of the entries that moved out of the session are saved: the others are missing.
         """
-        return await self._database.write(partial(turns.keep, self._shelf, key, session, mark=as_of))
+        return await self._database.write(partial(turns.save_session, self._codec, key, session, as_of=as_of))
 
     async def save_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
-        """Keeps entries that have moved out of a session, of which the first is the one at ``start``.
+        """Save entries that moved out of a session; the first is at index ``start`` and begins its turn.
 
-        It is the first of its turn, too: what a turn was said in is counted from there. Where a newer state
-        was kept, nothing is changed.
+        Where a newer state of the session is saved, nothing changes.
         """
-        work = partial(turns.keep_moved, self._shelf, key, session, moved, start=start)
+        work = partial(turns.save_moved, self._codec, key, session, moved, start=start)
         await self._database.write(work)
 
     async def saved_times(self, tenant: str) -> dict[str, float]:
-        """By session, the newest mark that it was kept with."""
-        return await self._database.read(partial(turns.marks, tenant))
-
-    async def search(self, person: Owner, query: Query) -> list[SearchResult]:
-        """The person's turns and facts, and the tenant's documents, best first."""
-        return await self._database.read(partial(search.search, self._shelf, person, query))
-
-    async def unembedded_texts(self, model: str, *, limit: int) -> list[UnembeddedText]:
-        """A few of the texts, of anybody, of which no vector by this model was added."""
-        return await self._database.read(partial(vectors.unembedded_texts, self._shelf, model, limit))
-
-    async def add_vectors(self, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]) -> None:
-        """Adds vectors of length 1 for texts that are still the same; ``None`` for one that has none."""
-        await self._database.write(partial(add_vectors, self._shelf, model, vectors))
-
-    async def turns(self, person: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
-        """What was said by the person and in the person's talks; each with the number to go on ``after``."""
-        return await self._database.read(partial(turns.turns, self._shelf, person, after, limit))
-
-    async def latest_turns(self, person: Owner, *, limit: int) -> list[Turn]:
-        """The end, in order, of the talk in which the person spoke last; of another's, what that one said."""
-        return await self._database.read(partial(turns.last_talk, self._shelf, person, limit))
-
-    async def session_turns(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
-        """What is kept of a session, in order, from the turn at index ``start`` on."""
-        return await self._database.read(partial(turns.turns_of, self._shelf, key, start, limit))
+        """By session, the newest time that it was saved as of."""
+        return await self._database.read(partial(turns.saved_times, tenant))
 
     async def list_sessions(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
-        """The sessions behind ``after`` in the order of their ids, and when each was kept last."""
-        return await self._database.read(partial(turns.talks, tenant, after, limit))
+        """The same for the sessions behind ``after``, in the order of their ids."""
+        return await self._database.read(partial(turns.list_sessions, tenant, after, limit))
 
-    async def forget(self, person: Owner, *, at: float) -> ErasureCount:
-        """Removes all that is the person's, for good; what was said up to ``at`` is refused from now on."""
-        return await self._rewritten(partial(erasure.forget, person, at=at))
+    async def turns(self, user: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
+        """What was said by a user and in their sessions; each with the number to continue ``after``."""
+        return await self._database.read(partial(turns.user_turns, self._codec, user, after, limit))
+
+    async def latest_turns(self, user: Owner, *, limit: int) -> list[Turn]:
+        """The end of the session in which a user spoke last; of another user's, what this one said."""
+        return await self._database.read(partial(turns.latest_turns, self._codec, user, limit))
+
+    async def session_turns(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
+        """The turns of a session in order, from the one at index ``start`` on."""
+        return await self._database.read(partial(turns.session_turns, self._codec, key, start, limit))
+
+    async def search(self, user: Owner, query: Query) -> list[SearchResult]:
+        """The user's turns and facts and the tenant's documents that match, best first."""
+        return await self._database.read(partial(search.search, self._codec, user, query))
+
+    async def unembedded_texts(self, model: str, *, limit: int) -> list[UnembeddedText]:
+        """A few of the texts, of any user, that have no vector by this model."""
+        return await self._database.read(partial(vector_index.unembedded_texts, self._codec, model, limit))
+
+    async def add_vectors(self, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]) -> None:
+        """Add vectors of length 1 for texts that have not changed; ``None`` for a text without a vector."""
+        await self._database.write(partial(vector_index.add_vectors, self._codec, model, vectors))
+
+    async def forget(self, user: Owner, *, at: float) -> ErasureCount:
+        """Delete everything of a user; what was said up to ``at`` is refused from now on."""
+        return await self._write_facts(partial(erasure.forget, user, at=at))
 
     async def forget_session(self, key: Key, *, at: float) -> int:
-        """Removes all turns of a session, and refuses what was said in it until ``at``; how many."""
-        return await self._rewritten(partial(erasure.forget_session, key, at=at))
+        """Delete all turns of a session, and refuse what was said in it until ``at``; how many."""
+        return await self._write_facts(partial(erasure.forget_session, key, at=at))
 
     async def forget_anonymous(self, key: Key, *, at: float) -> int:
-        """Removes the turns of a session that belong to no person; how many there were.
+        """Delete the turns of a session that have no user; how many there were.
 
-        For a quarter of an hour, what was said in it until ``at`` is refused while it is nobody's session.
+        For a quarter of an hour, what was said in it until ``at`` is refused while it has no user.
         """
-        return await self._rewritten(partial(erasure.forget_strangers, key, at=at))
+        return await self._write_facts(partial(erasure.forget_anonymous, key, at=at))
 
     async def tombstones(self, tenant: str, *, since: float, until: float) -> Tombstones:
-        """Who was forgotten between two times, and which sessions were, whoever did it."""
+        """The users and sessions that were erased between two times, by any process."""
         return await self._database.read(partial(erasure.tombstones, tenant, since=since, until=until))
 
-    async def add_fact(self, person: Owner, fact: Fact) -> None:
-        """Adds a fact, or puts it in the place of the one with its id; the one it replaces is superseded."""
-        await self._rewritten(partial(facts.add_fact, self._shelf, person, fact))
+    async def add_fact(self, user: Owner, fact: Fact) -> None:
+        """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
+        await self._write_facts(partial(facts.add_fact, self._codec, user, fact))
 
-    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        """What is known of a person and has not expired, the oldest first."""
-        work = partial(facts.facts, self._shelf, person, now=now, superseded=superseded)
+    async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
+        """A user's facts that have not expired, the oldest first."""
+        work = partial(facts.facts, self._codec, user, now=now, superseded=superseded)
         return await self._database.read_inline(work)
 
-    def facts_nowait(self, person: Owner, *, now: float) -> list[Fact] | None:
-        """The same without those that were superseded, where nobody has to wait for it; else ``None``."""
-        work = partial(facts.facts, self._shelf, person, now=now, superseded=False)
-        return self._latest.get(person, lambda: self._database.read_nowait(work), now=now)
+    def facts_nowait(self, user: Owner, *, now: float) -> list[Fact] | None:
+        """A user's facts that are current, without waiting; ``None`` where that is impossible."""
+        work = partial(facts.facts, self._codec, user, now=now, superseded=False)
+        return self._cache.get(user, lambda: self._database.read_nowait(work), now=now)
 
-    async def remove_fact(self, person: Owner, fact: str) -> bool:
-        """Removes a fact; whether there was one."""
-        return await self._rewritten(partial(facts.remove_fact, person, fact))
+    async def remove_fact(self, user: Owner, fact_id: str) -> bool:
+        """Remove a fact; whether there was one."""
+        return await self._write_facts(partial(facts.remove_fact, user, fact_id))
 
     async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
-        """Puts a document in the place of what stood at its path."""
-        await self._database.write(partial(documents.add_document, self._shelf, tenant, path, chunks, at=at))
+        """Add a document, or replace the one at its path."""
+        await self._database.write(partial(documents.add_document, self._codec, tenant, path, chunks, at=at))
 
     async def documents(self, tenant: str) -> list[str]:
         """The paths of a tenant's documents."""
         return await self._database.read(partial(documents.documents, tenant))
 
     async def remove_document(self, tenant: str, path: str) -> bool:
-        """Removes a document; whether there was one."""
+        """Remove a document; whether there was one."""
         return await self._database.write(partial(documents.remove_document, tenant, path))
 
     async def sweep(self, *, before: float, limit: int = 200) -> int:
-        """Removes a few turns that were recorded before a time; how many."""
+        """Delete a few turns that were recorded before a time; how many."""
         return await self._database.write(partial(erasure.sweep, before=before, limit=limit))
 
     async def expire(self, *, now: float, limit: int = 200) -> int:
-        """Removes a few facts that have expired; how many."""
-        return await self._rewritten(partial(erasure.expire, self._shelf, now=now, limit=limit))
+        """Delete a few facts that have expired; how many."""
+        return await self._write_facts(partial(erasure.expire, self._codec, now=now, limit=limit))
 
     async def reindex(self, *, limit: int = 20) -> int:
-        """Indexes anew a talk that stood in another's name, or a few texts of an older way; how many."""
-        placed = await self._database.write(partial(turns.assign_owner, self._shelf))
-        return placed or await self._database.write(partial(vectors.reindex, self._shelf, limit))
+        """Index a session without owners, or a few texts of an older lexicon; how many."""
+        assigned = await self._database.write(partial(turns.assign_owners, self._codec))
+        return assigned or await self._database.write(partial(vector_index.reindex, self._codec, limit))
 
     async def scrub(self) -> None:
-        """Nothing that was removed can be read from the database's own files any more."""
+        """Remove what was deleted from the database's own files."""
         await self._database.scrub()
 
     async def ping(self) -> None:
-        """Returns if a turn could be kept now."""
+        """Return if a turn could be saved now."""
         await self._database.ping()
 
     async def aclose(self) -> None:
-        """Closes everything; further calls raise StoreError."""
+        """Close everything; further calls raise StoreError."""
         await self._database.aclose()
 
-    async def _rewritten(self, work: Transaction[T]) -> T:
-        """As the database writes; what was known of facts is known no more."""
+    async def _write_facts(self, work: Transaction[T]) -> T:
         try:
             return await self._database.write(work)
         finally:
-            self._latest.clear()
-
-
-class ArchiveHolder:
-    """Turns and facts in the archive, and their words in its index."""
-
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
-        """As the protocol has it; facts that have been replaced are among them."""
-        turns: list[Turn] = []
-        after = 0
-        while page := await self._archive.turns(person, after=after):
-            turns += [turn for _, turn in page]
-            after = page[-1][0]
-        facts = await self._archive.facts(person, now=0.0, superseded=True)
-        # In a thread: there may be many, and callers wait on the loop.
-        return {
-            "turns": await asyncio.to_thread(_exported, turns),
-            "facts": [fact.as_dict() for fact in facts],
-        }
-
-    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
-        """As the protocol has it."""
-        return (await self._archive.forget(person, at=at))._asdict()
-
-    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
-        """As the protocol has it."""
-        return {"turns": await self._archive.forget_session(key, at=at)}
-
-    async def scrub(self) -> None:
-        """As the protocol has it."""
-        await self._archive.scrub()
-
-
-def _exported(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    # Each by itself: they are of many sessions, whose engines write times in units of their own.
-    return [
-        {"session_id": turn.session, "timestamp": turn.at, "message": contents([turn.entry])[0]}
-        for turn in sorted(turns, key=_chronological)
-    ]
-
-
-def _chronological(turn: Turn) -> tuple[float, str, TurnRef]:
-    """Talk by talk, and each as it went: the archive has first what a session holds ready."""
-    return turn.created, turn.session, turn.entry.turn_ref
-
-
-_POSTGRES: Final = EntryPoint("postgresql", "proxy.memory.archive.postgres:PostgresDatabase", _GROUP)
-
-
-_SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteDatabase", _GROUP)
+            self._cache.clear()
 
 
 def is_archive(url: str) -> bool:
-    """Whether an archive can be kept at an address of sessions."""
+    """Whether an archive can be kept at an address of a session store."""
     return url.partition(":")[0] in SCHEMES and url != "sqlite::memory:"
 
 
@@ -243,31 +191,65 @@ def open_archive(
 ) -> Archive:
     """The archive at an address; nothing is connected yet.
 
-    ``elsewhere`` is that of the sessions in the same file, and ``redaction`` what is never kept. Raises
-    ValueError for an address that names none, without the address: it may hold a password.
+    ``elsewhere`` counts the foreign commits of a session store in the same file. Raises ValueError for an
+    address that names no archive, without the address: it may hold a password.
     """
-    dialect = SQLITE if _is_file(url) else POSTGRES
-    shelf = RowCodec(codec, Lexicon(codec.derived(b"index")), dialect, redaction)
-    return Archive(_database(url, elsewhere), shelf, FactCache(elsewhere))
-
-
-def _database(url: str, elsewhere: ForeignCommits | None) -> Database:
     if not is_archive(url):
         raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
-    if _is_file(url):
+    database: Database
+    if url.startswith("sqlite:"):
         path = url.removeprefix("sqlite:")
         if not path or path.startswith("//") or "\0" in path:
             raise ValueError("write sqlite:PATH, such as sqlite:archive.db or sqlite:/data/archive.db")
-        sqlite: Database = _SQLITE.load()(Path(path), elsewhere)
-        return sqlite
-    try:
-        postgres: Database = _POSTGRES.load()(url)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"postgresql: needs the module {error.name}; install turnkeeper[postgres]"
-        ) from error
-    return postgres
+        dialect, database = SQLITE, _SQLITE.load()(Path(path), elsewhere)
+    else:
+        try:
+            dialect, database = POSTGRES, _POSTGRES.load()(url)
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f"postgresql: needs the module {error.name}; install turnkeeper[postgres]"
+            ) from error
+    row_codec = RowCodec(codec, Lexicon(codec.derived(b"index")), dialect, redaction)
+    return Archive(database, row_codec, FactCache(elsewhere))
 
 
-def _is_file(url: str) -> bool:
-    return url.startswith("sqlite:")
+class ArchiveHolder:
+    """The archive as a data holder: a user's turns and facts."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
+        """A user's turns, session by session, and facts, superseded ones too."""
+        turns: list[Turn] = []
+        after = 0
+        while page := await self._archive.turns(person, after=after):
+            turns += [turn for _, turn in page]
+            after = page[-1][0]
+        facts = await self._archive.facts(person, now=0.0, superseded=True)
+        # In a thread: there may be many, and calls share the loop.
+        return {
+            "turns": await asyncio.to_thread(_exported_turns, turns),
+            "facts": [fact.as_dict() for fact in facts],
+        }
+
+    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
+        """Delete everything of a user."""
+        return (await self._archive.forget(person, at=at))._asdict()
+
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
+        """Delete a session's turns."""
+        return {"turns": await self._archive.forget_session(key, at=at)}
+
+    async def scrub(self) -> None:
+        """Remove what was deleted from the database's own files."""
+        await self._archive.scrub()
+
+
+def _exported_turns(turns: list[Turn]) -> list[dict[str, Any]]:
+    turns.sort(key=lambda turn: (turn.created, turn.session, turn.entry.turn_ref))
+    # Entry by entry: they are of many sessions, whose voice platforms have units of time of their own.
+    return [
+        {"session_id": turn.session, "timestamp": turn.at, "message": contents([turn.entry])[0]}
+        for turn in turns
+    ]

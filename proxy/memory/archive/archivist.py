@@ -1,4 +1,4 @@
-"""Sessions on their way into the archive: after the calls, and again until they are there."""
+"""Saving sessions in the archive: in the background, after the calls, and again until they are there."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from proxy.circuit import Backoff, Outage
 from proxy.memory.archive.archive import Archive
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.session import UNREADABLE, Entry, Session, made_anew
@@ -19,46 +20,47 @@ from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 
 _log = logging.getLogger("turnkeeper")
-_MOST_DUE: Final = 10_000
-_SHORTEST, _LONGEST = 0.1, 5.0
-_SWEEP_EVERY: Final = 60.0
-_FAREWELL: Final = 3.0
-_AT_ONCE: Final = 100
+_BACKOFF: Final = Backoff(0.1, 5.0)
+_MOST_PENDING: Final = 10_000
 _TOGETHER: Final = 8
-# A caller who is heard or answered has the machine to himself; one who never stops is kept all the same.
+# A call that is going on has the machine to itself; a session that never pauses is saved all the same.
 _QUIET: Final = 1.0
 _LONGEST_DUE: Final = 20.0
+_FAREWELL: Final = 3.0
+_SWEEP_EVERY: Final = 60.0
+_SWEEP_PAUSE: Final = 0.1
+_IDLE_POLL: Final = 0.01
+_PAGE: Final = 100
+_LOOK_BACK: Final = 10
 # Servers are replaced one by one: the last of the old ones ends after the last start, and may leave something
-# behind, or have kept it in the way of its version.
-_LATER: Final = 180.0
-# What was told last before a crash may carry a mark and not be kept; clocks of two machines differ.
+# behind, or have saved it in the way of its version.
+_SECOND_COMPARISON: Final = 180.0
+# The last state before a crash may be dated and not saved; clocks of two machines differ.
 _SLACK: Final = 60.0
-_LOOKED_BACK: Final = 10
-_MOST: Final = 10_000
-# More than a session holds ready, unless its settings are far from what is shipped.
-_UNSURE: Final = 200
+_MOST_SETTLED: Final = 10_000
+# More entries than the hot part of a session has, unless its settings are far from the defaults.
+_UNSETTLED: Final = 200
 
 
-class _Due(NamedTuple):
-    """A session as it was told last, at ``mark``; due ``since``, and to be kept from ``at`` on.
+class _Pending(NamedTuple):
+    """The newest state of a session, of the time ``as_of``; pending ``since``, to be saved from ``due`` on.
 
-    ``refused`` is whether it could not be kept so far.
+    ``failed`` is whether saving it has failed.
     """
 
     session: Session
-    mark: float
+    as_of: float
     since: float
-    at: float
-    refused: bool = False
+    due: float
+    failed: bool = False
 
 
 class Archivist:
-    """Keeps in the archive what the sessions hold.
+    """Saves sessions in the archive.
 
-    It is told of sessions, and keeps one that it was told nothing new of for ``quiet`` seconds; what it was
-    not told of, or lost, it finds by comparing the store with the archive: at the start and soon after,
-    and when too much was due. ``keep`` is for how many seconds turns are kept, 0 is for ever; facts are kept
-    until they expire.
+    A session is saved once it has not changed for ``quiet`` seconds. Sessions that were missed are found by
+    comparing the store with the archive: at the start, once more soon after, and after an overflow. Turns are
+    kept for ``keep`` seconds, 0 is for ever; facts are kept until they expire.
     """
 
     def __init__(
@@ -70,276 +72,236 @@ class Archivist:
         keep: float,
         quiet: float = _QUIET,
     ) -> None:
-        self.failing = False
         self._store = store
         self._archive = archive
-        self._keeping = Keeping(store, archive)
         self._tenants = tenants
-        self._keep_for = keep
+        self._keep = keep
         self._quiet = quiet
+        self._outage = Outage("The archive cannot be written: %s", "The archive is written again")
         self._hurried = False
-        self._due: dict[Key, _Due] = {}
-        self._taken: dict[Key, _Due] = {}
-        self._missed = True
-        self._swept = 0.0
-        self._later = time.monotonic() + _LATER
-        self._compared = 0.0
+        self._pending: dict[Key, _Pending] = {}
+        self._saving: dict[Key, _Pending] = {}
+        # How many moved entries of a session are saved in their final form: entries that were hot when they
+        # were saved, by whichever process, may have been corrected before they moved.
+        self._settled: dict[Key, int] = {}
+        self._incomplete = True
+        self._compared_at = 0.0
+        self._compare_again_at = time.monotonic() + _SECOND_COMPARISON
+        self._sweep_at = 0.0
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def failing(self) -> bool:
+        """Whether the archive could not be written last."""
+        return self._outage.active
+
     def enqueue(self, key: Key, session: Session) -> None:
-        """Takes note of a session; it never waits. The newest state counts."""
-        if len(self._due) >= _MOST_DUE and key not in self._due:
-            self._missed = True
+        """Have the newest state of a session saved, without waiting for it."""
+        former = self._pending.pop(key, None)
+        if former is None and len(self._pending) >= _MOST_PENDING:
+            self._incomplete = True
             return
         now = time.time()
-        former = self._due.pop(key, None)
         since = former.since if former else now
-        self._due[key] = _Due(session, now, since, min(now + self._quiet, since + _LONGEST_DUE))
+        self._pending[key] = _Pending(session, now, since, min(now + self._quiet, since + _LONGEST_DUE))
         if not former:
             self._awake.set()
 
-    def unsaved_session(self, person: Owner) -> str | None:
-        """The newest session of a person that is still to be kept, or being kept, if there is any."""
-        for key, due in (*reversed(self._due.items()), *self._taken.items()):
-            if key.tenant == person.tenant and due.session.user == person.user:
+    def unsaved_session(self, user: Owner) -> str | None:
+        """The newest session of a user that is still to be saved."""
+        for key, pending in (*reversed(self._pending.items()), *self._saving.items()):
+            if key.tenant == user.tenant and pending.session.user == user.user:
                 return key.session
         return None
 
     def start(self) -> None:
-        """From now on what is due is kept, first of all what was lost."""
+        """Begin saving, first of all what was missed."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def aclose(self, within: float = _FAREWELL) -> None:
-        """What is due is kept, within so many seconds; the rest is found again at the next start."""
+        """Save what is pending within so many seconds; the rest is found at the next start."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.wait({self._task})
         try:
             async with asyncio.timeout(within):
-                await self._keep_due(all_=True)
+                await self._save_pending(all_=True)
         except (StoreError, TimeoutError):
-            _log.warning("%d sessions are yet to be archived", len(self._due))
+            _log.warning("%d sessions are yet to be archived", len(self._pending))
 
     async def idle(self) -> None:
-        """Returns once all is kept; until then nobody's quiet is waited for."""
+        """Return once everything is saved, without waiting for quiet sessions."""
         self._hurried = True
-        while self._due or self._taken or self._missed:
+        while self._pending or self._saving or self._incomplete:
             self._awake.set()
-            await asyncio.sleep(_SHORTEST / 10)
+            await asyncio.sleep(_IDLE_POLL)
         self._hurried = False
 
     async def _run(self) -> None:
-        pause = _SHORTEST
+        failures = 0
         while True:
             try:
-                await self._round()
-                self._kept_again()
-                pause = _SHORTEST
-                await self._wait()
+                await self._save_pending()
+                if time.monotonic() >= self._compare_again_at:
+                    self._incomplete, self._compare_again_at = True, math.inf
+                if self._incomplete:
+                    await self._compare()
+                    self._incomplete = False
+                if time.monotonic() >= self._sweep_at:
+                    await self._sweep()
             except StoreError as error:
-                if not self.failing:
-                    _log.warning("The archive cannot be written: %s", error)
-                self.failing = True
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST)
+                self._outage.begin(error)
+                failures += 1
+                await asyncio.sleep(_BACKOFF.pause(failures))
+                continue
+            self._outage.end()
+            failures = 0
+            first = next(iter(self._pending.values()), None)
+            pause = _SWEEP_EVERY if first is None else first.due - time.time()
+            self._awake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, min(pause, self._compare_again_at - time.monotonic()))):
+                    await self._awake.wait()
 
-    def _kept_again(self) -> None:
-        if self.failing:
-            _log.warning("The archive is written again")
-        self.failing = False
-
-    async def _round(self) -> None:
-        await self._keep_due()
-        if time.monotonic() >= self._later:
-            self._missed, self._later = True, math.inf
-        if self._missed:
-            await self._catch_up()
-            self._missed = False
-        if time.monotonic() >= self._swept:
-            await self._sweep()
-
-    async def _wait(self) -> None:
-        """Returns when something may be due, or has come to an archivist who had nothing to do."""
-        first = next(iter(self._due.values()), None)
-        due = _SWEEP_EVERY if first is None else first.at - time.time()
-        self._awake.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, min(due, self._later - time.monotonic()))):
-                await self._awake.wait()
-
-    async def _keep_due(self, *, all_: bool = False) -> None:
-        while keys := self._ripe(all_=all_ or self._hurried):
-            outcomes = await asyncio.gather(*map(self._take, keys), return_exceptions=True)
+    async def _save_pending(self, *, all_: bool = False) -> None:
+        """Save what is due, a few sessions at a time."""
+        while True:
+            now = time.time()
+            keys = [
+                key
+                for key, pending in itertools.islice(self._pending.items(), _TOGETHER)
+                # A due time further ahead than that was set before a clock was set back.
+                if all_ or self._hurried or not now < pending.due <= now + self._quiet
+            ]
+            if not keys:
+                return
+            outcomes = await asyncio.gather(*map(self._save_next, keys), return_exceptions=True)
             for failure in filter(None, outcomes):
                 raise failure
 
-    def _ripe(self, *, all_: bool) -> list[Key]:
-        """The next few sessions to be kept."""
-        now = time.time()
-        told_first = itertools.islice(self._due.items(), _TOGETHER)
-        return [key for key, due in told_first if all_ or not now < due.at <= now + self._quiet]
-
-    async def _take(self, key: Key) -> None:
-        # Not before: a task that is cancelled before it begins puts nothing back.
-        due = self._taken[key] = self._due.pop(key)
+    async def _save_next(self, key: Key) -> None:
+        # Taken out here: a task that is cancelled before it begins puts nothing back.
+        pending = self._saving[key] = self._pending.pop(key)
+        session = pending.session
         try:
-            # Others may have kept what came since, and a correction bears the time of what it corrects.
-            session = await self._newest(key, due.session) if due.refused else due.session
-            await self._keeping.keep(key, session, mark=due.mark)
+            if pending.failed:
+                # Another process may have saved what came since; a correction does not change ``updated``.
+                with contextlib.suppress(StoreError, *UNREADABLE):
+                    stored = await self._store.load(key, background=True)
+                    newest = stored.session if stored else session
+                    if not made_anew(newest, session) and newest.updated >= session.updated:
+                        session = newest
+            await self._save(key, session, pending.as_of)
         except StoreError:
-            self._due.setdefault(key, due._replace(refused=True))
+            self._pending.setdefault(key, pending._replace(failed=True))
             raise
         except asyncio.CancelledError:
-            self._due.setdefault(key, due)
+            self._pending.setdefault(key, pending)
             raise
         finally:
-            del self._taken[key]
+            del self._saving[key]
 
-    async def _newest(self, key: Key, told: Session) -> Session:
-        """What is held of a session now, if it is one that goes on from what was told."""
-        with contextlib.suppress(StoreError, *UNREADABLE):
-            stored = await self._store.load(key, background=True)
-            session = stored.session if stored else told
-            return told if made_anew(session, told) or session.updated < told.updated else session
-        return told
+    async def _save(self, key: Key, session: Session, as_of: float) -> None:
+        """Save a session and what moved out of it. Raises StoreError; other errors are logged."""
+        try:
+            saved = await self._archive.save_session(key, session, as_of=as_of)
+            settled = min(saved, self._settled.get(key, max(0, saved - _UNSETTLED)))
+            try:
+                await self._save_moved(key, session, settled)
+            except Unreadable:  # perhaps one that is saved already
+                await self._save_moved(key, session, saved)
+            self._settled.pop(key, None)
+            self._settled[key] = session.cold_count
+            if len(self._settled) > _MOST_SETTLED:
+                del self._settled[next(iter(self._settled))]
+        except Unreadable as error:
+            _log.warning("What moved out of a session cannot be read for the archive: %s", error)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one session that cannot be saved must not hold up the rest
+            _log.error("A session cannot be archived: %s", type(error).__name__)
 
-    async def _catch_up(self) -> None:
+    async def _save_moved(self, key: Key, session: Session, start: int) -> None:
+        if start < session.cold_count:
+            async for begin, entries in _moved_entries(self._store, key, session, start):
+                await self._archive.save_moved(key, session, entries, start=begin)
+
+    async def _compare(self) -> None:
+        """Save the sessions of the store that are newer than their state in the archive."""
         began = time.time()
-        since = self._compared - _SLACK if self._compared <= began else 0.0
+        since = self._compared_at - _SLACK if self._compared_at <= began else 0.0
         for tenant in self._tenants:
-            marks = await self._archive.saved_times(tenant)
+            saved = await self._archive.saved_times(tenant)
             ahead = time.time() + CLOCK_TOLERANCE
             after = ""
-            while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
-                for line in page:
-                    mark = marks.get(line.session, 0.0)
-                    if line.updated > since and (line.updated > mark - _SLACK or mark > ahead):
-                        await self._keep_held(Key(tenant, line.session), line.updated)
+            while page := await self._store.list(tenant, after=after, limit=_PAGE):
+                for listed in page:
+                    as_of = saved.get(listed.session, 0.0)
+                    if listed.updated > since and (listed.updated > as_of - _SLACK or as_of > ahead):
+                        await self._save_stored(Key(tenant, listed.session), listed.updated)
                 after = page[-1].session
-        self._compared = began
+        self._compared_at = began
 
-    async def _keep_held(self, key: Key, mark: float) -> None:
+    async def _save_stored(self, key: Key, as_of: float) -> None:
         try:
             stored = await self._store.load(key, background=True)
             session = stored.session if stored else None
         except (StoreError, msgspec.DecodeError) as error:
             _log.warning("A session cannot be read for the archive: %s", error)
             return
-        if session is not None and key not in self._due:
-            await self._keeping.keep(key, session, mark=mark)
+        if session is not None and key not in self._pending:
+            await self._save(key, session, as_of)
 
     async def _sweep(self) -> None:
-        """What has expired or is too old goes, a few at a time; in between, what is due is kept.
-
-        Then what was indexed by an older Turnkeeper is indexed anew.
-        """
+        """Delete what is past its time and index what has an older lexicon, saving sessions in between."""
         now = time.time()
         sweeps: list[Callable[[], Awaitable[int]]] = [partial(self._archive.expire, now=now)]
-        if self._keep_for:
-            sweeps.append(partial(self._archive.sweep, before=now - self._keep_for))
+        if self._keep:
+            sweeps.append(partial(self._archive.sweep, before=now - self._keep))
         for sweep in (*sweeps, self._archive.reindex):
             while await sweep():
-                self._kept_again()
-                await asyncio.sleep(_SHORTEST)
-                await self._keep_due()
-        self._swept = time.monotonic() + _SWEEP_EVERY
+                self._outage.end()
+                await asyncio.sleep(_SWEEP_PAUSE)
+                await self._save_pending()
+        self._sweep_at = time.monotonic() + _SWEEP_EVERY
 
 
-class Keeping:
-    """Keeps sessions of a store in an archive, each as it stands."""
-
-    def __init__(self, store: SessionStore, archive: Archive) -> None:
-        self._store = store
-        self._archive = archive
-        self._settled = Settled()
-
-    async def keep(self, key: Key, session: Session, *, mark: float) -> None:
-        """Keeps a session as it was told at ``mark``. Raises StoreError; what else is wrong the log tells."""
-        try:
-            reach = await self._archive.save_session(key, session, as_of=mark)
-            await self._keep_moved(key, session, reach)
-            self._settled.add(key, session.cold_count)
-        except Unreadable as error:
-            _log.warning("What moved out of a session cannot be read for the archive: %s", error)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - one session that cannot be kept must not hold up the rest
-            _log.error("A session cannot be archived: %s", type(error).__name__)
-
-    async def _keep_moved(self, key: Key, session: Session, reach: int) -> None:
-        try:
-            await self._keep_pages(key, session, self._settled.within(key, reach))
-        except Unreadable:  # of what is kept already, perhaps
-            await self._keep_pages(key, session, reach)
-
-    async def _keep_pages(self, key: Key, session: Session, reach: int) -> None:
-        async for start, moved in pages(self._store, key, session, reach):
-            await self._archive.save_moved(key, session, moved, start=start)
-
-
-class Settled:
-    """How many moved entries of a session are kept as they will stay.
-
-    What was hot when it was kept last, by whichever process, may have been put right before it moved out.
-    """
-
-    def __init__(self) -> None:
-        self._moved: dict[Key, int] = {}
-
-    def within(self, key: Key, reach: int) -> int:
-        """How many of those that are kept, ``reach`` of them, are settled."""
-        return min(reach, self._moved.get(key, max(0, reach - _UNSURE)))
-
-    def add(self, key: Key, moved: int) -> None:
-        """To be told when all that had moved was kept."""
-        self._moved.pop(key, None)
-        self._moved[key] = moved
-        if len(self._moved) > _MOST:
-            del self._moved[next(iter(self._moved))]
-
-
-async def pages(
+async def _moved_entries(
     store: SessionStore, key: Key, session: Session, start: int
 ) -> AsyncIterator[tuple[int, Sequence[Entry]]]:
-    """The moved entries from one on, each page whole from the first entry of its turn; where each begins.
+    """Pages of the entries that moved out of a session, from ``start`` on; each with its first index.
 
-    None of a session that was made anew under its name: they are not this one's.
+    Each page begins with a whole turn. There are none of a session that was made anew under its name.
     """
-    while start < session.cold_count and await _is_held(store, key, session):
-        moved = await store.cold_entries(key, start=start, limit=min(_AT_ONCE, session.cold_count - start))
-        if not moved:
+    while start < session.cold_count:
+        try:
+            stored = await store.load(key, background=True)
+            if stored is None or made_anew(stored.session, session):
+                return
+        except UNREADABLE:
             return
-        begun = await _begun(store, key, start, moved[0])
-        yield start - len(begun), [*begun, *moved]
-        start += len(moved)
+        entries = await store.cold_entries(key, start=start, limit=min(_PAGE, session.cold_count - start))
+        if not entries:
+            return
+        head = await _turn_head(store, key, start, entries[0])
+        yield start - len(head), [*head, *entries]
+        start += len(entries)
 
 
-async def _is_held(store: SessionStore, key: Key, session: Session) -> bool:
-    try:
-        stored = await store.load(key, background=True)
-        return stored is not None and not made_anew(stored.session, session)
-    except UNREADABLE:
-        return False
-
-
-async def _begun(store: SessionStore, key: Key, end: int, entry: Entry) -> list[Entry]:
-    """What stands before an entry, the one at ``end``, in its own turn."""
-    begun: list[Entry] = []
+async def _turn_head(store: SessionStore, key: Key, end: int, entry: Entry) -> list[Entry]:
+    """The entries of a turn that stand before ``entry``, which is at index ``end``."""
+    head: list[Entry] = []
     while end > 0:
-        before = await _before(store, key, end)
+        before: list[Entry] = []
+        # A turn moves as a whole, under one encryption key: what cannot be read belongs to another turn.
+        for count in (min(end, _LOOK_BACK), 1):
+            with contextlib.suppress(Unreadable):
+                before = await store.cold_entries(key, start=end - count, limit=count)
+                break
         same = [*itertools.takewhile(lambda one: one.turn_ref == entry.turn_ref, reversed(before))]
-        begun = [*reversed(same), *begun]
+        head = [*reversed(same), *head]
         end = end - len(same) if same and len(same) == len(before) else 0
-    return begun
-
-
-async def _before(store: SessionStore, key: Key, end: int) -> list[Entry]:
-    """A few entries, the last of which stands before ``end``; none where that one cannot be read."""
-    # A turn moves whole, so that all of it is under one key: what cannot be read belongs to another.
-    for count in (min(end, _LOOKED_BACK), 1):
-        with contextlib.suppress(Unreadable):
-            return await store.cold_entries(key, start=end - count, limit=count)
-    return []
+    return head

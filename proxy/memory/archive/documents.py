@@ -1,4 +1,4 @@
-"""Files as text: what the archive takes for documents."""
+"""Documents: files as text, split into chunks that can be read by themselves, in the archive."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,27 +8,31 @@ from typing import Final
 
 from proxy.memory.archive.records import Chunk
 from proxy.memory.archive.sql import IndexRow, RowCodec, Steps, ensure_owner, fetch, fetch_value
-from proxy.memory.archive.statements import DOCUMENT, DOCUMENTS, NO_DOCUMENT, NO_DOCUMENT_PASSAGES, PUT_CHUNK
+from proxy.memory.archive.statements import (
+    DELETE_DOCUMENT,
+    DELETE_DOCUMENT_PASSAGES,
+    DOCUMENT,
+    DOCUMENTS,
+    INSERT_CHUNK,
+)
 from proxy.memory.stores.sql import id_bytes, id_text
 from proxy.memory.stores.store import Key, Owner
 
-_PDF: Final = EntryPoint("pdf", "pypdf:PdfReader", "turnkeeper.readers")
-_PLAIN: Final = frozenset({".md", ".markdown", ".txt", ".text", ".rst"})
+SUFFIXES: Final = frozenset({".md", ".markdown", ".txt", ".text", ".rst", ".pdf"})
+"""Files of a folder that are documents end so."""
 MAX_CHUNK: Final = 900
-"""How many characters a part has at the most: what one can be told of at a time."""
-_MARKS: Final = re.compile(r"(#{1,6})\s+")
+"""The most characters of a chunk: as much as can be said at a time."""
+
+_PDF_READER: Final = EntryPoint("pdf", "pypdf:PdfReader", "turnkeeper.readers")
+_HEADING: Final = re.compile(r"(#{1,6})\s+")
 _FENCE: Final = re.compile(r"\s*(```|~~~)")
-_PARAGRAPH: Final = re.compile(r"(?:\n|\r(?!\n))\s*[\r\n]\s*")
+_PARAGRAPH_END: Final = re.compile(r"(?:\n|\r(?!\n))\s*[\r\n]\s*")
 # A full stop within a price, a version or an address ends no sentence.
-_SENTENCE: Final = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
-
-
-SUFFIXES: Final = frozenset({*_PLAIN, ".pdf"})
-"""Of a folder, files that end so are documents."""
+_SENTENCE_END: Final = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 
 def document_files(path: Path) -> Iterator[Path]:
-    """The file itself, or a folder's documents at any depth; hidden ones are left out."""
+    """The file itself, or a folder's documents at any depth without hidden ones."""
     if not path.is_dir():
         yield path
         return
@@ -39,15 +43,15 @@ def document_files(path: Path) -> Iterator[Path]:
 
 
 def document_name(path: Path) -> str:
-    """What a file is known by, however its path is spelt: from the working folder on, else from the root."""
+    """A file's name, however its path is spelt: relative to the working folder, else absolute."""
     here, whole = Path.cwd(), path.resolve() if ".." in path.parts else path.absolute()
     return (whole.relative_to(here) if whole.is_relative_to(here) else whole).as_posix()
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises OSError, and ValueError for one that is no text."""
+    """The text of a file. Raises OSError, and ValueError for a file without text."""
     if path.suffix.lower() == ".pdf":
-        return _pdf(path)
+        return _read_pdf(path)
     content = path.read_bytes()
     if b"\0" in content:
         raise ValueError("it is no text; Markdown, plain text and PDF are read")
@@ -57,9 +61,9 @@ def read_text(path: Path) -> str:
         raise ValueError("it is not written in UTF-8") from None
 
 
-def _pdf(path: Path) -> str:
+def _read_pdf(path: Path) -> str:
     try:
-        reader = _PDF.load()
+        reader = _PDF_READER.load()
     except ModuleNotFoundError:
         raise ValueError("PDF needs the module pypdf; install turnkeeper[pdf]") from None
     try:
@@ -71,18 +75,20 @@ def _pdf(path: Path) -> str:
 
 
 def split_document(text: str, title: str) -> list[Chunk]:
-    """The parts of a text or Markdown document, each under the headings that it stands under.
+    """The chunks of a plain text or Markdown document, each titled by the headings above it.
 
-    They are the document's own text, in its order; between them stands nothing but white space.
+    They are the document's own text in its order, with nothing but white space left out between them.
     """
-    return [
-        Chunk(title=heading, text=part)
-        for heading, section in _sections(text, title)
-        for part in _parts(section)
-    ]
+    chunks: list[Chunk] = []
+    for heading, section in _sections(text, title):
+        # Whole paragraphs where they fit, else sentences, else characters.
+        parts = _joined(_split(section, _PARAGRAPH_END), _split_paragraph)
+        chunks += [Chunk(title=heading, text=part.strip()) for part in parts if part.strip()]
+    return chunks
 
 
 def _sections(text: str, title: str) -> Iterator[tuple[str, str]]:
+    """The text under each heading, with the headings above it."""
     headings: list[tuple[int, str]] = []
     lines: list[str] = []
     fenced = False
@@ -92,15 +98,15 @@ def _sections(text: str, title: str) -> Iterator[tuple[str, str]]:
         if heading is None:
             lines.append(line)
             continue
-        yield _title(title, headings), "".join(lines)
+        yield " > ".join([title, *(name for _, name in headings)]), "".join(lines)
         headings = [*(one for one in headings if one[0] < heading[0]), heading]
         lines = []
-    yield _title(title, headings), "".join(lines)
+    yield " > ".join([title, *(name for _, name in headings)]), "".join(lines)
 
 
 def _heading(line: str) -> tuple[int, str] | None:
     """The level and the words of a heading, if the line is one."""
-    marks = _MARKS.match(line)
+    marks = _HEADING.match(line)
     if marks is None:
         return None
     words = line[marks.end() :].rstrip()
@@ -109,70 +115,60 @@ def _heading(line: str) -> tuple[int, str] | None:
     return (len(marks[1]), name) if name else None
 
 
-def _title(title: str, headings: list[tuple[int, str]]) -> str:
-    return " > ".join([title, *(name for _, name in headings)])
+def _split_paragraph(paragraph: str) -> Iterator[str]:
+    return _joined(_split(paragraph, _SENTENCE_END), _split_sentence)
 
 
-def _parts(section: str) -> Iterator[str]:
-    """Paragraphs together as far as they fit; one that is too long, by sentences, then by characters."""
-    return filter(None, map(str.strip, _together(_cut(section, _PARAGRAPH), _by_sentences)))
+def _split_sentence(sentence: str) -> list[str]:
+    return [sentence[start : start + MAX_CHUNK] for start in range(0, len(sentence), MAX_CHUNK)]
 
 
-def _by_sentences(paragraph: str) -> Iterator[str]:
-    return _together(_cut(paragraph, _SENTENCE), _by_length)
-
-
-def _by_length(sentence: str) -> Iterator[str]:
-    yield from (sentence[start : start + MAX_CHUNK] for start in range(0, len(sentence), MAX_CHUNK))
-
-
-def _cut(text: str, between: re.Pattern[str]) -> Iterator[str]:
-    """The pieces of a text, each with what stands between it and the next."""
+def _split(text: str, separator: re.Pattern[str]) -> Iterator[str]:
+    """The pieces of a text, each with the separator behind it."""
     start = 0
-    for found in between.finditer(text):
+    for found in separator.finditer(text):
         yield text[start : found.end()]
         start = found.end()
     yield text[start:]
 
 
-def _together(pieces: Iterable[str], smaller: Callable[[str], Iterable[str]]) -> Iterator[str]:
-    """Pieces together as long as they fit; those that do not fit by themselves are cut smaller."""
-    held = ""
+def _joined(pieces: Iterable[str], split: Callable[[str], Iterable[str]]) -> Iterator[str]:
+    """Pieces joined as far as they fit into a chunk; a piece that does not fit is split."""
+    chunk = ""
     for piece in pieces:
-        whole = held + piece
-        if len(whole.strip()) <= MAX_CHUNK:
-            held = whole
+        longer = chunk + piece
+        if len(longer.strip()) <= MAX_CHUNK:
+            chunk = longer
             continue
-        yield held
-        *done, held = smaller(piece) if len(piece.strip()) > MAX_CHUNK else [piece]
-        yield from done
-    yield held
+        yield chunk
+        *full, chunk = split(piece) if len(piece.strip()) > MAX_CHUNK else [piece]
+        yield from full
+    yield chunk
 
 
 def add_document(
-    shelf: RowCodec, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float
+    codec: RowCodec, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float
 ) -> Steps[None]:
-    """As the archive's ``add_document``."""
+    """Add a document, or replace the one at its path."""
     yield from remove_document(tenant, path)
-    whose = Owner(tenant)
-    owner = yield from ensure_owner(whose)
-    place = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
+    owner = Owner(tenant)
+    owner_id = yield from ensure_owner(owner)
+    name = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
     for number, chunk in enumerate(chunks):
-        blob = shelf.encode(Key(tenant, path), chunk)
-        item = yield from fetch_value(PUT_CHUNK, {**place, "chunk": number, "at": at, "blob": blob})
-        text = f"{chunk.title}\n{chunk.text}"
-        yield from shelf.index(whose, owner, text, IndexRow(DOCUMENT, item, at))
+        blob = codec.encode(Key(tenant, path), chunk)
+        item = yield from fetch_value(INSERT_CHUNK, {**name, "chunk": number, "at": at, "blob": blob})
+        yield from codec.index(owner, owner_id, f"{chunk.title}\n{chunk.text}", IndexRow(DOCUMENT, item, at))
 
 
 def documents(tenant: str) -> Steps[list[str]]:
-    """As the archive's ``documents``."""
+    """The paths of a tenant's documents."""
     rows = yield from fetch(DOCUMENTS, {"tenant": id_bytes(tenant)})
     return [id_text(path) for (path,) in rows]
 
 
 def remove_document(tenant: str, path: str) -> Steps[bool]:
-    """As the archive's ``remove_document``."""
-    place = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
-    yield from fetch(NO_DOCUMENT_PASSAGES, place)
-    rows = yield from fetch(NO_DOCUMENT, place)
+    """Remove a document; whether there was one."""
+    name = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
+    yield from fetch(DELETE_DOCUMENT_PASSAGES, name)
+    rows = yield from fetch(DELETE_DOCUMENT, name)
     return bool(rows)

@@ -1,10 +1,11 @@
-"""What is archived on its way to having a vector: in the background, and found again after a kill."""
+"""Vectors for the archive's texts, made by a model in the background."""
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from proxy.circuit import Backoff, Outage
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.records import UnembeddedText, Vector
@@ -12,17 +13,18 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores import lease
 from proxy.memory.stores.store import Key, Store
 
-_log = logging.getLogger("turnkeeper")
 _AT_ONCE: Final = 16
 _EVERY: Final = 2.0
 _LONGEST: Final = 60.0
-_NAME: Final = "vectors"
-# What a model says of a text that is too long for it, or that it cannot take.
-_UNFIT: Final = frozenset({400, 413, 422, 500})
+_LEASE: Final = "vectors"
+# How a model refuses a text that is too long, or that it cannot take.
+_REFUSALS: Final = frozenset({400, 413, 422, 500})
+
+_log = logging.getLogger("turnkeeper")
 
 
 class Embedder(Protocol):
-    """A model that says what texts mean."""
+    """A model that embeds texts."""
 
     @property
     def model(self) -> str:
@@ -35,87 +37,78 @@ class Embedder(Protocol):
 
 
 class EmbeddingWorker:
-    """Adds to an archive the vectors that it lacks, a few texts at a time; one process at a time does."""
+    """Adds the vectors that an archive lacks, a few texts at a time, in one process at a time."""
 
     def __init__(self, store: Store, archive: Archive, embedder: Embedder) -> None:
         self._store = store
         self._archive = archive
         self._embedder = embedder
-        self._failing = False
+        self._outage = Outage(
+            "Vectors cannot be made (%s); it is tried again, and this is said once", "Vectors are made again"
+        )
 
     async def run(self) -> None:
-        """Works until it is cancelled; what fails is tried again, after pauses."""
-        pause = _EVERY
+        """Work until cancelled; after a failure, pauses grow."""
+        failures = 0
         while True:
+            pause = _EVERY
             try:
                 await self.catch_up()
-                pause = _EVERY
+                failures = 0
             except (StoreError, UpstreamError) as error:
-                self._failed(str(error))
-                pause = min(2 * pause, _LONGEST)
+                self._outage.begin(str(error))
+                failures += 1
+                pause = Backoff(_EVERY, _LONGEST).pause(failures + 1)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 _log.error("Vectors cannot be made: %s", type(error).__name__)
                 pause = _LONGEST
             await asyncio.sleep(pause)
 
-    def _failed(self, fault: str) -> None:
-        if not self._failing:
-            _log.warning("Vectors cannot be made (%s); it is tried again, and this is said once", fault)
-        self._failing = True
-
-    def _succeeded(self) -> None:
-        if self._failing:
-            _log.warning("Vectors are made again")
-        self._failing = False
-
     async def catch_up(self) -> None:
-        """Every text has its vector, or another process is at it. Raises UpstreamError and StoreError."""
+        """Return once every text has a vector or another process works on it.
+
+        Raises UpstreamError and StoreError.
+        """
         if not await self._archive.unembedded_texts(self._embedder.model, limit=1):
             return
-        async with lease.lease(self._store, _NAME, Key("", _NAME)) as ours:
-            while ours and (
-                due := await self._archive.unembedded_texts(self._embedder.model, limit=_AT_ONCE)
+        async with lease.lease(self._store, _LEASE, Key("", _LEASE)) as acquired:
+            while acquired and (
+                texts := await self._archive.unembedded_texts(self._embedder.model, limit=_AT_ONCE)
             ):
-                await self._embed(due)
-                self._succeeded()
+                await self._embed(texts)
+                self._outage.end()
 
-    async def _embed(self, due: Sequence[UnembeddedText]) -> None:
-        legible = [(one, one.text) for one in due if one.text is not None]
+    async def _embed(self, texts: Sequence[UnembeddedText]) -> None:
+        readable = [text for text in texts if text.text is not None]
+        without = [text for text in texts if text.text is None]
         try:
-            await self._add(legible)
+            await self._add(readable)
         except UpstreamError as error:
-            if not _is_unfit(error):
+            if not _may_refuse_text(error):
                 raise
-            await self._embed_singly(legible)
-        await self._leave_out([one for one in due if one.text is None])
+            # One by one, so that a text that the model refuses holds up no other.
+            failures: list[UpstreamError] = []
+            for text in readable:
+                try:
+                    await self._add([text])
+                except UpstreamError as failure:
+                    if not _may_refuse_text(failure):
+                        raise
+                    failures.append(failure)
+                    without.append(text)
+            if len(failures) == len(readable):
+                raise failures[0] from None
+        if without:
+            await self._archive.add_vectors(self._embedder.model, [(text, None) for text in without])
 
-    async def _embed_singly(self, due: Sequence[tuple[UnembeddedText, str]]) -> None:
-        """A text that the model does not take holds up no other; a model that takes none has failed."""
-        failures: list[tuple[UnembeddedText, UpstreamError]] = []
-        for one in due:
-            try:
-                await self._add([one])
-            except UpstreamError as error:
-                if not _is_unfit(error):
-                    raise
-                failures.append((one[0], error))
-        if len(failures) == len(due):
-            raise failures[0][1]
-        await self._leave_out([one for one, _ in failures])
-
-    async def _add(self, texts: Sequence[tuple[UnembeddedText, str]]) -> None:
+    async def _add(self, texts: Sequence[UnembeddedText]) -> None:
         if texts:
-            vectors = await self._embedder.vectors([text for _, text in texts])
-            found = [(one, vector) for (one, _), vector in zip(texts, vectors, strict=True)]
-            await self._archive.add_vectors(self._embedder.model, found)
-
-    async def _leave_out(self, texts: Sequence[UnembeddedText]) -> None:
-        if texts:
-            await self._archive.add_vectors(self._embedder.model, [(one, None) for one in texts])
+            vectors = await self._embedder.vectors([text.text or "" for text in texts])
+            await self._archive.add_vectors(self._embedder.model, [*zip(texts, vectors, strict=True)])
 
 
-def _is_unfit(error: UpstreamError) -> bool:
-    """Whether it may be the text that is at fault."""
+def _may_refuse_text(error: UpstreamError) -> bool:
+    """Whether the text may be at fault, rather than the model."""
     return isinstance(error, UpstreamBroken) or (
-        isinstance(error, UpstreamRefused) and error.status in _UNFIT
+        isinstance(error, UpstreamRefused) and error.status in _REFUSALS
     )

@@ -1,11 +1,11 @@
-"""The archive on a PostgreSQL server."""
+"""The archive's database on a PostgreSQL server."""
 
 import asyncio
 import re
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final, TypeVar
 
-from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, Transaction
+from proxy.memory.archive.sql import Batch, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres_pool import Connection, Pool
 from proxy.memory.stores.sql import Statement
@@ -13,7 +13,7 @@ from proxy.memory.stores.sql import Statement
 T = TypeVar("T")
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
-# Nobody waits for it on a call but whoever searches, and leaves at the deadline.
+# On a call, only a search waits for the archive, and gives up at its deadline.
 _TIMEOUT: Final = 5.0
 _CONNECTIONS: Final = 4
 # A large table takes minutes, and no call waits for it.
@@ -22,96 +22,89 @@ _TABLES: Final = ("sessions", "cold", "turns", "passages", "vectors", "facts", "
 
 
 class PostgresDatabase:
-    """Each work is one transaction on a connection of the archive's own pool."""
+    """Runs each work in one transaction, on a connection of the archive's own pool."""
 
     def __init__(self, url: str) -> None:
         self._pool = Pool(url, timeout=_TIMEOUT, size=_CONNECTIONS)
-        # One at a time, or those who ask again would take all connections.
+        # One at a time, or repeated requests would take all connections.
         self._scrubbing = asyncio.Lock()
 
     async def write(self, work: Transaction[T]) -> T:
-        """As the protocol has it."""
+        """Run the steps in one transaction."""
 
-        async def carry_out(connection: Connection) -> T:
+        async def run(connection: Connection) -> T:
             async with connection.transaction():
-                return await _carried_out(work, connection)
+                return await _run(work, connection)
 
-        return await self._pool.run(carry_out)
+        return await self._pool.run(run)
 
     async def read(self, work: Transaction[T]) -> T:
-        """As the protocol has it."""
+        """Run the steps outside of a transaction."""
 
-        async def carry_out(connection: Connection) -> T:
-            return await _carried_out(work, connection)
+        async def run(connection: Connection) -> T:
+            return await _run(work, connection)
 
-        return await self._pool.run(carry_out)
+        return await self._pool.run(run)
 
     async def read_inline(self, work: Transaction[T]) -> T:
-        """As any reading."""
+        """Run the steps like any others."""
         return await self.read(work)
 
     def read_nowait(self, work: Transaction[T]) -> None:
-        """A server is always waited for."""
+        """Return ``None``: a server is always waited for."""
 
     async def scrub(self) -> None:
-        """Dead rows go from the tables and from the index; the server's own log is beyond our reach.
+        """Remove dead rows from tables and indexes, which takes as long as the tables are large.
 
-        It takes as long as the tables are large.
+        The server's own log is out of reach.
         """
         async with self._scrubbing:
             for table in _TABLES:
-                await self._pool.run(partial(_vacuum, table), within=_VACUUM)
+
+                async def vacuum(connection: Connection, table: str = table) -> None:
+                    await connection.execute(f"VACUUM turnkeeper_{table}", timeout=_VACUUM)
+
+                await self._pool.run(vacuum, within=_VACUUM)
 
     async def ping(self) -> None:
-        """As the protocol has it."""
-        if await self._pool.run(_reads_only):
+        """Return if a write would succeed now."""
+
+        async def is_read_only(connection: Connection) -> bool:
+            return bool(await connection.fetchval("SHOW transaction_read_only") == "on")
+
+        if await self._pool.run(is_read_only):
             raise StoreError("The archive takes no writes: it is a standby, or set to read only.")
 
     async def aclose(self) -> None:
-        """As the protocol has it."""
+        """Close the pool."""
         await self._pool.aclose()
 
 
-async def _carried_out(work: Transaction[T], connection: Connection) -> T:
+async def _run(work: Transaction[T], connection: Connection) -> T:
     steps: Steps[T] = work()
+    reply: Rows | list[Rows] | None = None
     try:
-        step = next(steps)
         while True:
-            step = steps.send(await _reply(step, connection))
+            step = steps.send(reply)
+            if isinstance(step, Batch):
+                # One round trip: each statement's rows come as an array.
+                sql = _combined(*(statement for statement, _ in step.statements))
+                values = [value for s, arguments in step.statements for value in s.in_order(arguments)]
+                reply = list(await connection.fetchrow(sql, *values))
+            else:
+                values = step.statement.in_order(step.arguments)
+                reply = await connection.fetch(step.statement.numbered, *values)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
-async def _reply(step: BoundStatement | Batch, connection: Connection) -> Rows | list[Rows]:
-    """What stands beside one another comes in one round trip, each as an array of its rows."""
-    if isinstance(step, BoundStatement):
-        rows: Rows = await connection.fetch(step.statement.numbered, *_given(step))
-        return rows
-    sql = _side_by_side(*(ask.statement for ask in step.asks))
-    return list(await connection.fetchrow(sql, *(value for ask in step.asks for value in _given(ask))))
-
-
-def _given(ask: BoundStatement) -> list[object]:
-    return ask.statement.in_order(ask.arguments)
-
-
 @lru_cache(maxsize=64)
-def _side_by_side(*statements: Statement) -> str:
-    arrays, taken = list[str](), 0
+def _combined(*statements: Statement) -> str:
+    """One statement that selects the rows of each as an array."""
+    arrays: list[str] = []
+    offset = 0
     for statement in statements:
-        sql = _PARAMETER.sub(partial(_moved, taken), statement.numbered)
+        sql = _PARAMETER.sub(lambda found, by=offset: f"${int(found[1]) + by}", statement.numbered)  # type: ignore[misc]
         arrays.append(f"ARRAY(SELECT ROW(one.*) FROM ({sql}) one)")
-        taken += len(statement.order)
+        offset += len(statement.order)
     return f"SELECT {', '.join(arrays)}"
-
-
-def _moved(by: int, parameter: re.Match[str]) -> str:
-    return f"${int(parameter[1]) + by}"
-
-
-async def _vacuum(table: str, connection: Connection) -> None:
-    await connection.execute(f"VACUUM turnkeeper_{table}", timeout=_VACUUM)
-
-
-async def _reads_only(connection: Connection) -> bool:
-    return bool(await connection.fetchval("SHOW transaction_read_only") == "on")

@@ -1,4 +1,4 @@
-"""The archive's answers to a question, made better by models as far as there is time."""
+"""Recall: searches of the archive, improved by models as far as there is time, for calls with a deadline."""
 
 import asyncio
 import logging
@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from filters.remembered import Remembered
+from proxy.circuit import Backoff, CircuitBreaker
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.embeddings import Embedder
@@ -18,20 +19,22 @@ from proxy.memory.stores.store import Owner
 from proxy.memory.tasks import retrieve_exception, wait_for
 
 T = TypeVar("T")
-_log = logging.getLogger("turnkeeper")
+
 MODEL_TIMEOUT: Final = 2.0
-"""How long the models have where nobody is on the line, in seconds."""
-# What is left at the end is for the way back.
-_SHARE: Final = 0.9
+"""How long the models have where no call waits, in seconds."""
+# The rest is for reading and returning what was found.
+_MODELS_SHARE: Final = 0.9
 _FAILURES: Final = 3
-_SHUT: Final = 10.0
-_SLOW: Final = 3
-# The filter leaves out what the window shows, and what says the same twice.
+_MODEL_PAUSE: Final = Backoff(10.0, 10.0)
+_ARCHIVE_PAUSE: Final = Backoff(0.5, 0.5)
+# The filter drops what the window shows, and duplicates.
 _SPARE: Final = 20
+
+_log = logging.getLogger("turnkeeper")
 
 
 class Reranker(Protocol):
-    """A model that says how well texts answer a question."""
+    """A model that judges how well texts answer a question."""
 
     async def relevance(self, question: str, texts: Sequence[str]) -> list[float]:
         """How well each text answers, in order. Raises UpstreamError."""
@@ -39,7 +42,7 @@ class Reranker(Protocol):
 
 
 class VectorSearch(NamedTuple):
-    """Who says what a question means, and what that counts beside its words; as in ``Meaning``."""
+    """The model that embeds questions, and what similarity counts; as in ``QueryVector``."""
 
     embedder: Embedder
     weight: float
@@ -47,156 +50,126 @@ class VectorSearch(NamedTuple):
 
 
 class Reranking(NamedTuple):
-    """Who puts the first ``top`` answers in order."""
+    """The model that puts the first ``top`` results in order."""
 
     reranker: Reranker
     top: int
 
 
 class Retriever:
-    """Searches an archive. A model that is too slow, or fails, costs no answer.
+    """Searches an archive. A model that is too slow or fails costs no results.
 
-    One that failed or was late three times in a row is left alone for ten seconds.
+    One that fails or is late three times in a row is left alone for ten seconds.
     """
 
     def __init__(
         self, archive: Archive, *, likeness: VectorSearch | None = None, order: Reranking | None = None
     ) -> None:
         self._archive = archive
-        self._likeness = likeness
-        self._order = order
-        self._embedding = _Trust("embeddings")
-        self._ranking = _Trust("rerank")
+        self._vector_search = likeness
+        self._reranking = order
+        self._embeddings = CircuitBreaker(_MODEL_PAUSE, threshold=_FAILURES)
+        self._rerank = CircuitBreaker(_MODEL_PAUSE, threshold=_FAILURES)
 
     @property
     def embedder(self) -> Embedder | None:
-        """Who says what texts mean, if anybody does."""
-        return self._likeness.embedder if self._likeness else None
+        """The model that embeds texts, where there is one."""
+        return self._vector_search.embedder if self._vector_search else None
 
-    async def search(
-        self, person: Owner, query: Query, *, within: float = MODEL_TIMEOUT
-    ) -> list[SearchResult]:
-        """What answers a question, best first; the models have ``within`` seconds. Raises StoreError."""
-        if not (self._likeness or self._order) or not person.user:
-            return await self._archive.search(person, query)
-        due = asyncio.get_running_loop().time() + _SHARE * within
-        top = self._order.top if self._order else 0
-        found = await self._found(person, msgspec.structs.replace(query, limit=max(query.limit, top)), due)
-        return (await self._ranked(query.text, found, due))[: query.limit]
+    async def search(self, user: Owner, query: Query, *, within: float = MODEL_TIMEOUT) -> list[SearchResult]:
+        """What answers a query, best first; the models have ``within`` seconds. Raises StoreError."""
+        if not (self._vector_search or self._reranking) or not user.user:
+            return await self._archive.search(user, query)
+        due = asyncio.get_running_loop().time() + _MODELS_SHARE * within
+        top = self._reranking.top if self._reranking else 0
+        wide = msgspec.structs.replace(query, limit=max(query.limit, top))
+        return (await self._reranked(query.text, await self._search(user, wide, due), due))[: query.limit]
 
-    async def _found(self, person: Owner, query: Query, due: float) -> list[SearchResult]:
-        by_words = asyncio.ensure_future(self._archive.search(person, query))
+    async def _search(self, user: Owner, query: Query, due: float) -> list[SearchResult]:
+        """The results by words and vectors; by words alone where the vector or its results come too late."""
+        by_words = asyncio.ensure_future(self._archive.search(user, query))
         by_words.add_done_callback(retrieve_exception)
-        meaning = await self._meaning(query.text, due)
-        if meaning is None:
+        if self._vector_search is None or not query.text.strip():
             return await by_words
+        embedder, weight, threshold = self._vector_search
+        vectors = await _ask("embeddings", self._embeddings, lambda: embedder.vectors([query.text]), due)
+        if vectors is None:
+            return await by_words
+        vector = QueryVector(model=embedder.model, vector=vectors[0], weight=weight, threshold=threshold)
         try:
             async with asyncio.timeout_at(due):
-                return await self._archive.search(person, msgspec.structs.replace(query, vector=meaning))
+                return await self._archive.search(user, msgspec.structs.replace(query, vector=vector))
         except (TimeoutError, StoreError):
             return await by_words
 
-    async def _meaning(self, text: str, due: float) -> QueryVector | None:
-        if self._likeness is None or not text.strip():
-            return None
-        embedder, weight, least = self._likeness
-        vectors = await self._embedding.ask(lambda: embedder.vectors([text]), due)
-        if vectors is None:
-            return None
-        return QueryVector(model=embedder.model, vector=vectors[0], weight=weight, threshold=least)
-
-    async def _ranked(self, question: str, found: list[SearchResult], due: float) -> list[SearchResult]:
-        """What is put in order bears the model's score, and what comes after it no higher one."""
-        if self._order is None or not found:
+    async def _reranked(self, question: str, found: list[SearchResult], due: float) -> list[SearchResult]:
+        """The first results by the reranker's scores; the others follow with no higher score."""
+        if self._reranking is None or not found:
             return found
-        first, rest = found[: self._order.top], found[self._order.top :]
-        texts, reranker = [one.text for one in first], self._order.reranker
-        relevance = await self._ranking.ask(lambda: reranker.relevance(question, texts), due)
+        reranker, top = self._reranking
+        first, rest = found[:top], found[top:]
+        texts = [one.text for one in first]
+        relevance = await _ask("rerank", self._rerank, lambda: reranker.relevance(question, texts), due)
         if relevance is None:
             return found
-        pairs = sorted(zip(relevance, first, strict=True), key=lambda pair: -pair[0])
-        least = pairs[-1][0]
-        ordered = [_scored(one, score) for score, one in pairs]
-        return ordered + [_scored(one, min(one.score, least)) for one in rest]
+        scored = sorted(zip(relevance, first, strict=True), key=lambda pair: -pair[0])
+        lowest = scored[-1][0]
+        scored += [(min(one.score, lowest), one) for one in rest]
+        return [msgspec.structs.replace(one, score=round(score, 4)) for score, one in scored]
 
 
-class _Trust:
-    """Whether a model is worth asking, by how it did of late."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._failures = 0
-        self._shut_until = 0.0
-
-    async def ask(self, asking: Callable[[], Awaitable[T]], due: float) -> T | None:
-        """The answer; ``None`` where there is none by then."""
-        loop = asyncio.get_running_loop()
-        if not self._shut_until <= loop.time() < due:
-            return None
-        try:
-            async with asyncio.timeout_at(due):
-                answer = await asking()
-        except (UpstreamError, TimeoutError) as error:
-            self._failed(loop.time(), error)
-            return None
-        self._failures = 0
-        return answer
-
-    def _failed(self, now: float, error: Exception) -> None:
-        _log.debug("Recall goes without %s: %s", self._name, type(error).__name__)
-        self._failures += 1
-        if self._failures >= _FAILURES:
-            self._shut_until = now + _SHUT
-
-
-def _scored(found: SearchResult, score: float) -> SearchResult:
-    return msgspec.structs.replace(found, score=round(score, 4))
-
-
-_PAUSE: Final = 0.5
+async def _ask(
+    name: str, breaker: CircuitBreaker, request: Callable[[], Awaitable[T]], due: float
+) -> T | None:
+    """A model's answer; ``None`` where it fails or is not there by ``due``."""
+    if asyncio.get_running_loop().time() >= due or not breaker.admit():
+        return None
+    try:
+        async with asyncio.timeout_at(due):
+            answer = await request()
+    except (UpstreamError, TimeoutError) as error:
+        _log.debug("Recall goes without %s: %s", name, type(error).__name__)
+        breaker.failed()
+        return None
+    breaker.answered()
+    breaker.succeeded()
+    return answer
 
 
 class RecallReader:
-    """Asks the archive on behalf of calls, which it keeps waiting for ``deadline`` seconds at most.
+    """Searches on behalf of calls, which it delays by ``deadline`` seconds at most.
 
-    An archive that was too slow three times in a row is left alone for half a second.
+    An archive that is too slow three times in a row is left alone for half a second.
     """
 
-    def __init__(self, finder: Retriever, *, deadline: float) -> None:
-        self._finder = finder
+    def __init__(self, retriever: Retriever, *, deadline: float) -> None:
+        self._retriever = retriever
         self._deadline = deadline
-        self._shut_until = 0.0
-        self._slow = 0
+        self._breaker = CircuitBreaker(_ARCHIVE_PAUSE, threshold=_FAILURES)
 
     async def search(
-        self, person: Owner, text: str, *, now: float, limit: int, zone: tzinfo = UTC
+        self, user: Owner, text: str, *, now: float, limit: int, zone: tzinfo = UTC
     ) -> tuple[Remembered, ...]:
-        """What answers a text, best first, with some to spare. Raises StoreError."""
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._shut_until:
+        """What answers a text, best first, more than ``limit``. Raises StoreError."""
+        if not self._breaker.admit():
             raise StoreError("the archive did not answer in time a moment ago")
         query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone)
         try:
-            look = self._finder.search(person, query, within=self._deadline)
-            found = await wait_for(look, self._deadline)
+            search = self._retriever.search(user, query, within=self._deadline)
+            found = await wait_for(search, self._deadline)
         except TimeoutError:
-            self._slow += 1
-            if self._slow >= _SLOW:
-                self._shut_until = loop.time() + _PAUSE
+            self._breaker.failed()
             raise StoreError("the archive is too slow") from None
-        self._slow = 0
-        return _told(found)
-
-
-def _told(found: Sequence[SearchResult]) -> tuple[Remembered, ...]:
-    return tuple(
-        Remembered(
-            kind=one.kind,
-            text=one.text,
-            score=one.score,
-            role=one.role,
-            source=one.source or one.session_id,
-            at=one.timestamp,
+        self._breaker.answered()
+        self._breaker.succeeded()
+        return tuple(
+            Remembered(
+                kind=one.kind,
+                text=one.text,
+                score=one.score,
+                role=one.role,
+                source=one.source or one.session_id,
+                at=one.timestamp,
+            )
+            for one in found
         )
-        for one in found
-    )

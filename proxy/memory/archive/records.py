@@ -1,4 +1,4 @@
-"""What the archive takes and gives: turns, facts, parts of documents, queries and results."""
+"""The archive's values: turns, facts, chunks of documents, queries and results."""
 
 from collections.abc import Mapping
 from datetime import UTC, tzinfo
@@ -12,23 +12,23 @@ from proxy.memory.stores.store import Owner
 Category = Literal["core", "daily", "conversation"]
 Kind = Literal["turn", "fact", "document"]
 Vector = tuple[float, ...]
-"""Numbers whose squares add up to 1."""
+"""A vector of length 1."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One message as it was heard, and the session in which it was. ``at`` is in seconds since 1970."""
+    """One message as it was heard, and its session. Times are in seconds since 1970."""
 
     session: str
     created: float
-    """When the session was made: the same name may come back."""
+    """When the session was made, which tells it from others of its name."""
     at: float
     entry: Entry
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Something that is known of a person; times are in seconds since 1970.
+    """A fact about a user; times are in seconds since 1970.
 
-    ``evidence`` names the turns that it rests on, ``replaces`` the fact in whose place it stands.
+    ``evidence`` are the turns that it rests on, ``replaces`` is the id of the fact that it supersedes.
     """
 
     id: str
@@ -39,26 +39,25 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     created: float = 0.0
     expires: float | None = None
     superseded: float | None = None
-    """Since when another fact stands in its place."""
+    """When another fact superseded it."""
     importance: float = 0.5
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it by name, what is not known of it too."""
+        """Every field by its name, defaults too."""
         return msgspec.structs.asdict(self)
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of one of the tenant's documents that can be read by itself."""
+    """A part of a document that can be read by itself."""
 
     title: str
     text: str
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that answers a question; ``score`` is about 1 where it holds every word of it.
+    """A turn, fact or chunk that matches a query; ``score`` is about 1 where it has every word of it.
 
-    Facts and documents were said in no session, by nobody, in no turn: ``source`` is the fact's id, and the
-    document's path. ``timestamp`` is in seconds since 1970.
+    ``source`` is a fact's id or a document's path. ``timestamp`` is in seconds since 1970.
     """
 
     kind: Kind
@@ -72,9 +71,9 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryVector(msgspec.Struct, frozen=True, kw_only=True):
-    """What a question means to a ``model``: a vector of length 1.
+    """A question's vector of length 1 by a ``model``.
 
-    What is as alike as ``least`` (a cosine) gains nothing, what means the same gains ``weight``.
+    A cosine of ``threshold`` scores nothing, and a cosine of 1 scores ``weight``.
     """
 
     model: str
@@ -84,7 +83,7 @@ class QueryVector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnembeddedText(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that has no vector yet; ``None`` where it cannot be read. ``terms`` change with the text."""
+    """A text without a vector; ``None`` where it cannot be read. ``terms`` change with the text."""
 
     passage: int
     owner: Owner
@@ -93,26 +92,26 @@ class UnembeddedText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErasureCount(NamedTuple):
-    """How many turns and facts of a person were removed."""
+    """How many turns and facts were deleted."""
 
     turns: int = 0
     facts: int = 0
 
 
 class Tombstones(msgspec.Struct, frozen=True):
-    """Which of a tenant's persons and sessions were forgotten, and when, in seconds since 1970."""
+    """The erased users and sessions of a tenant, and when they were erased, in seconds since 1970."""
 
     users: Mapping[str, float]
     sessions: Mapping[str, float]
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked, at ``now`` in seconds since 1970, and how many answers are wanted."""
+    """A question at ``now``, in seconds since 1970, and the most results that are wanted."""
 
     text: str
     now: float
     limit: int = 10
     zone: tzinfo = UTC
-    """Where the days begin that the text speaks of."""
+    """The time zone of days that the text names."""
     vector: QueryVector | None = None
-    """What the text means, where that is known."""
+    """The text's vector, where there is one."""

@@ -1,11 +1,12 @@
-"""Entries at the archive's door: whose each is, and what is refused."""
+"""Turns in the archive: which are admitted, how they are saved, and how they are read again."""
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from proxy.memory.archive.erasure import refuses, tombstone_at
+from proxy.memory.archive.erasure import is_erased, tombstone
 from proxy.memory.archive.records import Turn
 from proxy.memory.archive.sql import (
     IndexRow,
@@ -18,307 +19,258 @@ from proxy.memory.archive.sql import (
     find_owner,
 )
 from proxy.memory.archive.statements import (
-    END,
-    KEPT,
-    KEPT_BETWEEN,
-    LAST_TALK,
-    MARKS,
-    NO_PASSAGE,
-    NO_TURN,
-    NO_UNPLACED,
-    OF_TALK,
-    PERSON,
-    PUT_TURN,
-    REACH,
+    ANONYMOUS,
+    DELETE_PASSAGE,
+    DELETE_TURN,
+    DELETE_UNOWNED,
+    HOT_TURNS,
+    LAST_COLD_PLACE,
+    LATEST_SESSION,
+    LATEST_TURNS,
+    LIST_SESSIONS,
+    SAVED_TIMES,
     SESSION,
-    STRANGERS,
-    TALK,
-    TALKS,
+    SESSION_TURNS,
     TURN,
-    TURNS,
-    TURNS_OF,
-    UNPLACED,
+    TURNS_BETWEEN,
+    TURNS_WITH_OWNERS,
+    UNOWNED_SESSION,
+    UPSERT_SESSION,
+    UPSERT_TURN,
+    USER,
+    USER_TURNS,
 )
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.speakers import NOBODY, guests, supposed
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 
-_SPOKEN = ("user", "assistant")
-DecodedRow = tuple[Sequence[Any], Entry]
 
-
-class Share(NamedTuple):
-    """An entry, and whose it is to find, where that is another than the session's person."""
+class _Admission(NamedTuple):
+    """An entry that may be archived; ``guest`` owns it where that is not the session's user."""
 
     entry: Entry
     guest: str | None
 
 
-def admitted(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[Share | None]]:
-    """The entries with ``None`` for those of a forgotten person or session; each turn is whole."""
-    names = {entry.speaker for entry in entries if entry.speaker} | (
-        {session.user} if session.user else set()
-    )
-    buried = {}
-    for name in sorted(names):
-        buried[name] = yield from tombstone_at(key.tenant, PERSON, name)
-    whole = yield from tombstone_at(key.tenant, SESSION, key.session)
-    if session.user:
-        owners = buried[session.user]
-    else:
-        owners = yield from tombstone_at(key.tenant, STRANGERS, key.session)
-    parts = map(Share, entries, guests(session, entries))
-    return [_admitted(part, buried, whole, owners) for part in parts]
-
-
-def _admitted(part: Share, buried: Mapping[str, float], *forgotten: float) -> Share | None:
-    """What was answered to a forgotten person stays in the session of another, and is found by nobody."""
-    entry, guest = part
-    if _is_refused(entry, buried.get(entry.speaker or "", 0.0), *forgotten):
-        return None
-    return part._replace(guest=NOBODY) if guest and _is_refused(entry, buried.get(guest, 0.0)) else part
-
-
-def _is_refused(entry: Entry, *forgotten: float) -> bool:
-    said = min(entry.recorded_at, entry.at)
-    return any(refuses(at, said=said, recorded=entry.recorded_at) for at in forgotten if at)
-
-
-class _Place(NamedTuple):
-    """What names an entry within a talk."""
-
-    life: int
-    turn: int
-    role: str
-    position: int
-
-
-class _Talk(NamedTuple):
-    """The session that is being kept, its person, and the numbers of others who speak in it."""
+class _SessionRow(NamedTuple):
+    """The row of an archived session, and the row of its user."""
 
     id: int
     key: Key
     user: str | None
     owner: int | None
-    others: Mapping[str, int]
-
-    def named(self, entry: Entry) -> str | None:
-        """The other person who said a user's words."""
-        return entry.speaker if entry.role == "user" and entry.speaker != self.user else None
 
 
-def keep(shelf: RowCodec, key: Key, session: Session, *, mark: float) -> Steps[int]:
-    """As the archive's ``keep``."""
-    session = shelf.redaction.session(session)
-    parts = yield from admitted(key, session, session.entries)
-    if session.entries and not any(parts):
+def save_session(codec: RowCodec, key: Key, session: Session, *, as_of: float) -> Steps[int]:
+    """Save the hot part of a session; how many of the entries that moved out of it are saved."""
+    session = codec.redaction.session(session)
+    admissions = yield from _admit(key, session, session.entries)
+    if session.entries and not any(admissions):
         return session.cold_count
-    talk = yield from _talk(key, session, mark)
-    if talk is None:
+    row = yield from _upsert_session(key, session, as_of)
+    if row is None:
         return session.cold_count
-    hot = {"talk": talk.id, **_hot(session)}
-    rows = yield from fetch(KEPT, hot)
-    yield from _renew(shelf, talk, parts, session.cold_count, rows)
-    reach = yield from fetch_value(REACH, hot)
-    return 0 if reach is None else min(int(reach) + 1, session.cold_count)
+    hot = {"talk": row.id, **_hot_start(session)}
+    stored = yield from fetch(HOT_TURNS, hot)
+    yield from _replace_turns(codec, row, admissions, session.cold_count, stored)
+    last = yield from fetch_value(LAST_COLD_PLACE, hot)
+    return 0 if last is None else min(int(last) + 1, session.cold_count)
 
 
-def keep_moved(
-    shelf: RowCodec, key: Key, session: Session, moved: Sequence[Entry], *, start: int
+def save_moved(
+    codec: RowCodec, key: Key, session: Session, moved: Sequence[Entry], *, start: int
 ) -> Steps[None]:
-    """As the archive's ``keep_moved``."""
-    moved = shelf.redaction.entries(moved)
-    parts = yield from admitted(key, session, moved)
-    if any(parts):
-        talk = yield from _talk(key, session, session.updated)
-        if talk is not None:
-            between = _between(session, moved, last=start + len(moved) == session.cold_count)
-            rows = yield from fetch(KEPT_BETWEEN, {"talk": talk.id, **between})
-            yield from _renew(shelf, talk, parts, start, rows)
+    """Save entries that moved out of a session, the first of them at index ``start``."""
+    moved = codec.redaction.entries(moved)
+    admissions = yield from _admit(key, session, moved)
+    if not any(admissions):
+        return
+    row = yield from _upsert_session(key, session, session.updated)
+    if row is None:
+        return
+    begin, end = moved[0], _hot_start(session)
+    if start + len(moved) != session.cold_count:
+        end = {"life": moved[-1].call, "turn": moved[-1].turn}
+    between = {"life": begin.call, "turn": begin.turn, "until": end["life"], "before": end["turn"]}
+    stored = yield from fetch(TURNS_BETWEEN, {"talk": row.id, **between})
+    yield from _replace_turns(codec, row, admissions, start, stored)
 
 
-def marks(tenant: str) -> Steps[dict[str, float]]:
-    """As the archive's ``marks``."""
-    rows = yield from fetch(MARKS, {"tenant": id_bytes(tenant)})
-    return {id_text(session): mark for session, mark in rows}
+def _admit(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[_Admission | None]]:
+    """The entries with their owners; ``None`` for entries of an erased user or session.
+
+    An answer to an erased user stays in another user's session, and has no owner.
+    """
+    names = {entry.speaker for entry in entries if entry.speaker}
+    if session.user:
+        names.add(session.user)
+    users: dict[str, float] = {}
+    for name in sorted(names):
+        users[name] = yield from tombstone(key.tenant, USER, name)
+    whole = yield from tombstone(key.tenant, SESSION, key.session)
+    if session.user:
+        own = users[session.user]
+    else:
+        own = yield from tombstone(key.tenant, ANONYMOUS, key.session)
+    if not (whole or own or any(users.values())):
+        return [*map(_Admission, entries, guests(session, entries))]
+    admissions: list[_Admission | None] = []
+    for entry, guest in zip(entries, guests(session, entries), strict=True):
+        stated_at = min(entry.recorded_at, entry.at)
+        times = (users.get(entry.speaker or "", 0.0), whole, own)
+        if any(at and is_erased(at, stated=stated_at, recorded=entry.recorded_at) for at in times):
+            admissions.append(None)
+        elif guest and is_erased(users.get(guest, 0.0), stated=stated_at, recorded=entry.recorded_at):
+            admissions.append(_Admission(entry, NOBODY))
+        else:
+            admissions.append(_Admission(entry, guest))
+    return admissions
 
 
-def talks(tenant: str, after: str, limit: int) -> Steps[dict[str, float]]:
-    """As the archive's ``talks``."""
-    rows = yield from fetch(TALKS, {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit})
-    return {id_text(session): mark for session, mark in rows}
-
-
-def turns(shelf: RowCodec, person: Owner, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
-    """As the archive's ``turns``."""
-    owner = yield from find_owner(person)
-    if owner is None:
-        return []
-    rows = yield from fetch(TURNS, {"owner": owner, "after": after, "limit": limit})
-    return [(row[0], _turn(shelf, person.tenant, row)) for row in rows]
-
-
-def last_talk(shelf: RowCodec, person: Owner, limit: int) -> Steps[list[Turn]]:
-    """As the archive's ``last_talk``."""
-    owner = yield from find_owner(person)
-    talk = None if owner is None else (yield from fetch_value(LAST_TALK, {"owner": owner}))
-    if talk is None:
-        return []
-    rows = yield from fetch(END, {"owner": owner, "talk": talk, "limit": limit})
-    return [_turn(shelf, person.tenant, row) for row in reversed(rows)]
-
-
-def turns_of(shelf: RowCodec, key: Key, start: int, limit: int) -> Steps[list[Turn]]:
-    """As the archive's ``turns_of``."""
-    rows = yield from fetch(TURNS_OF, {**key_arguments(key), "start": start, "limit": limit})
-    return [_turn(shelf, key.tenant, row) for row in rows]
-
-
-def _turn(shelf: RowCodec, tenant: str, row: Sequence[object]) -> Turn:
-    _, session, created, at, _, blob = row
-    name = id_text(session)  # type: ignore[arg-type]
-    entry = shelf.decode(Key(tenant, name), blob, Entry)  # type: ignore[arg-type]
-    return Turn(session=name, created=created, at=at, entry=entry)  # type: ignore[arg-type]
-
-
-def _talk(key: Key, session: Session, mark: float) -> Steps[_Talk | None]:
-    """The talk; ``None`` where a newer state of the session was kept."""
-    times = {"created": session.created, "updated": session.updated, "mark": mark}
-    id_ = yield from fetch_value(
-        TALK, {**key_arguments(key), **times, "ahead": time.time() + CLOCK_TOLERANCE}
-    )
+def _upsert_session(key: Key, session: Session, as_of: float) -> Steps[_SessionRow | None]:
+    """The row of the session; ``None`` where a newer state of it is saved."""
+    times = {"created": session.created, "updated": session.updated, "mark": as_of}
+    ahead = time.time() + CLOCK_TOLERANCE
+    id_ = yield from fetch_value(UPSERT_SESSION, {**key_arguments(key), **times, "ahead": ahead})
     if id_ is None:
         return None
     owner = None
     if session.user:
         owner = yield from ensure_owner(Owner(key.tenant, session.user))
-    return _Talk(id_, key, session.user, owner, {})
+    return _SessionRow(id_, key, session.user, owner)
 
 
-def _hot(session: Session) -> dict[str, object]:
-    """From which turn on all that is kept is in the session's hot part."""
-    if session.entries and session.cold_count:
-        return {"life": session.entries[0].call, "turn": session.entries[0].turn}
-    return {"life": -1, "turn": 0} if not session.cold_count else {"life": session.call + 1, "turn": 0}
+def _hot_start(session: Session) -> dict[str, int]:
+    """The turn from which on everything that is saved is in the session's hot part."""
+    if not session.cold_count:
+        return {"life": -1, "turn": 0}
+    if not session.entries:
+        return {"life": session.call + 1, "turn": 0}
+    return {"life": session.entries[0].call, "turn": session.entries[0].turn}
 
 
-def _between(session: Session, moved: Sequence[Entry], *, last: bool) -> dict[str, object]:
-    """From which turn on, and before which, all that is kept is these; the ``last`` end at the hot part."""
-    begin, end = moved[0].turn_ref, _hot(session)
-    if not last:
-        end = {"life": moved[-1].call, "turn": moved[-1].turn}
-    return {"life": begin.call, "turn": begin.turn, "until": end["life"], "before": end["turn"]}
-
-
-def _renew(
-    shelf: RowCodec, talk: _Talk, parts: Sequence[Share | None], start: int, rows: Rows
+def _replace_turns(
+    codec: RowCodec, row: _SessionRow, admissions: Sequence[_Admission | None], start: int, stored: Rows
 ) -> Steps[None]:
-    """Puts entries in the place of those rows; what is no longer among them goes."""
-    kept = {_Place(*row[1:5]): (row[0], bytes(row[5])) for row in rows}
-    put = yield from _put(shelf, talk, parts, start, {name: one[1] for name, one in kept.items()})
-    for place in kept.keys() - put:
-        yield from _remove(kept[place][0])
+    """Put entries in the place of the stored turns; stored turns that are not among them are deleted."""
+    admitted = [(place, *each) for place, each in enumerate(admissions, start) if each]
+    # The other user who said a user's words, and the one who was answered.
+    speakers = {e.speaker for _, e, _ in admitted if e.role == "user" and e.speaker != row.user}
+    owners: dict[str | None, int] = {}
+    for name in sorted(filter(None, speakers | {guest for _, _, guest in admitted})):
+        owners[name] = yield from ensure_owner(Owner(row.key.tenant, name))
+    stale = {turn[1:5]: turn for turn in map(tuple, stored)}
+    positions: Counter[tuple[int, int, str]] = Counter()
+    for place, entry, guest in admitted:
+        group = entry.call, entry.turn, entry.role
+        position = positions[group]
+        positions[group] += 1
+        speaker = owners.get(entry.speaker) if entry.role == "user" and entry.speaker != row.user else None
+        owner = row.owner if guest is None else owners.get(guest)
+        # A guest may be the session's own user under another name.
+        ownership = None if speaker is None and guest is None else (speaker, guest is not None and owner)
+        digest = codec.digest(place, row.owner, ownership, entry)
+        before = stale.pop((*group, position), None)
+        if before and bytes(before[5]) == digest:
+            continue
+        arguments = {
+            "talk": row.id,
+            "life": entry.call,
+            "turn": entry.turn,
+            "role": entry.role,
+            "position": position,
+            "place": place,
+            "owner": row.owner,
+            "speaker": speaker,
+            "at": entry.at,
+            "recorded": entry.recorded_at,
+            "digest": digest,
+            "blob": codec.encode(row.key, entry),
+        }
+        item = yield from fetch_value(UPSERT_TURN, arguments)
+        if row.owner is not None:
+            user = Owner(row.key.tenant, (row.user if guest is None else guest) or "")
+            yield from _index_turn(codec, user, owner, entry, IndexRow(TURN, item, entry.at, row.id, place))
+    for item, *_ in stale.values():
+        yield from fetch(DELETE_PASSAGE, {"kind": TURN, "item": item})
+        yield from fetch(DELETE_TURN, {"item": item})
 
 
-def _put(
-    shelf: RowCodec, talk: _Talk, parts: Sequence[Share | None], start: int, kept: dict[_Place, bytes]
-) -> Steps[set[_Place]]:
-    put = set()
-    talk = talk._replace(others=(yield from _others(talk, parts)))
-    for place, ordinal, part in _placed(parts, start):
-        put.add(place)
-        yield from _put_one(shelf, talk, place, ordinal, part, kept.get(place))
-    return put
-
-
-def _others(talk: _Talk, parts: Sequence[Share | None]) -> Steps[dict[str, int]]:
-    names = {name for part in parts if part for name in (talk.named(part.entry), part.guest) if name}
-    numbers = {}
-    for name in sorted(names):
-        numbers[name] = yield from ensure_owner(Owner(talk.key.tenant, name))
-    return numbers
-
-
-def _placed(parts: Sequence[Share | None], start: int) -> Iterator[tuple[_Place, int, Share]]:
-    counted: Counter[tuple[int, int, str]] = Counter()
-    for ordinal, part in enumerate(parts, start):
-        if part is not None:
-            name = part.entry.call, part.entry.turn, part.entry.role
-            yield _Place(*name, counted[name]), ordinal, part
-            counted[name] += 1
-
-
-def _put_one(  # noqa: PLR0913, PLR0917 - one entry, whose it is and where it stands
-    shelf: RowCodec, talk: _Talk, place: _Place, ordinal: int, part: Share, known: bytes | None
-) -> Steps[None]:
-    entry, guest = part
-    speaker = talk.others.get(talk.named(entry) or "")
-    owner = talk.owner if guest is None else talk.others.get(guest)
-    # Whoever is named may be the session's person under another name.
-    whose = None if speaker is None and guest is None else (speaker, guest is not None and owner)
-    mark = shelf.digest(ordinal, talk.owner, whose, entry)
-    if mark == known:
-        return
-    row = place._asdict() | {
-        "talk": talk.id,
-        "place": ordinal,
-        "owner": talk.owner,
-        "speaker": speaker,
-        "at": entry.at,
-        "recorded": entry.recorded_at,
-        "digest": mark,
-        "blob": shelf.encode(talk.key, entry),
-    }
-    item = yield from fetch_value(PUT_TURN, row)
-    if talk.owner is not None:
-        person = Owner(talk.key.tenant, (talk.user if guest is None else guest) or "")
-        yield from indexed(shelf, person, owner, entry, IndexRow(TURN, item, entry.at, talk.id, ordinal))
-
-
-def indexed(shelf: RowCodec, person: Owner, owner: int | None, entry: Entry, line: IndexRow) -> Steps[None]:
-    """Puts what was spoken into the index of its person; what is nobody's is in none."""
+def _index_turn(codec: RowCodec, user: Owner, owner: int | None, entry: Entry, row: IndexRow) -> Steps[None]:
+    """Index what was spoken under its owner; a turn without an owner leaves the index."""
     if owner is None:
-        yield from fetch(NO_PASSAGE, {"kind": line.kind, "item": line.item})
-    elif entry.role in _SPOKEN:
-        # What a program put in the user's place would be told as the user's words.
-        yield from shelf.index(person, owner, "" if entry.is_injected else entry.text, line)
+        yield from fetch(DELETE_PASSAGE, {"kind": row.kind, "item": row.item})
+    elif entry.role in {"user", "assistant"}:
+        # Injected words would be shown as the user's.
+        yield from codec.index(user, owner, "" if entry.is_injected else entry.text, row)
 
 
-def _remove(item: int) -> Steps[None]:
-    yield from fetch(NO_PASSAGE, {"kind": TURN, "item": item})
-    yield from fetch(NO_TURN, {"item": item})
+def assign_owners(codec: RowCodec) -> Steps[int]:
+    """Index the turns of one session whose owners are still to be determined; how many, 0 where none is.
 
-
-def assign_owner(shelf: RowCodec) -> Steps[int]:
-    """Puts the turns of one talk in the index of those whose they are; how many, 0 where all are there.
-
-    What cannot be read is nobody's from then on, nor is what was answered to no words that are there.
+    Turns that cannot be read have no owner from then on, nor have answers to words that are not there.
     """
-    talk = yield from fetch_value(UNPLACED, {})
+    talk = yield from fetch_value(UNOWNED_SESSION, {})
     if talk is None:
         return 0
-    rows = yield from fetch(OF_TALK, {"talk": talk})
-    yield from fetch(NO_UNPLACED, {"talk": talk})
-    read = list(_decoded(shelf, rows))
-    entries = [entry for _, entry in read]
+    rows = yield from fetch(TURNS_WITH_OWNERS, {"talk": talk})
+    yield from fetch(DELETE_UNOWNED, {"talk": talk})
+    readable: list[tuple[Any, ...]] = []
+    entries: list[Entry] = []
+    for row in rows:
+        with contextlib.suppress(*UNREADABLE):
+            entries.append(codec.decode(Key(id_text(row[0]), id_text(row[1])), row[7], Entry))
+            readable.append(row)
     session = supposed(id_text(rows[0][2]) if rows else "", entries)
-    for (row, entry), guest in zip(read, guests(session, entries), strict=True):
-        yield from _assign(shelf, talk, row, entry, guest)
+    for row, entry, guest in zip(readable, entries, guests(session, entries), strict=True):
+        tenant, _, user, owner, item, place, at, _ = row
+        name = Owner(id_text(tenant), id_text(user) if guest is None else guest)
+        if guest is not None:
+            owner = (yield from ensure_owner(name)) if guest else None
+        yield from _index_turn(codec, name, owner, entry, IndexRow(TURN, item, at, talk, place))
     return max(1, len(rows))
 
 
-def _decoded(shelf: RowCodec, rows: Rows) -> Iterator[DecodedRow]:
-    for row in rows:
-        try:
-            yield row, shelf.decode(Key(id_text(row[0]), id_text(row[1])), row[7], Entry)
-        except UNREADABLE:
-            continue
+def saved_times(tenant: str) -> Steps[dict[str, float]]:
+    """By session, the newest time that it was saved as of."""
+    rows = yield from fetch(SAVED_TIMES, {"tenant": id_bytes(tenant)})
+    return {id_text(session): mark for session, mark in rows}
 
 
-def _assign(shelf: RowCodec, talk: int, row: Sequence[Any], entry: Entry, guest: str | None) -> Steps[None]:
-    tenant, _, person, owner, item, ordinal, at, _ = row
-    whose = Owner(id_text(tenant), id_text(person) if guest is None else guest)
-    if guest is not None:
-        owner = (yield from ensure_owner(whose)) if guest else None
-    yield from indexed(shelf, whose, owner, entry, IndexRow(TURN, item, at, talk, ordinal))
+def list_sessions(tenant: str, after: str, limit: int) -> Steps[dict[str, float]]:
+    """A page of the same, in the order of the sessions' ids."""
+    arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
+    rows = yield from fetch(LIST_SESSIONS, arguments)
+    return {id_text(session): mark for session, mark in rows}
+
+
+def user_turns(codec: RowCodec, user: Owner, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
+    """A page of a user's turns, each with its number."""
+    owner = yield from find_owner(user)
+    if owner is None:
+        return []
+    rows = yield from fetch(USER_TURNS, {"owner": owner, "after": after, "limit": limit})
+    return [(row[0], _turn(codec, user.tenant, row)) for row in rows]
+
+
+def latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[Turn]]:
+    """The end of the session in which a user spoke last."""
+    owner = yield from find_owner(user)
+    talk = None if owner is None else (yield from fetch_value(LATEST_SESSION, {"owner": owner}))
+    if talk is None:
+        return []
+    rows = yield from fetch(LATEST_TURNS, {"owner": owner, "talk": talk, "limit": limit})
+    return [_turn(codec, user.tenant, row) for row in reversed(rows)]
+
+
+def session_turns(codec: RowCodec, key: Key, start: int, limit: int) -> Steps[list[Turn]]:
+    """A page of a session's turns."""
+    rows = yield from fetch(SESSION_TURNS, {**key_arguments(key), "start": start, "limit": limit})
+    return [_turn(codec, key.tenant, row) for row in rows]
+
+
+def _turn(codec: RowCodec, tenant: str, row: Sequence[Any]) -> Turn:
+    _, session, created, at, _, blob = row
+    name = id_text(session)
+    return Turn(session=name, created=created, at=at, entry=codec.decode(Key(tenant, name), blob, Entry))

@@ -1,9 +1,9 @@
-"""What a text means to a model: numbers, of which alike ones point the same way."""
+"""Vectors: their arithmetic, which texts lack one, and which passages are similar to a question."""
 
 import math
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from operator import mul
 from typing import Any, Final
@@ -13,16 +13,16 @@ import msgspec
 from proxy.memory.archive.records import Chunk, Fact, QueryVector, UnembeddedText, Vector
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value
 from proxy.memory.archive.statements import (
+    DELETE_VECTOR,
     DOCUMENT,
     FACT,
-    INDEXED_ANEW,
-    MEANT,
-    NO_VECTOR,
-    OUTDATED,
-    PUT_VECTOR,
-    SIGNS,
-    UNMEANT,
-    UP_TO_DATE,
+    MARK_EMBEDDED,
+    MARK_UP_TO_DATE,
+    OUTDATED_PASSAGES,
+    REINDEX_PASSAGE,
+    SIGN_BITS,
+    UNEMBEDDED,
+    UPSERT_VECTOR,
     json_array,
 )
 from proxy.memory.errors import StoreError
@@ -31,23 +31,18 @@ from proxy.memory.stores.sql import id_text
 from proxy.memory.stores.store import Key, Owner
 
 MAX_DIMENSIONS: Final = 8192
-"""How many numbers a vector has at the most."""
-_LOOKED_THROUGH: Final = 2000
-"""Of one owner, the newest."""
+"""The most numbers that a vector has."""
+# The newest vectors of an owner are compared by their signs, the most similar of those by their numbers.
+_COMPARED_BY_SIGN: Final = 2000
 _COMPARED: Final = 48
-"""Those whose signs are most alike are compared number by number."""
-
-
-def _sum_of_products(one: Vector, other: Sequence[float]) -> float:
-    return sum(map(mul, one, other), 0.0)
-
-
-# Since Python 3.12 there is one in C.
-_product: Final[Callable[[Vector, Sequence[float]], float]] = getattr(math, "sumprod", _sum_of_products)
+# In C since Python 3.12.
+_dot_product: Final[Callable[[Sequence[float], Sequence[float]], float]] = getattr(
+    math, "sumprod", lambda one, other: sum(map(mul, one, other), 0.0)
+)
 
 
 def normalize(numbers: Sequence[float]) -> Vector:
-    """The vector of length 1 that points the same way. Raises ValueError where there is none."""
+    """The vector of length 1 in the same direction. Raises ValueError where there is none."""
     length = math.hypot(*numbers) if 0 < len(numbers) <= MAX_DIMENSIONS else 0.0
     if not (math.isfinite(length) and length > 0):
         raise ValueError("this is no vector")
@@ -55,7 +50,7 @@ def normalize(numbers: Sequence[float]) -> Vector:
 
 
 def pack(vector: Vector) -> bytes:
-    """Its numbers as float32, little-endian."""
+    """A vector as float32, little-endian."""
     numbers = array("f", vector)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -63,112 +58,107 @@ def pack(vector: Vector) -> bytes:
 
 
 def cosine(vector: Vector, blob: bytes) -> float:
-    """How alike it is to a packed one: 1 at the most; 0 to one of another length."""
+    """The cosine of a vector and a packed one; 0 where their lengths differ."""
     if len(blob) != 4 * len(vector):
         return 0.0
     numbers = array("f", blob)
     if sys.byteorder == "big":
         numbers.byteswap()
-    return _product(vector, numbers)
+    return _dot_product(vector, numbers)
 
 
 def sign_bits(vector: Vector) -> bytes:
-    """Which of its numbers are positive, a bit for each: alike vectors differ in few of them."""
+    """A bit for each number, set where it is positive: similar vectors differ in few of them."""
     bits = "".join("1" if number > 0 else "0" for number in vector)
     return int(bits, 2).to_bytes((len(vector) + 7) // 8, "big")
 
 
-def unembedded_texts(shelf: RowCodec, model: str, limit: int) -> Steps[list[UnembeddedText]]:
-    """As the archive's ``unmeant``."""
-    rows = yield from fetch(UNMEANT, {"model": model, "limit": limit})
-    return (yield from _read(shelf, rows))
+def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[UnembeddedText]]:
+    """A few of the texts without a vector by this model."""
+    rows = yield from fetch(UNEMBEDDED, {"model": model, "limit": limit})
+    return (yield from _read(codec, rows))
 
 
-def reindex(shelf: RowCodec, limit: int) -> Steps[int]:
-    """As the archive's ``reindex``. What cannot be read keeps the words that it has."""
-    rows = yield from fetch(OUTDATED, {"limit": limit})
-    found = yield from _read(shelf, rows)
-    for one in found:
-        anew = one.terms if one.text is None else shelf.lexicon.terms(one.owner, one.text)
-        change = INDEXED_ANEW if anew != one.terms else UP_TO_DATE
-        yield from fetch(change, {"passage": one.passage, "terms": one.terms, "anew": anew})
-    return len(found)
+def add_vectors(
+    codec: RowCodec, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]
+) -> Steps[None]:
+    """Add vectors for texts that were not changed or removed meanwhile."""
+    for text, vector in vectors:
+        passage = {"passage": text.passage, "model": model}
+        owner = yield from fetch_value(MARK_EMBEDDED, {**passage, "terms": text.terms})
+        if owner is None:
+            continue
+        if vector is None:
+            yield from fetch(DELETE_VECTOR, {"passage": text.passage})
+            continue
+        encoded = {
+            "sign": codec.encode_bytes(text.owner, sign_bits(vector)),
+            "blob": codec.encode_bytes(text.owner, pack(vector)),
+        }
+        yield from fetch(UPSERT_VECTOR, {**passage, "owner": owner, **encoded})
 
 
-def _read(shelf: RowCodec, rows: Rows) -> Steps[list[UnembeddedText]]:
+def reindex(codec: RowCodec, limit: int) -> Steps[int]:
+    """Index a few texts of an older lexicon anew; those that cannot be read keep their terms. How many."""
+    rows = yield from fetch(OUTDATED_PASSAGES, {"limit": limit})
+    texts = yield from _read(codec, rows)
+    for one in texts:
+        terms = one.terms if one.text is None else codec.lexicon.terms(one.owner, one.text)
+        statement = MARK_UP_TO_DATE if terms == one.terms else REINDEX_PASSAGE
+        yield from fetch(statement, {"passage": one.passage, "terms": one.terms, "anew": terms})
+    return len(texts)
+
+
+def _read(codec: RowCodec, rows: Rows) -> Steps[list[UnembeddedText]]:
+    """The texts of passages, which are rows of ``_WITH_OWNER``."""
     items: dict[tuple[int, int], Sequence[Any]] = {}
     for kind in sorted({row[1] for row in rows}):
         ids = json_array(row[2] for row in rows if row[1] == kind)
-        texts = yield from fetch(shelf.dialect.texts[kind], {"ids": ids, "now": 0.0})
-        items |= {(kind, row[0]): row for row in texts}
-    return [_unmeant(shelf, row, items.get((row[1], row[2]))) for row in rows]
+        found = yield from fetch(codec.dialect.texts[kind], {"ids": ids, "now": 0.0})
+        items |= {(kind, row[0]): row for row in found}
+    texts: list[UnembeddedText] = []
+    for passage, kind, item, terms, tenant, user in rows:
+        owner = Owner(id_text(tenant), id_text(user))
+        row = items.get((kind, item))
+        text = None if row is None else _text(codec, owner, kind, row)
+        texts.append(UnembeddedText(passage=passage, owner=owner, terms=terms, text=text))
+    return texts
 
 
-def _unmeant(shelf: RowCodec, row: Sequence[Any], item: Sequence[Any] | None) -> UnembeddedText:
-    owner = Owner(id_text(row[4]), id_text(row[5]))
-    text = None if item is None else _text(shelf, owner, row[1], item)
-    return UnembeddedText(passage=row[0], owner=owner, terms=row[3], text=text)
-
-
-def _text(shelf: RowCodec, owner: Owner, kind: int, item: Sequence[Any]) -> str | None:
-    """What the text says; a key that is lost may not hold up the others."""
-    _, place, _, blob = item
+def _text(codec: RowCodec, owner: Owner, kind: int, row: Sequence[Any]) -> str | None:
+    """The text of an item; ``None`` where its key is lost, which must not hold up the others."""
+    _, name, _, blob = row
     try:
         if kind == FACT:
-            return shelf.decode(Key(owner.tenant, owner.user), blob, Fact).text
-        key = Key(owner.tenant, id_text(place))
+            return codec.decode(Key(owner.tenant, owner.user), blob, Fact).text
+        key = Key(owner.tenant, id_text(name))
         if kind == DOCUMENT:
-            chunk = shelf.decode(key, blob, Chunk)
+            chunk = codec.decode(key, blob, Chunk)
             return f"{chunk.title}\n{chunk.text}"
-        return shelf.decode(key, blob, Entry).text
+        return codec.decode(key, blob, Entry).text
     except (StoreError, msgspec.DecodeError):
         return None
 
 
-def add_vectors(
-    shelf: RowCodec, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]
-) -> Steps[None]:
-    """As the archive's ``add_vectors``; what was corrected or removed meanwhile is left alone."""
-    for text, vector in vectors:
-        place = {"passage": text.passage, "model": model}
-        owner = yield from fetch_value(MEANT, {**place, "terms": text.terms})
-        if owner is None:
-            continue
-        if vector is None:
-            yield from fetch(NO_VECTOR, {"passage": text.passage})
-            continue
-        sealed = {
-            "sign": shelf.encode_bytes(text.owner, sign_bits(vector)),
-            "blob": shelf.encode_bytes(text.owner, pack(vector)),
-        }
-        yield from fetch(PUT_VECTOR, {**place, "owner": owner, **sealed})
-
-
 def similarity_scores(
-    shelf: RowCodec, whose: Owner, owner: int, meaning: QueryVector, others: Iterable[int]
+    codec: RowCodec, owner: Owner, owner_id: int, query: QueryVector, others: Iterable[int]
 ) -> Steps[dict[int, float]]:
-    """By passage, what its meaning is worth: of the most alike of one owner, and of ``others`` of theirs."""
-    owned = {"owner": owner, "model": meaning.model}
-    signs = yield from fetch(SIGNS, {**owned, "limit": _LOOKED_THROUGH})
-    compared = {*_nearest(shelf, whose, meaning, signs), *others}
-    rows = yield from fetch(shelf.dialect.vectors, {**owned, "ids": json_array(compared)})
-    return dict(_worths(shelf, whose, meaning, rows))
-
-
-def _nearest(shelf: RowCodec, whose: Owner, meaning: QueryVector, signs: Rows) -> list[int]:
-    """The passages whose signs differ least from the question's."""
-    own = sign_bits(meaning.vector)
-    bits = int.from_bytes(own, "big")
-    distances = (
-        ((bits ^ int.from_bytes(blob, "big")).bit_count(), -passage)
-        for passage, blob in ((passage, shelf.decode_bytes(whose, sealed)) for passage, sealed in signs)
-        if len(blob) == len(own)
-    )
-    return [-passage for _, passage in nsmallest(_COMPARED, distances)]
-
-
-def _worths(shelf: RowCodec, whose: Owner, meaning: QueryVector, rows: Rows) -> Iterator[tuple[int, float]]:
+    """By passage, the score of its similarity: for an owner's most similar passages, and for ``others``."""
+    arguments = {"owner": owner_id, "model": query.model}
+    rows = yield from fetch(SIGN_BITS, {**arguments, "limit": _COMPARED_BY_SIGN})
+    signs = sign_bits(query.vector)
+    bits = int.from_bytes(signs, "big")
+    distances: list[tuple[int, int]] = []
     for passage, blob in rows:
-        found = cosine(meaning.vector, shelf.decode_bytes(whose, blob))
-        if found > meaning.threshold:
-            yield passage, meaning.weight * (found - meaning.threshold) / (1 - meaning.threshold)
+        other = codec.decode_bytes(owner, blob)
+        if len(other) == len(signs):
+            distances.append(((bits ^ int.from_bytes(other, "big")).bit_count(), -passage))
+    nearest = {-passage for _, passage in nsmallest(_COMPARED, distances)}
+    ids = json_array(nearest.union(others))
+    rows = yield from fetch(codec.dialect.vectors, {**arguments, "ids": ids})
+    scores: dict[int, float] = {}
+    for passage, blob in rows:
+        similarity = cosine(query.vector, codec.decode_bytes(owner, blob))
+        if similarity > query.threshold:
+            scores[passage] = query.weight * (similarity - query.threshold) / (1 - query.threshold)
+    return scores

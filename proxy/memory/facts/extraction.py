@@ -1,4 +1,4 @@
-"""Facts that are learnt from what callers said: which turns are due, and what becomes of them."""
+"""The background job that extracts facts from what users said."""
 
 import logging
 import time
@@ -18,16 +18,16 @@ from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionW
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
 
 ENOUGH: Final = 6
-"""So many messages of callers are worth asking a model while the conversation goes on."""
+"""So many messages of users are worth asking a model while the conversation goes on."""
 _SPOKEN: Final = frozenset({None, "asr", "message"})
-_MOST: Final = 4000
-_ATTEMPTS: Final = 10
+_MAX_TOKENS: Final = 4000
+_WRITE_ATTEMPTS: Final = 10
 _TRIES: Final = 3
 _log = logging.getLogger("turnkeeper")
 
 
 class Utterance(msgspec.Struct, frozen=True):
-    """What a person said in one message: where (``session/life/turn``), and when, in epoch seconds."""
+    """What a user said in one message: its source (``session/call/turn``), and when, in epoch seconds."""
 
     source: str
     text: str
@@ -35,12 +35,12 @@ class Utterance(msgspec.Struct, frozen=True):
 
 
 class FactFinder(Protocol):
-    """Whoever finds facts in what one person said."""
+    """A model that finds facts in what one user said."""
 
     async def facts(
         self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
     ) -> Sequence[FactDraft]:
-        """What is new beside what is ``known``; ``last`` is the model that the session asked last.
+        """What is new beside ``known`` facts; ``last`` is the model that the session asked last.
 
         Raises InvalidFacts, UpstreamError where no model answers, and NoModel where there is none.
         """
@@ -48,10 +48,9 @@ class FactFinder(Protocol):
 
 
 class FactExtraction:
-    """Finds facts in sessions, in what their speakers said and nobody else.
+    """Extracts facts from what the users of a session said.
 
-    It looks at a session when enough was said, when nothing was said for ``pause`` seconds, and when a life
-    of it is over.
+    It is due when enough was said, when nothing was said for ``pause`` seconds, and when a call is over.
     """
 
     name: Final = "facts"
@@ -74,100 +73,87 @@ class FactExtraction:
 
     @property
     def delay(self) -> float:
-        """A pause is due when nothing is written any more."""
+        """How many seconds after a session's last write it may be due."""
         return self._pause
 
     def is_due(self, session: Session) -> bool:
-        """Whether there is anything to look at now."""
+        """Whether there is anything to extract now."""
         paused = self._clock() - session.updated >= self._pause
-        if not (paused or _may_be_urgent(session)):
-            return False
-        new = unexamined_entries(session, session.entries)
+        entries, since = session.entries, session.learned_until
+        if not paused:
+            # At a glance, because this is asked after each turn: is enough new, or an earlier call over?
+            if not entries:
+                return False
+            if entries[-min(ENOUGH, len(entries))].turn_ref <= since and entries[0].call >= session.call:
+                return False
+        new = unexamined_entries(session, entries)
         if not new:
             return False
-        is_urgent = new[0].call < session.call or _has_moved(session)
-        return is_urgent or len(new) >= ENOUGH or paused
+        return paused or new[0].call < session.call or len(new) >= ENOUGH or _may_have_moved(session)
 
     async def run(self, key: Key, unusable: int) -> bool:
-        """Looks at what is due, or a part of it; whether there was anything.
+        """Extract facts from what is due, or a part of it; whether there was anything.
 
-        After each useless answer a model is shown half as much; what it cannot be made to answer usefully is
-        passed over after three in a row.
+        After each unusable answer the model gets half as much; after three in a row the part is skipped.
         """
         began = self._clock()
         session = await self._read(key)
         if session is None or not self.is_due(session):
             return False
-        batch = _batch(
-            unexamined_entries(session, await self._entries(key, session)), _MOST >> min(unusable, _TRIES)
-        )
-        await self._learn(key, session, batch, at=began, passing_over=unusable >= _TRIES)
+        entries: Sequence[Entry] = session.entries
+        if _may_have_moved(session):
+            entries = await self._store.entries(key, session)
+        batch = _batch(unexamined_entries(session, entries), _MAX_TOKENS >> min(unusable, _TRIES))
+        # Facts of users who are erased after ``began`` are refused.
+        await self._extract(key, session, batch, at=began, skip_invalid=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].turn_ref)
         return True
 
     async def run_fallback(self, key: Key) -> None:
-        """Nothing stands in for a fact: the turns wait for the model."""
+        """Do nothing: the turns wait for the model."""
 
-    async def _learn(
-        self, key: Key, session: Session, batch: Sequence[Entry], *, at: float, passing_over: bool
+    async def _extract(
+        self, key: Key, session: Session, batch: Sequence[Entry], *, at: float, skip_invalid: bool
     ) -> None:
-        """``at`` is when the words were read: a person who is forgotten later stays forgotten."""
         for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
             said = [utterance_of(key, entry) for entry in batch if speaker(session, entry) == name]
-            person = Owner(key.tenant, name)
+            user = Owner(key.tenant, name)
             try:
-                found = await self._finder.facts(said, await self._facts.current(person), last=session.model)
+                found = await self._finder.facts(said, await self._facts.current(user), last=session.model)
             except InvalidFacts:
-                if not passing_over:
+                if not skip_invalid:
                     raise
                 _log.warning("No model finds facts in some turns; they are passed over")
                 continue
-            if found and await self._is_gone(key, session):
-                return
-            for learnt in found:
-                await self._facts.add(person, learnt, key=learnt.evidence[0], at=at)
-
-    async def _entries(self, key: Key, session: Session) -> Sequence[Entry]:
-        """All that may not have been looked at."""
-        if _has_moved(session):
-            return await self._store.entries(key, session)
-        return session.entries
+            if found:
+                newest = await self._read(key)
+                if newest is None or made_anew(newest, session):
+                    return  # it was deleted meanwhile
+            for draft in found:
+                await self._facts.add(user, draft, key=draft.evidence[0], at=at)
 
     async def _read(self, key: Key) -> Session | None:
         stored = await self._store.load(key, background=True)
         return stored.session if stored else None
 
-    async def _is_gone(self, key: Key, former: Session) -> bool:
-        """Whether a session was deleted meanwhile, be there a new one under its name by now."""
-        session = await self._read(key)
-        return session is None or made_anew(session, former)
-
-    async def _mark(self, key: Key, former: Session, reach: TurnRef) -> None:
-        for _ in range(_ATTEMPTS):
+    async def _mark(self, key: Key, former: Session, end: TurnRef) -> None:
+        """Note in the session that facts were extracted from its turns up to ``end``."""
+        for _ in range(_WRITE_ATTEMPTS):
             session, version = await self._store.load(key, background=True) or NOT_STORED
-            if not version or made_anew(session, former) or session.learned_until >= reach:
+            if not version or made_anew(session, former) or session.learned_until >= end:
                 return
-            marked = msgspec.structs.replace(session, learned_until=reach)
+            marked = msgspec.structs.replace(session, learned_until=end)
             if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
                 return
 
 
-def _may_be_urgent(session: Session) -> bool:
-    """Told at a glance: whether so much was said, or a life is over, that no pause need be waited for."""
-    entries = session.entries
-    place = -min(ENOUGH, len(entries))
-    return bool(entries) and (
-        entries[place].turn_ref > session.learned_until or entries[0].call < session.call
-    )
-
-
-def _has_moved(session: Session) -> bool:
-    """Whether turns may have moved to the cold part before they were looked at."""
+def _may_have_moved(session: Session) -> bool:
+    """Whether turns may have moved to the cold part before facts were extracted from them."""
     return session.cold_count > 0 and session.entries[0].turn_ref > session.learned_until
 
 
 def unexamined_entries(session: Session, entries: Iterable[Entry]) -> list[Entry]:
-    """The messages of callers that were not looked at; whose nobody knows, or that nobody said, are none."""
+    """The messages that known users spoke and that facts were not extracted from."""
     return [
         entry
         for entry in entries
@@ -180,18 +166,17 @@ def unexamined_entries(session: Session, entries: Iterable[Entry]) -> list[Entry
 
 
 def utterance_of(key: Key, entry: Entry) -> Utterance:
-    """A message as it is looked at."""
-    place = f"{key.session}/{entry.call}/{entry.turn}"
-    return Utterance(place, entry.text, entry.at)
+    """A message as the model gets it."""
+    return Utterance(f"{key.session}/{entry.call}/{entry.turn}", entry.text, entry.at)
 
 
-def _batch(entries: Sequence[Entry], left: int) -> list[Entry]:
-    """The first of them, whole turns, no more than a model can be shown at once."""
+def _batch(entries: Sequence[Entry], tokens: int) -> list[Entry]:
+    """The first whole turns, at least one, of so many tokens at most."""
     batch: list[Entry] = []
-    for _, turn in groupby(entries, key=lambda entry: entry.turn_ref):
-        said = list(turn)
-        left -= sum(in_text(entry.text) for entry in said)
-        if left < 0 and batch:
+    for _, group in groupby(entries, key=lambda entry: entry.turn_ref):
+        turn = list(group)
+        tokens -= sum(in_text(entry.text) for entry in turn)
+        if tokens < 0 and batch:
             break
-        batch += said
+        batch += turn
     return batch

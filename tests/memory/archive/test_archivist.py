@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from proxy.circuit import Backoff
 from proxy.memory.archive import archivist as archivist_
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.archivist import Archivist
@@ -215,7 +216,7 @@ async def test_what_nobody_told_is_found_at_the_start_with_what_moved_out(store:
 async def test_what_a_server_left_that_ended_after_the_start_is_found(
     store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(archivist_, "_LATER", 0.3)
+    monkeypatch.setattr(archivist_, "_SECOND_COMPARISON", 0.3)
     archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
     archivist.start()
     await archivist.idle()
@@ -447,7 +448,7 @@ async def test_what_is_due_waits_for_no_facts_that_have_expired(store: Store, ar
 async def test_a_slow_archive_costs_the_deadline_three_times_and_is_then_left_alone(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("proxy.memory.archive.recall._PAUSE", 60)
+    monkeypatch.setattr("proxy.memory.archive.recall._ARCHIVE_PAUSE", Backoff(60, 60))
     broken = Broken(archive)
     broken.wait = 5.0
     passages = RecallReader(Retriever(broken), deadline=0.05)

@@ -90,7 +90,7 @@ async def other(url: str) -> AsyncIterator[Any]:
 async def crossed(archive: Archive, other: Any, after: int, first: Deed, second: Deed) -> None:
     """One is begun and stops amid its work, until another is done or cannot go on."""
     await other.execute(_SHUT)
-    begun = asyncio.ensure_future(first(Archive(Gated(archive._database, after), archive._shelf)))
+    begun = asyncio.ensure_future(first(Archive(Gated(archive._database, after), archive._codec)))
     await done_or_waiting(begun, other, 1)
     crossing = asyncio.ensure_future(second(archive))
     await done_or_waiting(crossing, other, 1 if begun.done() else 2)

@@ -10,7 +10,7 @@ import pytest
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.records import Chunk, Fact, Query
 from proxy.memory.archive.sql import Batch, BoundStatement, Rows, Steps, fetch, gather
-from proxy.memory.archive.statements import PERSON_ID
+from proxy.memory.archive.statements import OWNER_ID
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Key, Owner
@@ -62,7 +62,7 @@ def carried_out(steps: Steps[Any]) -> tuple[list[list[str]], Any]:
             step = steps.send(reply)
         except StopIteration as end:
             return trips, end.value
-        asks = [step] if isinstance(step, BoundStatement) else list(step.asks)
+        asks = [step] if isinstance(step, BoundStatement) else list(step.statements)
         trips.append([str(ask.arguments["n"]) for ask in asks])
         rows = [[(ask.arguments["n"],)] for ask in asks]
         reply = rows if isinstance(step, Batch) else rows[0]
@@ -72,7 +72,7 @@ def told(*names: str) -> Steps[str]:
     """One question after the other; what was heard, in a row."""
     heard = ""
     for name in names:
-        rows = yield from fetch(PERSON_ID, {"n": name})
+        rows = yield from fetch(OWNER_ID, {"n": name})
         heard += rows[0][0]
     return heard
 
@@ -84,7 +84,7 @@ def test_what_waits_for_nothing_is_asked_at_once() -> None:
 
 def test_so_is_what_stands_together_within_another() -> None:
     def both() -> Steps[list[Any]]:
-        rows = yield from fetch(PERSON_ID, {"n": "first"})
+        rows = yield from fetch(OWNER_ID, {"n": "first"})
         rest = yield from gather(told("x", "y"), told("z"))
         return [rows[0][0], *rest]
 
@@ -99,7 +99,7 @@ def test_nothing_asks_nothing() -> None:
 
 def test_steps_that_fail_do_not_go_on() -> None:
     def failing() -> Steps[None]:
-        yield from fetch(PERSON_ID, {"n": "a"})
+        yield from fetch(OWNER_ID, {"n": "a"})
         raise KeyError
 
     with pytest.raises(KeyError):
