@@ -1,14 +1,15 @@
-"""A session kept small: the oldest turns move out, whole."""
+"""Compaction: the oldest turns of a session give way to summaries, or move to its cold part."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final
 
 import msgspec
 
 from filters.tokens import in_message
-from filters.tool_groups import Group, groups
+from filters.tool_groups import groups
 from proxy.memory.session import (
     START,
     Entry,
@@ -22,64 +23,16 @@ from proxy.memory.session import (
 from proxy.memory.speakers import label, voices
 from proxy.memory.summaries.digest import digest, parse_note, shorten
 
+# If every prompt exceeds its budget, there are at least so many messages between two summaries.
 _STEP: Final = 8
-"""Where every prompt passes a budget, so many messages at least lie between two summaries."""
-
-
-def cap(held: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, ...]]:
-    """The session with at least ``keep`` entries left once it has more than ``most``, and what moved out.
-
-    It is cut where a turn begins and no tool group is cut or open. Past twice ``most`` a call of a former
-    turn that still has no result counts as given up, or it would keep the session growing for ever.
-    """
-    size = len(held.entries)
-    if size <= most:
-        return held, ()
-    return move_out(held, cut_of(held.entries, keep, strict=size <= 2 * most))
-
-
-def move_out(held: Session, count: int) -> tuple[Session, tuple[Entry, ...]]:
-    """The session without its oldest entries, and these."""
-    if not count:
-        return held, ()
-    kept = msgspec.structs.replace(held, entries=held.entries[count:], cold_count=held.cold_count + count)
-    return kept, held.entries[:count]
-
-
-def cut_of(entries: tuple[Entry, ...], keep: int, *, strict: bool) -> int:
-    """Where to cut so that at least ``keep`` entries are left; 0 where it can be cut nowhere."""
-    barred = _barred(entries, strict=strict)
-    cuts = (i for i in range(len(entries) - max(keep, 1), 0, -1) if i not in barred and begins(entries, i))
-    return next(cuts, 0)
-
-
-def begins(entries: tuple[Entry, ...], position: int) -> bool:
-    """Whether a turn begins there."""
-    return entries[position - 1].turn_ref != entries[position].turn_ref
-
-
-def _barred(entries: tuple[Entry, ...], *, strict: bool) -> set[int]:
-    """Where a cut would part a tool group, or leave an open one behind it."""
-    newest = entries[-1].turn_ref
-    barred: set[int] = set()
-    end = 0
-    for group in groups([message_of(entry) for entry in entries]):
-        call = entries[group.call]
-        waiting = group.open and (strict or call.turn_ref == newest)
-        start, end = max(group.call + 1, end), max(len(entries) if waiting else _end(group), end)
-        barred.update(range(start, end))
-    return barred
-
-
-def _end(group: Group) -> int:
-    return max((group.call, *group.results)) + 1
+_turn_ref: Final = attrgetter("turn_ref")
 
 
 class Window(msgspec.Struct, frozen=True):
     """When a session is compacted, to what, and when it expires. ``ttl`` is in seconds.
 
-    With ``summaries`` above 0 nothing leaves the hot part that no summary covers, and there are at most so
-    many of them. ``max_tokens`` counts what no summary covers.
+    With ``summaries`` above 0 only summarised turns leave the hot part, and there are at most so many
+    summaries. ``max_tokens`` limits the entries that no summary covers.
     """
 
     max_messages: int = 60
@@ -90,10 +43,10 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be summarised: the segments from ``first`` on and before ``last`` give way to one.
+    """What is to be summarised: one segment replaces the segments ``first`` to before ``last``.
 
-    It will stand for the turns behind ``behind``, up to and with ``reach``; a ``merge`` is made of the texts
-    of those that give way.
+    It covers the turns after ``behind``, up to and including ``reach``; with ``merge`` it is made from the
+    texts of the segments that it replaces.
     """
 
     first: int
@@ -103,109 +56,85 @@ class Plan(msgspec.Struct, frozen=True):
     merge: bool = False
 
     def covers(self, entry: Entry) -> bool:
-        """Whether an entry is one of those that the new segment will stand for."""
+        """Whether the new segment covers an entry."""
         return self.behind < entry.turn_ref <= self.reach
 
 
-def uncovered(session: Session) -> tuple[Entry, ...]:
-    """What is held in the hot part and no summary covers."""
-    return session.entries[covered(session) :]
-
-
-def covered(session: Session) -> int:
-    """How many entries of the hot part a summary covers; they are its oldest."""
-    return bisect_right(session.entries, session.summarized_until, key=lambda entry: entry.turn_ref)
+# --- planning
 
 
 def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan | None:
-    """What is to be summarised now, if anything; ``model`` is whether there is one to replace digests."""
-    window = _of_model(window, session)
+    """The summary that is due, if any; ``model`` is whether a model can replace digests."""
+    window = _in_estimated_tokens(window, session)
     return (
-        _again(session, lambda segment: segment.stale)
-        or _further(session, window)
-        or _merging(session, window)
-        or (_again(session, lambda segment: segment.digest) if model else None)
+        _renewal(session, lambda segment: segment.stale)
+        or _extension(session, window)
+        or _merger(session, window)
+        or (_renewal(session, lambda segment: segment.digest) if model else None)
     )
 
 
 def forced_plan(session: Session, window: Window) -> Plan | None:
-    """What can be summarised now, due or not: all but what is kept, else all but the newest turn."""
+    """A summary of all but ``keep_messages``, due or not, or else of all but the newest turn."""
     open_ = uncovered(session)
     return _cut(session, window.keep_messages if len(open_) > window.keep_messages else 1)
 
 
 def overflow_plan(session: Session, window: Window) -> Plan | None:
-    """What has to be summarised at once, by whatever means: all beyond twice the maximum."""
+    """A summary of all beyond twice the maximum, which cannot wait for a model."""
     if not window.summaries:
         return None
-    window, open_ = _of_model(window, session), uncovered(session)
-    if _passes(open_, window, times=2):
+    window, open_ = _in_estimated_tokens(window, session), uncovered(session)
+    if _exceeds(open_, window, times=2):
         return _cut(session, _keep(open_, window), strict=False)
-    return _merging(session, window) if len(session.summaries) > 2 * window.summaries else None
+    return _merger(session, window) if len(session.summaries) > 2 * window.summaries else None
 
 
-def _again(session: Session, wanted: Callable[[Segment], bool]) -> Plan | None:
-    starts = [START, *(s.end for s in session.summaries)]
-    for i, (start, one) in enumerate(zip(starts, session.summaries, strict=False)):
-        if wanted(one) and start < one.end:
-            return Plan(i, i + 1, start, one.end)
+def uncovered(session: Session) -> tuple[Entry, ...]:
+    """The entries of the hot part that no summary covers; they are its newest."""
+    return session.entries[_covered(session) :] if session.summaries else session.entries
+
+
+def _covered(session: Session) -> int:
+    return bisect_right(session.entries, session.summarized_until, key=_turn_ref)
+
+
+def _renewal(session: Session, needs: Callable[[Segment], bool]) -> Plan | None:
+    """A new text for the first segment that needs it."""
+    start = START
+    for i, segment in enumerate(session.summaries):
+        if needs(segment) and start < segment.end:
+            return Plan(i, i + 1, start, segment.end)
+        start = segment.end
     return None
 
 
-def _further(session: Session, window: Window) -> Plan | None:
+def _extension(session: Session, window: Window) -> Plan | None:
+    """A further segment for the oldest uncovered turns."""
     open_ = uncovered(session)
     former = [entry.turn_ref for entry in open_ if entry.call < session.call]
     if former:
-        return _behind_all(session, former[-1])
+        return _up_to(session, former[-1])
+    keep = min(window.keep_messages, len(open_) // 2)
     if session.cold_count and not session.summaries:
-        return _cut(session, min(window.keep_messages, len(open_) // 2))
-    if session.trimmed or (session.room and _has_grown(session, window)):
-        return _cut(session, min(window.keep_messages, len(open_) // 2, _shown(session)))
-    return _cut(session, _keep(open_, window)) if _passes(open_, window) else None
+        return _cut(session, keep)
+    # Its prompt exceeds a budget, and since the last summary enough was said for another one.
+    if session.trimmed or (session.room and _has_grown(session, open_, window)):
+        users = [i for i, entry in enumerate(session.entries) if entry.role == "user"]
+        shown = users[-session.room] if 0 < session.room <= len(users) else 0
+        return _cut(session, min(keep, len(session.entries) - shown))
+    return _cut(session, _keep(open_, window)) if _exceeds(open_, window) else None
 
 
-def _has_grown(session: Session, window: Window) -> bool:
-    """Whether enough was said since the last summary to make another one, though that has not made room."""
+def _has_grown(session: Session, open_: Sequence[Entry], window: Window) -> bool:
     if not session.summaries:
         return True
-    made, least = session.summaries[-1].created_at, min(_STEP, window.max_messages - window.keep_messages)
-    return sum(entry.recorded_at > made for entry in uncovered(session)) >= least
+    last, least = session.summaries[-1].created_at, min(_STEP, window.max_messages - window.keep_messages)
+    return sum(entry.recorded_at > last for entry in open_) >= least
 
 
-def _shown(session: Session) -> int:
-    """How many entries had room when turns had to be left out."""
-    asked = [i for i, entry in enumerate(session.entries) if entry.role == "user"]
-    return len(session.entries) - (asked[-session.room] if 0 < session.room <= len(asked) else 0)
-
-
-def _passes(open_: Sequence[Entry], window: Window, *, times: int = 1) -> bool:
-    if len(open_) > times * window.max_messages:
-        return True
-    return window.max_tokens is not None and _tokens_of(open_) > times * window.max_tokens
-
-
-def _keep(open_: Sequence[Entry], window: Window) -> int:
-    """How many entries are kept: so many that they have their share of the tokens as well."""
-    if window.max_tokens is None:
-        return window.keep_messages
-    left = window.max_tokens * window.keep_messages / window.max_messages
-    sizes = accumulate(_tokens_of([entry]) for entry in reversed(open_))
-    return max(1, min(window.keep_messages, sum(size <= left for size in sizes)))
-
-
-def _cut(session: Session, keep: int, *, strict: bool = True) -> Plan | None:
-    open_ = uncovered(session)
-    cut = cut_of(open_, keep, strict=strict) if open_ else 0
-    return _behind_all(session, open_[cut - 1].turn_ref) if cut else None
-
-
-def _behind_all(session: Session, reach: TurnRef) -> Plan | None:
-    """A further segment; none where it would not reach further, or planning would never end."""
-    count = len(session.summaries)
-    return Plan(count, count, session.summarized_until, reach) if reach > session.summarized_until else None
-
-
-def _merging(session: Session, window: Window) -> Plan | None:
+def _merger(session: Session, window: Window) -> Plan | None:
+    """One segment for the oldest ones, if there are too many."""
     count = len(session.summaries)
     if count <= max(window.summaries, 1):
         return None
@@ -213,130 +142,202 @@ def _merging(session: Session, window: Window) -> Plan | None:
     return Plan(0, last, START, session.summaries[last - 1].end, merge=True)
 
 
-def _of_model(window: Window, session: Session) -> Window:
-    """The window as estimated tokens, of which the model may count more or fewer."""
+def _cut(session: Session, keep: int, *, strict: bool = True) -> Plan | None:
+    """A further segment for all but ``keep`` of the uncovered entries."""
+    open_ = uncovered(session)
+    cut = cut_of(open_, keep, strict=strict) if open_ else 0
+    return _up_to(session, open_[cut - 1].turn_ref) if cut else None
+
+
+def _up_to(session: Session, reach: TurnRef) -> Plan | None:
+    """A further segment; none that would not reach further, or planning would never end."""
+    count = len(session.summaries)
+    return Plan(count, count, session.summarized_until, reach) if reach > session.summarized_until else None
+
+
+def _exceeds(open_: Sequence[Entry], window: Window, *, times: int = 1) -> bool:
+    if len(open_) > times * window.max_messages:
+        return True
+    return window.max_tokens is not None and sum(map(_tokens, open_)) > times * window.max_tokens
+
+
+def _keep(open_: Sequence[Entry], window: Window) -> int:
+    """How many entries are kept: at most ``keep_messages``, with the same share of the tokens."""
+    if window.max_tokens is None:
+        return window.keep_messages
+    most = window.max_tokens * window.keep_messages / window.max_messages
+    totals = accumulate(map(_tokens, reversed(open_)))
+    return max(1, min(window.keep_messages, sum(total <= most for total in totals)))
+
+
+def _in_estimated_tokens(window: Window, session: Session) -> Window:
+    """The window with ``max_tokens`` as we estimate them, of which the model may count more or fewer."""
     if window.max_tokens is None or not session.scale:
         return window
     return msgspec.structs.replace(window, max_tokens=int(window.max_tokens / session.scale))
 
 
-def _tokens_of(entries: Sequence[Entry]) -> int:
-    return sum(in_message(message_of(entry)) for entry in entries)
+def _tokens(entry: Entry) -> int:
+    return in_message(message_of(entry))
 
 
-def fit(before: Session, after: Session, window: Window, *, now: float) -> tuple[Session, tuple[Entry, ...]]:
-    """What is to be held after a turn, and what moves to the cold part."""
-    if not window.summaries:
-        return cap(after, window.max_messages, window.keep_messages)
-    return settle(bounded(mark_stale(before, after), window, now=now), window.keep_messages)
-
-
-def bounded(session: Session, window: Window, *, now: float) -> Session:
-    """The session with a digest in place of what is uncovered beyond twice the maximum.
-
-    So a prompt stays bounded where nobody makes summaries.
-    """
-    while (plan := overflow_plan(session, window)) is not None:
-        told = [entry for entry in session.entries if plan.covers(entry)]
-        session = insert_segment(session, plan, digest_segment(session, plan, told, now=now))
-    return session
-
-
-def digest_segment(session: Session, plan: Plan, told: Sequence[Entry], *, now: float) -> Segment:
-    """The segment of a plan, made of the sentences of what it stands for.
-
-    A former one says it where the turns have no words, unless it is stale, and may tell what was taken back.
-    """
-    pairs = zip(told, voices(session, told), strict=True)
-    said = [(_by(entry, name), entry.text) for entry, name in pairs if entry.role != "tool"]
-    former = session.summaries[plan.first : plan.last]
-    if plan.merge or not any([*(text.strip() for _, text in said), *(s.stale for s in former)]):
-        said = [parse_note(line, naming=_is_our_own(s)) for s in former for line in s.text.split("\n")]
-    return make_segment(session, plan, told, digest(said) or "(nothing was said)", now=now, is_digest=True)
-
-
-def _by(entry: Entry, name: str | None) -> str:
-    return "notes" if entry.is_injected else label(entry.role, name)
-
-
-def _is_our_own(former: Segment) -> bool:
-    """Whether no model has written any of it."""
-    return former.digest and former.model is None
+# --- segments
 
 
 def make_segment(  # noqa: PLR0913 - all that is known of it
     session: Session,
     plan: Plan,
-    told: Sequence[Entry],
+    entries: Sequence[Entry],
     text: str,
     *,
     now: float,
     model: str | None = None,
     is_digest: bool = False,
 ) -> Segment:
-    """What is to be put in the place that a plan names; a merge of digests remains one.
+    """The segment of a plan with this text; a merger of digests is a digest.
 
-    What several have added is kept in short: the next correction puts it in front of what is made anew.
+    What was added to the segments that it replaces is shortened and stands in front.
     """
     former = session.summaries[plan.first : plan.last]
-    added = shorten("\n".join(s.added for s in former if s.added))
+    added = shorten("\n".join(segment.added for segment in former if segment.added))
     return Segment(
         text=f"{added}\n{text}" if added and not plan.merge else text,
         call=plan.reach.call,
         turn=plan.reach.turn,
-        messages=sum(s.messages for s in former) if plan.merge else len(told),
-        fingerprint="" if plan.merge else entries_fingerprint(told),
+        messages=sum(segment.messages for segment in former) if plan.merge else len(entries),
+        fingerprint="" if plan.merge else entries_fingerprint(entries),
         created_at=now,
         model=model,
-        digest=is_digest or (plan.merge and any(s.digest for s in former)),
+        digest=is_digest or (plan.merge and any(segment.digest for segment in former)),
         added=added,
     )
 
 
-def insert_segment(session: Session, plan: Plan, made: Segment) -> Session:
-    """The session with a segment in the place that a plan names.
+def digest_segment(session: Session, plan: Plan, entries: Sequence[Entry], *, now: float) -> Segment:
+    """The segment of a plan, made without a model from the sentences of the turns.
 
-    A merge of what became stale meanwhile is stale.
+    If they have no text, it is made from the segments that it replaces, unless these are stale and may say
+    what was retracted.
     """
     former = session.summaries[plan.first : plan.last]
-    if plan.merge and any(s.stale for s in former):
-        made = msgspec.structs.replace(made, stale=True)
-    summaries = (*session.summaries[: plan.first], made, *session.summaries[plan.last :])
+    lines = [
+        ("notes" if entry.is_injected else label(entry.role, name), entry.text)
+        for entry, name in zip(entries, voices(session, entries), strict=True)
+        if entry.role != "tool"
+    ]
+    if plan.merge or not (any(text.strip() for _, text in lines) or any(segment.stale for segment in former)):
+        lines = [
+            # Only a digest that no model has written names speakers reliably.
+            parse_note(line, naming=segment.digest and segment.model is None)
+            for segment in former
+            for line in segment.text.split("\n")
+        ]
+    text = digest(lines) or "(nothing was said)"
+    return make_segment(session, plan, entries, text, now=now, is_digest=True)
+
+
+def insert_segment(session: Session, plan: Plan, segment: Segment) -> Session:
+    """The session with a segment in the place of a plan; a merger of a segment that became stale is stale."""
+    former = session.summaries[plan.first : plan.last]
+    if plan.merge and any(each.stale for each in former):
+        segment = msgspec.structs.replace(segment, stale=True)
+    summaries = (*session.summaries[: plan.first], segment, *session.summaries[plan.last :])
     trimmed = session.trimmed and plan.reach <= session.summarized_until
     return msgspec.structs.replace(session, summaries=summaries, trimmed=trimmed)
 
 
-def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
-    """The session without all but the newest ``keep`` covered entries, and those that move to the cold part.
-
-    What is kept of them is what windows that are replayed are laid beside.
-    """
-    cut = covered(session) - keep
-    while cut > 0 and not begins(session.entries, cut):
-        cut -= 1
-    return move_out(session, max(cut, 0))
-
-
 def mark_stale(before: Session, after: Session) -> Session:
-    """``after``, with segments marked as stale whose turns are held otherwise than in ``before``."""
+    """``after``, with the segments stale whose turns differ from those in ``before``."""
     if not after.summaries or before.entries is after.entries:
         return after
-    held, shown = (_told(session, after.summarized_until) for session in (before, after))
-    changed = {place for place in held.keys() | shown.keys() if held.get(place) != shown.get(place)}
+    former, present = (_essences(session, after.summarized_until) for session in (before, after))
+    changed = {turn for turn in former.keys() | present.keys() if former.get(turn) != present.get(turn)}
     if not changed:
         return after
-    starts = [START, *(s.end for s in after.summaries)]
-    marked = [
-        msgspec.structs.replace(s, stale=True) if any(start < turn <= s.end for turn in changed) else s
-        for start, s in zip(starts, after.summaries, strict=False)
+    starts = [START, *(segment.end for segment in after.summaries)]
+    summaries = [
+        msgspec.structs.replace(segment, stale=True)
+        if any(start < turn <= segment.end for turn in changed)
+        else segment
+        for start, segment in zip(starts, after.summaries, strict=False)
     ]
-    return msgspec.structs.replace(after, summaries=tuple(marked))
+    return msgspec.structs.replace(after, summaries=tuple(summaries))
 
 
-def _told(session: Session, reach: TurnRef) -> dict[TurnRef, list[object]]:
-    """What is held of each turn behind a reach."""
-    told: dict[TurnRef, list[object]] = {}
+def _essences(session: Session, until: TurnRef) -> dict[TurnRef, list[object]]:
+    essences: dict[TurnRef, list[object]] = {}
     for entry in session.entries:
-        if entry.turn_ref <= reach:
-            told.setdefault(entry.turn_ref, []).append(essence(entry))
-    return told
+        if entry.turn_ref <= until:
+            essences.setdefault(entry.turn_ref, []).append(essence(entry))
+    return essences
+
+
+# --- the hot part
+
+
+def fit(before: Session, after: Session, window: Window, *, now: float) -> tuple[Session, tuple[Entry, ...]]:
+    """The session after a turn, with a bounded hot part, and the entries that move to the cold part.
+
+    Digests replace what is uncovered beyond twice the maximum, so that prompts are bounded without a model.
+    """
+    if not window.summaries:
+        return cap(after, window.max_messages, window.keep_messages)
+    session = mark_stale(before, after)
+    while (plan := overflow_plan(session, window)) is not None:
+        entries = [entry for entry in session.entries if plan.covers(entry)]
+        session = insert_segment(session, plan, digest_segment(session, plan, entries, now=now))
+    return settle(session, window.keep_messages)
+
+
+def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
+    """The session with only the newest ``keep`` covered entries, and those that move to the cold part.
+
+    Those that are kept are there to be aligned with windows that still replay them.
+    """
+    cut = _covered(session) - keep if session.summaries else 0
+    while cut > 0 and not _begins_turn(session.entries, cut):
+        cut -= 1
+    return move_out(session, cut) if cut > 0 else (session, ())
+
+
+def cap(session: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, ...]]:
+    """The session with at least ``keep`` entries once it has more than ``most``, and those that move out.
+
+    Cuts are between turns and never within a tool group or before an open one. Beyond twice ``most``, an open
+    tool call of a former turn counts as abandoned, or the session would grow for ever.
+    """
+    size = len(session.entries)
+    if size <= most:
+        return session, ()
+    return move_out(session, cut_of(session.entries, keep, strict=size <= 2 * most))
+
+
+def move_out(session: Session, count: int) -> tuple[Session, tuple[Entry, ...]]:
+    """The session without its ``count`` oldest entries, and these."""
+    if not count:
+        return session, ()
+    entries, cold_count = session.entries[count:], session.cold_count + count
+    return msgspec.structs.replace(session, entries=entries, cold_count=cold_count), session.entries[:count]
+
+
+def cut_of(entries: tuple[Entry, ...], keep: int, *, strict: bool) -> int:
+    """The last place for a cut that leaves at least ``keep`` entries; 0 if there is none.
+
+    A cut is at the beginning of a turn, never within a tool group, and never after the call of an open one;
+    unless ``strict``, only the newest turn's open groups count.
+    """
+    barred: set[int] = set()
+    newest, end = entries[-1].turn_ref, 0
+    for group in groups([message_of(entry) for entry in entries]):
+        waits = group.open and (strict or entries[group.call].turn_ref == newest)
+        start = max(group.call + 1, end)
+        end = max(len(entries) if waits else max((group.call, *group.results)) + 1, end)
+        barred.update(range(start, end))
+    for place in range(len(entries) - max(keep, 1), 0, -1):
+        if place not in barred and _begins_turn(entries, place):
+            return place
+    return 0
+
+
+def _begins_turn(entries: tuple[Entry, ...], place: int) -> bool:
+    return entries[place - 1].turn_ref != entries[place].turn_ref

@@ -1,9 +1,8 @@
-"""What was said, shortened to its own most telling sentences: for where no model writes a summary."""
+"""Digests: the most telling sentences of a transcript, where no model writes a summary."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -11,8 +10,8 @@ import msgspec
 from filters.injection import one_line
 from filters.tokens import in_text
 
-_MOST: Final = 400
-_LEAST: Final = 40
+_MOST_TOKENS: Final = 400
+_FEWEST_TOKENS: Final = 40
 _END = re.compile(r"(?<=[.!?…])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(
@@ -26,89 +25,79 @@ _REQUEST = re.compile(
 )
 _SPEAKERS: Final = ("user", "assistant", "notes")
 _NAMED: Final = "user "
-_LONGEST: Final = 240
-_FEW: Final = 3
+_LONGEST_SENTENCE: Final = 240
+_FEW_WORDS: Final = 3
 
 
-class Sentence(msgspec.Struct, frozen=True):
-    """One sentence, who said it, and where among all it stands."""
+class _Sentence(msgspec.Struct, frozen=True):
+    """A sentence, its speaker, and its place in the transcript."""
 
     place: int
     speaker: str
     text: str
 
 
-def digest(said: Iterable[tuple[str, str]], most: int | None = None) -> str:
-    """The most telling sentences of what was said, in order, a line for each change of speaker.
+def digest(transcript: Iterable[tuple[str, str]], most: int | None = None) -> str:
+    """The most telling sentences of a transcript, in order, a line for each change of speaker.
 
-    ``said`` is who spoke and what. It has about ``most`` tokens, else a quarter of what was said and no more
-    than 400; and never nothing where something was said.
+    A transcript is pairs of speaker and text. The digest has about ``most`` tokens, by default a quarter of
+    the transcript's and no more than 400, and at least one sentence.
     """
-    sentences = list(_sentences(said))
+    sentences: list[_Sentence] = []
+    texts = set[str]()
+    for speaker, text in transcript:
+        for piece in _END.split(text):
+            line = one_line(piece or "", _LONGEST_SENTENCE)
+            if line and line.casefold() not in texts:
+                texts.add(line.casefold())
+                sentences.append(_Sentence(len(sentences), speaker, line))
     if most is None:
-        most = min(_MOST, max(_LEAST, sum(in_text(s.text) for s in sentences) // 4))
+        most = min(_MOST_TOKENS, max(_FEWEST_TOKENS, sum(in_text(s.text) for s in sentences) // 4))
     rarity = Counter(word for s in sentences for word in set(_words(s.text)))
-    ranked = sorted(sentences, key=lambda s: (-_worth(s, rarity, len(sentences)), s.place))
-    return _written(sorted(_fitting(ranked, most), key=lambda s: s.place))
+    chosen: list[_Sentence] = []
+    for sentence in sorted(sentences, key=lambda s: (-_worth(s, rarity, len(sentences)), s.place)):
+        size = in_text(sentence.text) + 1
+        if size <= most or not chosen:
+            chosen.append(sentence)
+            most -= size
+    lines: list[str] = []
+    last = None
+    for sentence in sorted(chosen, key=lambda s: s.place):
+        if sentence.speaker == last:
+            lines[-1] += f" {sentence.text}"
+        else:
+            lines.append(f"{sentence.speaker}: {sentence.text}")
+        last = sentence.speaker
+    return "\n".join(lines)
 
 
 def shorten(text: str) -> str:
-    """A text as it is, or its most telling sentences where it has more than some 400 tokens."""
-    return text if in_text(text) <= _MOST else digest(map(parse_note, text.split("\n")), _MOST)
+    """A text, or its digest if it has more than about 400 tokens."""
+    if in_text(text) <= _MOST_TOKENS:
+        return text
+    return digest(map(parse_note, text.split("\n")), _MOST_TOKENS)
 
 
 def parse_note(line: str, *, naming: bool = False) -> tuple[str, str]:
-    """A line of a former digest, or of notes that somebody made: who said it, and what.
+    """The speaker and the text of a line of a digest; a line of other notes is by ``notes``.
 
-    ``naming`` is whether it may be a user's with his name, which a line of notes may only seem to be.
+    With ``naming``, the speaker may be a user with a name, as which a line of notes may only disguise itself.
     """
     speaker, colon, text = line.partition(": ")
-    is_known = speaker in _SPEAKERS or (naming and speaker.startswith(_NAMED))
-    return (speaker, text) if colon and is_known else ("notes", line)
+    is_speaker = speaker in _SPEAKERS or (naming and speaker.startswith(_NAMED))
+    return (speaker, text) if colon and is_speaker else ("notes", line)
 
 
-def _sentences(said: Iterable[tuple[str, str]]) -> Iterable[Sentence]:
-    place, seen = 0, set[str]()
-    for speaker, text in said:
-        for piece in _END.split(text):
-            line = one_line(piece or "", _LONGEST)
-            if line and line.casefold() not in seen:
-                seen.add(line.casefold())
-                yield Sentence(place, speaker, line)
-                place += 1
-
-
-def _worth(sentence: Sentence, rarity: Counter[str], count: int) -> float:
+def _worth(sentence: _Sentence, rarity: Counter[str], count: int) -> float:
     """How much would be lost with a sentence: numbers, names, requests, rare words, the user's own words."""
     words = _words(sentence.text)
     if not words:
         return 0.0
-    worth = 2.0 * bool(_NUMBER.search(sentence.text)) + 1.5 * bool(_NAME.search(sentence.text))
+    has_number = bool(_NUMBER.search(sentence.text))
+    worth = 2.0 * has_number + 1.5 * bool(_NAME.search(sentence.text))
     worth += 1.5 * bool(_REQUEST.search(sentence.text)) + 1.0 * (sentence.speaker != "assistant")
     worth += sum(1 - rarity[word] / count for word in set(words)) / len(set(words))
-    return worth * (0.4 if len(words) < _FEW and not _NUMBER.search(sentence.text) else 1.0)
-
-
-def _fitting(ranked: Sequence[Sentence], most: int) -> list[Sentence]:
-    chosen: list[Sentence] = []
-    left = most
-    for sentence in ranked:
-        size = in_text(sentence.text) + 1
-        if size <= left or not chosen:
-            chosen.append(sentence)
-            left -= size
-    return chosen
-
-
-def _written(sentences: Sequence[Sentence]) -> str:
-    lines: list[str] = []
-    speakers = [None, *(s.speaker for s in sentences)]
-    for (before, speaker), sentence in zip(pairwise(speakers), sentences, strict=True):
-        if before == speaker:
-            lines[-1] += f" {sentence.text}"
-        else:
-            lines.append(f"{speaker}: {sentence.text}")
-    return "\n".join(lines)
+    return worth * (0.4 if len(words) < _FEW_WORDS and not has_number else 1.0)
 
 
 def _words(text: str) -> list[str]:

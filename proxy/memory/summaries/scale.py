@@ -1,4 +1,4 @@
-"""How many tokens a model really reads for each that is estimated, told by what upstreams count."""
+"""How many tokens a model counts for each that we estimate, learned from what upstreams count."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,63 +11,62 @@ from filters.tokens import in_message, in_text
 from proxy.memory.session import Session
 
 _MOST_MODELS: Final = 100
-_SHORTEST: Final = 100
-# Beyond these somebody counts something else.
-_LEAST, _LARGEST = 0.4, 3.0
+_LEAST_TOKENS: Final = 100
+# Beyond these, the upstream counts something else.
+_SMALLEST, _LARGEST = 0.4, 3.0
 _WEIGHT: Final = 0.2
-_APART: Final = 0.1
-_FIRST, _THEN = 8, 8
+_TOLERANCE: Final = 0.1
+_FIRST, _EVERY = 8, 8
 
 
 class Scale(NamedTuple):
-    """What was learned of a model, and how many turns have told of it."""
+    """The ratio of a model, and the number of its turns so far."""
 
     ratio: float
     turns: int
 
 
 class Scales:
-    """What was learned of each model, the newest hundred of them."""
+    """The scales of the hundred models that were learned last."""
 
     def __init__(self) -> None:
-        self._learned: OrderedDict[str, Scale] = OrderedDict()
+        self._scales: OrderedDict[str, Scale] = OrderedDict()
 
     def wants_sample(self, model: str) -> bool:
-        """Whether a turn's figures are worth the trouble: those of the first few, then of every eighth."""
-        known = self._learned.get(model)
-        return known is None or known.turns < _FIRST or known.turns % _THEN == 0
+        """Whether the next turn is worth an estimate: the first eight are, then every eighth."""
+        scale = self._scales.get(model)
+        return scale is None or scale.turns < _FIRST or scale.turns % _EVERY == 0
 
     def skip(self, model: str) -> float | None:
-        """The model's scale after a turn of which it was not told."""
-        known = self._learned.get(model)
-        if known is None:
+        """The model's scale, after a turn that was not estimated."""
+        scale = self._scales.get(model)
+        if scale is None:
             return None
-        self._learned[model] = known._replace(turns=known.turns + 1)
-        return known.ratio
+        self._scales[model] = scale._replace(turns=scale.turns + 1)
+        return scale.ratio
 
     def learn(self, model: str, estimated: int, counted: int) -> float | None:
-        """The model's scale once it has counted a prompt; ``None`` where nothing is known of it yet."""
-        ratio = counted / estimated if estimated >= _SHORTEST else 0.0
-        if not _LEAST <= ratio <= _LARGEST:
+        """The model's scale, after a turn that it counted; ``None`` if nothing is known of it yet."""
+        ratio = counted / estimated if estimated >= _LEAST_TOKENS else 0.0
+        if not _SMALLEST <= ratio <= _LARGEST:
             return self.skip(model)
-        former, turns = self._learned.pop(model, Scale(ratio, 0))
-        scale = Scale(former + _WEIGHT * (ratio - former), turns + 1)
-        self._learned[model] = scale
-        if len(self._learned) > _MOST_MODELS:
-            self._learned.popitem(last=False)
+        former, turns = self._scales.pop(model, Scale(ratio, 0))
+        scale = self._scales[model] = Scale(former + _WEIGHT * (ratio - former), turns + 1)
+        if len(self._scales) > _MOST_MODELS:
+            self._scales.popitem(last=False)
         return scale.ratio
 
 
 def estimate_tokens(messages: Sequence[Message], tools: bytes) -> int:
-    """About how many tokens a prompt has; 0 where it holds what is no text, which nobody can tell."""
+    """The estimated tokens of a prompt; 0 if it has content other than text, which cannot be estimated."""
     if any(isinstance(message.content, list) for message in messages):
         return 0
     return sum(map(in_message, messages)) + in_text(tools.decode("utf-8", "replace"))
 
 
-def with_scale(session: Session, learned: float | None) -> Session:
-    """The session with a model's scale; it keeps its own while that is near, so that cuts stand still."""
+def with_scale(session: Session, ratio: float | None) -> Session:
+    """The session with a model's scale; it keeps its own while that is near, so that cuts stay in place."""
     own = session.scale
-    if learned is None or (own and abs(learned - own) <= _APART * own):
+    if ratio is None or (own and abs(ratio - own) <= _TOLERANCE * own):
         return session
-    return msgspec.structs.replace(session, scale=round(learned, 2))
+    return msgspec.structs.replace(session, scale=round(ratio, 2))

@@ -1,4 +1,4 @@
-"""Who makes the segment that a plan asks for: a model, or rules."""
+"""Summaries of the sessions in a store: written by a model, or digests by rules."""
 
 import time
 from collections.abc import Sequence
@@ -25,24 +25,24 @@ from proxy.memory.summaries.compaction import (
     settle,
 )
 
-_TAKEN_BACK: Final = "(All of it was taken back.)"
+_RETRACTED: Final = "(All of it was taken back.)"
 _ATTEMPTS: Final = 10
 
 
 class WrittenNotes(NamedTuple):
-    """What a model wrote, and which one."""
+    """Notes, and the model that wrote them."""
 
     text: str
     model: str
 
 
 class SummaryWriter(Protocol):
-    """Whoever writes summaries. Both raise SummaryFailed."""
+    """Writes summaries by a model. Both methods raise SummaryFailed."""
 
     async def notes(
         self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
     ) -> WrittenNotes:
-        """Notes on what was said; ``earlier`` are those on what was said before it."""
+        """Notes on a transcript; ``earlier`` are the notes on what was said before it."""
         ...
 
     async def merge(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
@@ -51,38 +51,39 @@ class SummaryWriter(Protocol):
 
 
 class Author(NamedTuple):
-    """A writer, and which model it falls back to, if not to its own; without a writer, rules make digests."""
+    """A writer, and a model to fall back to instead of the writer's own; without a writer, digests."""
 
     writer: SummaryWriter | None = None
     fallback: str = ""
 
-    async def made(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
-        """What stands for those ``entries`` of a plan, or for several segments; raises SummaryFailed."""
-        told = [entry for entry in entries if plan.covers(entry)]
+    async def segment(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
+        """The segment of a plan, from those ``entries`` that it covers; raises SummaryFailed."""
+        covered = [entry for entry in entries if plan.covers(entry)]
         if self.writer is None or not plan.merge:
-            return await self.noted(session, plan, told)
-        former = [one.text for one in session.summaries[plan.first : plan.last]]
+            return await self.notes(session, plan, covered)
+        former = [segment.text for segment in session.summaries[plan.first : plan.last]]
         notes = await self.writer.merge(former, last=session.model)
-        return make_segment(session, plan, told, notes.text, now=time.time(), model=notes.model)
+        return make_segment(session, plan, covered, notes.text, now=time.time(), model=notes.model)
 
-    async def noted(self, session: Session, plan: Plan, told: Sequence[Entry]) -> Segment:
-        """What stands for what was told. Raises SummaryFailed."""
+    async def notes(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
+        """The segment of a plan, from all of ``entries``; raises SummaryFailed."""
         now = time.time()
         if self.writer is None:
-            return digest_segment(session, plan, told, now=now)
-        if not told:
-            return make_segment(session, plan, told, _TAKEN_BACK, now=now)
-        said, earlier = named(session, told), [one.text for one in session.summaries[: plan.first]]
-        notes = await self.writer.notes(said, earlier, last=session.model, fallback=self.fallback)
-        return make_segment(session, plan, told, notes.text, now=now, model=notes.model)
+            return digest_segment(session, plan, entries, now=now)
+        if not entries:
+            return make_segment(session, plan, entries, _RETRACTED, now=now)
+        earlier = [segment.text for segment in session.summaries[: plan.first]]
+        notes = await self.writer.notes(
+            named(session, entries), earlier, last=session.model, fallback=self.fallback
+        )
+        return make_segment(session, plan, entries, notes.text, now=now, model=notes.model)
 
 
-DIGESTS: Final = Author()
-"""Whoever makes no use of a model."""
+_DIGESTS: Final = Author()
 
 
 class Summaries:
-    """Summaries of the sessions in a store; without a writer they are digests. ``veil`` is over all of it."""
+    """Summaries of the sessions in a store; without a writer they are digests. It is a background job."""
 
     name: Final = "summaries"
     delay: Final = 0.0
@@ -93,50 +94,50 @@ class Summaries:
         store: SessionStore,
         window: Window,
         writer: SummaryWriter | None = None,
-        veil: WindowRedaction = UNREDACTED,
+        redaction: WindowRedaction = UNREDACTED,
     ) -> None:
-        self._veil = veil
+        self._redaction = redaction
         self._store = store
         self._window = window
         self._author = Author(writer)
 
-    # --- what is due in the background
+    # --- the background job
 
     def is_due(self, session: Session) -> bool:
         """Whether there is anything to summarise."""
-        return self._due(session, self._author) is not None
+        return self._plan(session, self._author) is not None
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
-        """Makes the one summary that is due, if any; whether there was one. Raises SummaryFailed."""
+        """Makes the next summary that is due; returns whether there was one. Raises SummaryFailed."""
         session = await self._read(key)
-        plan = self._due(session, self._author) if session else None
+        plan = self._plan(session, self._author) if session else None
         if session and plan:
             await self._make(key, session, plan, self._author)
         return plan is not None
 
     async def run_fallback(self, key: Key) -> None:
-        """Puts a digest where a summary is due, until a model answers."""
+        """Makes a digest where a summary is due, until a model answers."""
         session = await self._read(key)
-        plan = self._due(session, self._author) if session else None
-        if session and plan and not _stands_in(session, plan):
-            await self._make(key, session, plan, DIGESTS)
+        plan = self._plan(session, self._author) if session else None
+        if session and plan and not plan.merge:
+            former = session.summaries[plan.first : plan.last]
+            if not any(segment.digest and not segment.stale for segment in former):
+                await self._make(key, session, plan, _DIGESTS)
 
-    # --- what is asked for
+    # --- on request
 
     async def summarize(
         self, key: Key, messages: Sequence[Message] | None = None, fallback_model: str = ""
     ) -> bool:
-        """Summarises now, by a digest where no model is named; whether there was anything.
+        """Summarises a session now, by a digest if no model is named; returns whether there was anything.
 
-        Raises SummaryFailed.
-
-        With ``messages`` these are summarised, which overflowed elsewhere, and a session is made for their
-        summary where there is none; else the session's own turns.
+        With ``messages``, summarises these instead, which another window dropped, and makes a session for
+        their summary if there is none. Raises SummaryFailed.
         """
         try:
-            return await self._summarized(key, messages, self._author._replace(fallback=fallback_model))
+            return await self._summarize(key, messages, self._author._replace(fallback=fallback_model))
         except NoSummaryModel:
-            return await self._summarized(key, messages, DIGESTS)
+            return await self._summarize(key, messages, _DIGESTS)
 
     async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
         """All summaries of a session, oldest first."""
@@ -144,11 +145,11 @@ class Summaries:
         return session.summaries if session else ()
 
     async def get_context_string(self, key: Key) -> str:
-        """All summaries as one text; empty where there are none."""
+        """All summaries as one text; empty if there are none."""
         return "\n".join(segment.text for segment in await self.get_summaries(key))
 
     async def clear(self, key: Key) -> None:
-        """Takes the summaries away: the turns that they stood for are held ready again."""
+        """Removes the summaries; the turns that they cover return to the hot part."""
         for _ in range(_ATTEMPTS):
             stored = await self._store.load(key, background=True)
             if stored is None or not stored.session.summaries:
@@ -160,18 +161,18 @@ class Summaries:
                 return
         raise WriteConflict
 
-    # --- how it is done
+    # --- plans, made and saved
 
-    def _due(self, session: Session, author: Author) -> Plan | None:
+    def _plan(self, session: Session, author: Author) -> Plan | None:
         return next_plan(session, self._window, model=author.writer is not None)
 
-    async def _summarized(self, key: Key, messages: Sequence[Message] | None, author: Author) -> bool:
+    async def _summarize(self, key: Key, messages: Sequence[Message] | None, author: Author) -> bool:
         session = await self._read(key)
         if messages is not None:
-            return await self._add(key, session, messages, author)
+            return await self._append(key, session, messages, author)
         if session is None:
             return False
-        plan = self._due(session, author) or forced_plan(session, self._window)
+        plan = self._plan(session, author) or forced_plan(session, self._window)
         if plan is not None:
             await self._make(key, session, plan, author)
         return plan is not None
@@ -181,76 +182,75 @@ class Summaries:
         return stored.session if stored else None
 
     async def _make(self, key: Key, planned: Session, plan: Plan, author: Author) -> None:
-        """Makes one segment and saves it, again where the turns that it stands for were changed meanwhile.
+        """Makes one segment and saves it; makes it again if its turns were changed meanwhile.
 
-        A session that is not the one that was ``planned`` for, or has other summaries, is left alone.
+        A session that was made anew since it was ``planned``, or has other summaries, is left alone.
         """
         for _ in range(_ATTEMPTS):
             session = await self._read(key)
-            if session is None or not _is_open(session, plan, planned):
+            if session is None or not _fits(plan, session, planned):
                 return
-            said = await self._store.entries(key, session)
-            made = await author.made(session, plan, said)
-            if await self._save(key, plan, made, session):
+            segment = await author.segment(session, plan, await self._store.entries(key, session))
+            if await self._save(key, plan, segment, session):
                 return
         raise WriteConflict
 
-    async def _save(self, key: Key, plan: Plan, made: Segment, former: Session) -> bool:
-        """Whether it is saved; it is not where what it stands for is no longer what it was made from."""
+    async def _save(self, key: Key, plan: Plan, segment: Segment, former: Session) -> bool:
+        """Saves a segment unless there is no place for it; returns false if its turns were changed."""
         for _ in range(_ATTEMPTS):
             stored = await self._store.load(key, background=True)
             if stored is None:
                 return True
             session = stored.session
-            told = [e for e in await self._store.entries(key, session) if plan.covers(e)]
-            if not _is_open(session, plan, former):
-                return True  # somebody else was faster, or it is another session
-            if not plan.merge and entries_fingerprint(told) != made.fingerprint:
-                return False
-            if await self._write(key, insert_segment(session, plan, made), stored.version, ttl=KEEP_EXPIRY):
+            entries = await self._store.entries(key, session)
+            if not _fits(plan, session, former):
+                return True  # another process was faster, or it is another session
+            if not plan.merge:
+                covered = [entry for entry in entries if plan.covers(entry)]
+                if entries_fingerprint(covered) != segment.fingerprint:
+                    return False
+            session = insert_segment(session, plan, segment)
+            if await self._write(key, session, stored.version, ttl=KEEP_EXPIRY):
                 return True
         raise WriteConflict
 
-    async def _add(
+    async def _append(
         self, key: Key, former: Session | None, messages: Sequence[Message], author: Author
     ) -> bool:
-        """Appends what stands for messages that are no turns of the session; ``None`` is none as yet."""
+        """Appends a segment for messages that are no turns of the session; ``former`` is as it was read."""
         now = time.time()
-        told = imported(self._veil.window(messages), now=now).entries
-        session = former or Session(created=now, updated=now)
-        plan = Plan(
-            len(session.summaries), len(session.summaries), session.summarized_until, session.summarized_until
-        )
-        if not told:
+        entries = imported(self._redaction.window(messages), now=now).entries
+        if not entries:
             return False
-        made = await author.noted(session, plan, told)
+        session = former or Session(created=now, updated=now)
+        segment = await author.notes(session, _after_all(session), entries)
         for _ in range(_ATTEMPTS):
             stored = await self._store.load(key, background=True)
             if former and (stored is None or made_anew(stored.session, former)):
                 return False
-            if await self._append(key, made, *(stored or StoredSession(session, 0))):
+            latest, version = stored or StoredSession(session, 0)
+            end = latest.summarized_until
+            own = msgspec.structs.replace(segment, call=end.call, turn=end.turn, added=segment.text)
+            longer = insert_segment(latest, _after_all(latest), own)
+            if await self._write(key, longer, version, ttl=self._window.ttl):
                 return True
         raise WriteConflict
 
-    async def _append(self, key: Key, made: Segment, session: Session, version: int) -> bool:
-        end, reach = len(session.summaries), session.summarized_until
-        own = msgspec.structs.replace(made, call=reach.call, turn=reach.turn, added=made.text)
-        longer = insert_segment(session, Plan(end, end, reach, reach), own)
-        return await self._write(key, longer, version, ttl=self._window.ttl)
-
     async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
-        kept, cold = settle(session, self._window.keep_messages)
-        return await self._store.save(key, SessionWrite(kept, version, ttl, cold, background=True))
+        hot, cold = settle(session, self._window.keep_messages)
+        return await self._store.save(key, SessionWrite(hot, version, ttl, cold, background=True))
 
 
-def _stands_in(session: Session, plan: Plan) -> bool:
-    """Whether there stands already, where a summary is to be put, what will do until a model answers."""
-    former = session.summaries[plan.first : plan.last]
-    return plan.merge or any(one.digest and not one.stale for one in former)
+def _after_all(session: Session) -> Plan:
+    """The plan of a segment behind all others that covers no turn."""
+    count, end = len(session.summaries), session.summarized_until
+    return Plan(count, count, end, end)
 
 
-def _is_open(session: Session, plan: Plan, former: Session) -> bool:
-    """Whether the place that a plan names is as it was when the plan was made."""
-    before, now = ([(one.text, one.end) for one in of.summaries[: plan.last]] for of in (former, session))
+def _fits(plan: Plan, session: Session, former: Session) -> bool:
+    """Whether the place of a plan is as it was in ``former``, for which the plan was made."""
+    before, now = (
+        [(segment.text, segment.end) for segment in each.summaries[: plan.last]] for each in (former, session)
+    )
     in_place = plan.first < plan.last or session.summarized_until == plan.behind
     return in_place and before == now and not made_anew(session, former)
