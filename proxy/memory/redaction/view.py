@@ -2,8 +2,8 @@
 
 What must not be stored may be cut in the middle, and half of a number matches no pattern: a user who
 interrupts an answer hears half of one, and a user who pauses within one makes the platform ask before its
-end. Aligned with a mark, half a number would be other words than those that were said. So a view cuts lines where such a
-match begins.
+end. Aligned with a mark, half a number would be other words than those that were said. So a view cuts lines
+where such a match begins.
 """
 
 import re
