@@ -1,4 +1,4 @@
-"""The way to the model and back: what the proxy needs of a client, and the client."""
+"""The HTTP client: requests to one upstream, over connections that are pooled and opened early."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from proxy.answer.response import Headers, Response
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstream.connection import Connection, HttpResponse, Stale
+from proxy.upstream.connection import Connection, HttpResponse, StaleConnection
 from proxy.upstream.dial import Dialer, Route, Trust, system_trust
 
 _PROXY_REFUSED = 407
@@ -17,26 +17,29 @@ _PROXY_REFUSED = 407
 _TURNS = 100
 _EVERY: Final = 1.0
 _PAUSE: Final = 30.0
-_LATELY: Final = 600.0
+_ACTIVE: Final = 600.0
 _WAIT: Final = 10.0
 _log = logging.getLogger("turnkeeper")
 
 
 class Upstream(Protocol):
-    """Whatever can put a request to a model."""
+    """What requests are sent to: an HTTP server, or the practice model."""
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
-        """The answer to this request, its head there by `due`, which holds on until replaced."""
+        """Send a request; return its response once the head is there, by loop time `due` at the latest.
+
+        `due` holds for the rest of the response too, until it is replaced. Raises UpstreamError.
+        """
 
     async def keep_warm(self) -> None:
-        """What a request needs stands before it comes, until this is cancelled; the upstream is not asked."""
+        """Hold ready what a request needs, until cancelled; nothing is asked of the model."""
 
     async def aclose(self) -> None:
-        """Everything is closed, and whoever waits is told."""
+        """Close all connections; whoever waits for one gets an UpstreamUnreachable."""
 
 
 class HttpUpstream:
-    """A model behind HTTP/1.1, over connections that are kept."""
+    """An upstream behind HTTP/1.1."""
 
     def __init__(  # noqa: PLR0913  (each is a setting of its own)
         self,
@@ -51,61 +54,54 @@ class HttpUpstream:
         route = Route.of(base_url, environ, trust)
         self._peer = str(route)
         self._forwarded = route.proxy is not None and not route.tunnelled
-        self._envelope = route.envelope
+        self._head = route.request_head
         self._pool = Pool(Dialer(route), self._peer, size=max_connections, connect=connect, idle=idle)
-        self._warmth = Warmer(self._pool)
+        self._warmer = Warmer(self._pool)
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
-        """The answer to this request, its head there by `due`."""
-        head, body = self._envelope.request(method, path, headers, body)
-        self._warmth.wanted = True
-        await self._pool.enter(due)
-        answer = HttpResponse(asyncio.get_running_loop(), self._pool.leave, self._peer)
+        """Send a request; return its response once the head is there, by loop time `due` at the latest."""
+        head, body = self._head.request(method, path, headers, body)
+        self._warmer.requested = True
+        pool = self._pool
+        await pool.acquire(due)
+        response = HttpResponse(asyncio.get_running_loop(), pool.release, self._peer)
         try:
-            await self._ask(answer, head, body, due)
-            self._admit(answer)
+            connection = pool.take_idle() or await pool.dial(due)
+            connection.send(response, head, body)
+            response.due(due)
+            try:
+                await response.head()
+            except StaleConnection:
+                # The server closed an idle connection while the request was on its way: nothing was answered.
+                response.reset()
+                connection = await pool.dial(due)
+                connection.send(response, head, body)
+                response.due(due)
+                await response.head()
         except BaseException:
-            answer.close()
+            response.close()
             raise
-        return answer
-
-    async def keep_warm(self) -> None:
-        """A connection is open early, and stays so while requests come; until cancelled or closed."""
-        await self._warmth.keep()
-
-    async def aclose(self) -> None:
-        """Everything is closed, and whoever waits is told."""
-        await self._pool.aclose()
-
-    async def _ask(self, answer: HttpResponse, head: bytes, body: bytes, due: float) -> None:
-        connection = self._pool.idle() or await self._pool.dial(due)
-        try:
-            await self._put(answer, connection, head, body, due)
-        except Stale:
-            # The model let an idle connection go while the request was on its way: nothing was answered.
-            answer.reset()
-            await self._put(answer, await self._pool.dial(due), head, body, due)
-
-    @staticmethod
-    async def _put(
-        answer: HttpResponse, connection: Connection, head: bytes, body: bytes, due: float
-    ) -> None:
-        connection.send(answer, head, body)
-        answer.due(due)
-        await answer.head()
-
-    def _admit(self, answer: HttpResponse) -> None:
-        if self._forwarded and answer.status == _PROXY_REFUSED:
+        if self._forwarded and response.status == _PROXY_REFUSED:
+            response.close()
             raise UpstreamUnreachable(
                 f"407 on the way to {self._peer}: check the proxy's user name and password"
             )
+        return response
+
+    async def keep_warm(self) -> None:
+        """Open a connection early, and keep one while requests come, until cancelled or closed."""
+        await self._warmer.run()
+
+    async def aclose(self) -> None:
+        """Close all connections; whoever waits for one gets an UpstreamUnreachable."""
+        await self._pool.aclose()
 
 
 class Pool:
-    """At most `size` answers under way, their connections kept for the next; who comes first is served first.
+    """The connections of one upstream: at most `size` responses are under way, first come, first served.
 
-    A place is taken before a connection is, and whoever has a place dials only
-    when no connection is idle: so there are never more connections than places.
+    A place is acquired before a connection is, and its owner dials only where no connection is idle: so there
+    are never more connections than places.
     """
 
     def __init__(self, dialer: Dialer, peer: str, *, size: int, connect: float, idle: float) -> None:
@@ -126,17 +122,31 @@ class Pool:
         """How many connections are open."""
         return len(self._all)
 
-    async def enter(self, due: float) -> None:
-        """A place is taken; `leave` gives it back."""
+    async def acquire(self, due: float) -> None:
+        """Take a place, which `release` gives back; raises UpstreamTimeout where none is free by `due`."""
         if self.closed:
-            raise self._gone()
+            raise UpstreamUnreachable(self._closing)
         if self._free:
             self._free -= 1
-        else:
-            await self._wait(due)
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._queue.append(place)
+        try:
+            async with asyncio.timeout_at(due):
+                await place
+        except BaseException as error:
+            if place in self._queue:
+                self._queue.remove(place)
+            elif place.done() and not place.cancelled() and place.exception() is None:
+                self.release()  # it was handed over in the same moment
+            if isinstance(error, TimeoutError):
+                raise UpstreamTimeout(
+                    f"all connections to {self._peer} stayed busy; raise their number"
+                ) from None
+            raise
 
-    def leave(self) -> None:
-        """A place is free: the first in the queue has it."""
+    def release(self) -> None:
+        """Give a place back: the first in the queue has it."""
         while self._queue:
             place = self._queue.popleft()
             if not place.done():
@@ -144,8 +154,8 @@ class Pool:
                 return
         self._free += 1
 
-    def idle(self) -> Connection | None:
-        """The connection that was used last, if one is idle and alive."""
+    def take_idle(self) -> Connection | None:
+        """The idle connection that was used last, if one is alive."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
@@ -155,95 +165,69 @@ class Pool:
         return None
 
     async def dial(self, due: float) -> Connection:
-        """A new connection."""
-        connection = Connection(self, self._peer)
+        """Open a connection; raises UpstreamUnreachable, or UpstreamTimeout after `connect` seconds."""
+        connection = Connection(self._peer, on_idle=self._keep, on_lost=self._forget)
+        dial = asyncio.timeout_at(min(due, asyncio.get_running_loop().time() + self._connect))
         try:
-            await self._dial(connection, due)
-        except BaseException:
+            async with dial:
+                self._dials.add(dial)
+                await self._dialer.dial(connection)
+        except BaseException as error:
             connection.drop()
-            raise
+            if not isinstance(error, TimeoutError):
+                raise
+            if self.closed:
+                raise UpstreamUnreachable(self._closing) from None
+            raise UpstreamTimeout(
+                f"no connection to {self._peer} in time ({self._connect:g} s at most); check its address"
+            ) from None
+        finally:
+            self._dials.discard(dial)
         if self.closed:
             connection.drop()
-            raise self._gone()
+            raise UpstreamUnreachable(self._closing)
         self._all.add(connection)
         return connection
 
-    def keep(self, connection: Connection) -> None:
-        """`connection` is idle until somebody takes it or it expires."""
+    async def warm(self, due: float) -> None:
+        """Have a connection open and idle. Raises UpstreamError."""
+        await self.acquire(due)
+        try:
+            self._keep(self.take_idle() or await self.dial(due))
+        finally:
+            self.release()
+
+    async def aclose(self) -> None:
+        """Close all connections, and turn away whoever waits for one."""
+        self.closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for place in self._queue:
+            if not place.done():
+                place.set_exception(UpstreamUnreachable(self._closing))
+        self._queue.clear()
+        for dial in self._dials:
+            dial.reschedule(0)
+        for connection in tuple(self._all):
+            kind = UpstreamBroken if connection.answering else UpstreamUnreachable
+            connection.fail(kind(self._closing))
+        for _ in range(_TURNS):
+            if not self._all:
+                return
+            await asyncio.sleep(0)
+
+    def _keep(self, connection: Connection) -> None:
+        """Keep an idle connection until it is taken or expires."""
         loop = asyncio.get_running_loop()
         connection.expires = loop.time() + self._idle_for
         self._idle.append(connection)
         if self._sweeper is None:
             self._sweeper = loop.call_at(connection.expires, self._sweep)
 
-    async def warm(self, due: float) -> None:
-        """A connection is open and waits for the first request."""
-        await self.enter(due)
-        try:
-            self.keep(self.idle() or await self.dial(due))
-        finally:
-            self.leave()
-
-    def lost(self, connection: Connection) -> None:
-        """`connection` is no more."""
+    def _forget(self, connection: Connection) -> None:
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-
-    async def aclose(self) -> None:
-        """Nothing is open, and nobody waits."""
-        self.closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self._turn_away()
-        for connection in tuple(self._all):
-            connection.fail(self._gone() if not connection.answering else UpstreamBroken(self._closing))
-        for _ in range(_TURNS):
-            if not self._all:
-                return
-            await asyncio.sleep(0)
-
-    def _turn_away(self) -> None:
-        for place in self._queue:
-            if not place.done():
-                place.set_exception(self._gone())
-        self._queue.clear()
-        for dial in self._dials:
-            dial.reschedule(0)
-
-    async def _wait(self, due: float) -> None:
-        place = asyncio.get_running_loop().create_future()
-        self._queue.append(place)
-        try:
-            async with asyncio.timeout_at(due):
-                await place
-        except BaseException as error:
-            self._withdraw(place)
-            if isinstance(error, TimeoutError):
-                raise UpstreamTimeout(
-                    f"all connections to {self._peer} stayed busy; raise their number"
-                ) from None
-            raise
-
-    def _withdraw(self, place: "asyncio.Future[None]") -> None:
-        if place in self._queue:
-            self._queue.remove(place)
-        elif place.done() and not place.cancelled() and place.exception() is None:
-            self.leave()  # it was handed over in the same moment
-
-    async def _dial(self, connection: Connection, due: float) -> None:
-        dial = asyncio.timeout_at(min(due, asyncio.get_running_loop().time() + self._connect))
-        try:
-            async with dial:
-                self._dials.add(dial)
-                await self._dialer.dial(connection)
-        except TimeoutError:
-            raise self._gone() if self.closed else UpstreamTimeout(self._silent()) from None
-        finally:
-            self._dials.discard(dial)
-
-    def _silent(self) -> str:
-        return f"no connection to {self._peer} in time ({self._connect:g} s at most); check its address"
 
     def _sweep(self) -> None:
         self._sweeper = None
@@ -255,43 +239,36 @@ class Pool:
         if self._idle:
             self._sweeper = loop.call_at(self._idle[0].expires, self._sweep)
 
-    def _gone(self) -> UpstreamUnreachable:
-        return UpstreamUnreachable(self._closing)
-
 
 class Warmer:
-    """Sees to it that a connection of a pool is open, and asks nothing over it.
+    """Keeps a connection of a pool open: a handshake takes longer than all else before the first token.
 
-    One is opened at once, and anew when none is left, at most every ``pause`` seconds, for as long as
-    somebody asked within the last ``lately`` seconds: who asks sets ``wanted``. After a failure nothing is
-    opened until somebody asks.
+    One is opened at once, and anew when none is left, at most every ``pause`` seconds, until ``active``
+    seconds after the last request, which sets ``requested``. After a failure nothing is opened before the
+    next request.
     """
 
     def __init__(
-        self, pool: Pool, *, every: float = _EVERY, pause: float = _PAUSE, lately: float = _LATELY
+        self, pool: Pool, *, every: float = _EVERY, pause: float = _PAUSE, active: float = _ACTIVE
     ) -> None:
-        self.wanted = True
+        self.requested = True
         self._pool = pool
         self._every = every
         self._pause = pause
-        self._lately = lately
+        self._active = active
 
-    async def keep(self) -> None:
-        """Until it is cancelled, or the pool is closed."""
+    async def run(self) -> None:
+        """Run until cancelled, or until the pool is closed."""
         now = asyncio.get_running_loop().time
         until = rested = -math.inf
         while not self._pool.closed:
-            if self.wanted:
-                self.wanted, until = False, now() + self._lately
+            if self.requested:
+                self.requested, until = False, now() + self._active
             if not len(self._pool) and rested <= now() < until:
                 rested = now() + self._pause
-                until = until if await self._opened() else -math.inf
+                try:
+                    await self._pool.warm(now() + _WAIT)
+                except UpstreamError as error:
+                    _log.debug("No connection was opened early: %s", error.message)
+                    until = -math.inf
             await asyncio.sleep(self._every)
-
-    async def _opened(self) -> bool:
-        try:
-            await self._pool.warm(asyncio.get_running_loop().time() + _WAIT)
-        except UpstreamError as error:
-            _log.debug("No connection was opened early: %s", error.message)
-            return False
-        return True

@@ -1,11 +1,10 @@
-"""A request as it goes on the wire."""
+"""HTTP/1.1 over one connection: a request goes out, and its response is read as it arrives."""
 
 import asyncio
 import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import httptools
 
@@ -19,18 +18,22 @@ _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _FRAMING = frozenset(
     (b"connection", b"content-length", b"expect", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
-PIECE = 1 << 17
-_GZIP, _ZLIB, _RAW = 31, 15, -15
-_CM_MASK, _CM_DEFLATE = 0x0F, 8
-# More than this waiting to be read, and the line stops until all of it has been.
-UNREAD = 1 << 17
-# uvloop counts time in milliseconds: a timer may ring this much early.
-_TICK = 0.001
+_SWITCHING, _OK = 101, 200
 # Bytes that may come without completing a head or adding to a body: heads, chunk extensions, trailers.
 _OVERHEAD = 64 << 10
 # Below this, joining head and body costs less than a second buffer on the way out.
 _JOINED = 64 << 10
-_SWITCHING, _OK = 101, 200
+# With more than this to be read, the connection stops reading until all of it has been.
+_UNREAD = 1 << 17
+# uvloop counts time in milliseconds: a timer may ring this much early.
+_TICK = 0.001
+_PIECE = 1 << 17
+_GZIP, _ZLIB, _RAW = 31, 15, -15
+_CM_MASK, _CM_DEFLATE = 0x0F, 8
+
+
+class StaleConnection(UpstreamBroken):
+    """A connection that was kept died before the first byte of a response: the request may be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +45,27 @@ class RequestHead:
     proxy_lines: bytes
 
     def request(self, method: str, path: str, headers: Headers, body: bytes) -> tuple[bytes, bytes]:
-        """Head and body; ValueError where a word of the caller's would break the head's lines."""
+        """Head and body; raises ValueError for a name or a value that would break the head's lines."""
         if not _METHOD.fullmatch(method) or not _PATH.fullmatch(path):
             raise ValueError(f"{method!r} {path!r}: not a method and a path that this client sends")
         lines = [
             b"%b %b%b HTTP/1.1\r\n" % (method.encode(), self.before_path, path.encode()),
             self.proxy_lines,
         ]
-        named = {_add(lines, name, value) for name, value in headers}
-        if b"host" not in named:
+        names = set()
+        for name, value in headers:
+            if not _NAME.fullmatch(name) or name in _FRAMING:
+                raise ValueError(
+                    f"header {name!r}: no lower-case header name, or one that the client sets itself"
+                )
+            # The value may be a key: it is never shown.
+            if not _VALUE.fullmatch(value):
+                raise ValueError(f"header {name!r}: its value holds a control character")
+            lines.append(b"%b: %b\r\n" % (name, value))
+            names.add(name)
+        if b"host" not in names:
             lines.append(b"host: %b\r\n" % self.host)
-        if b"accept-encoding" not in named:
+        if b"accept-encoding" not in names:
             lines.append(b"accept-encoding: identity\r\n")
         if body or method != "GET":
             lines.append(b"content-length: %d\r\n" % len(body))
@@ -60,286 +73,177 @@ class RequestHead:
         return b"".join(lines), body
 
 
-def _add(lines: list[bytes], name: bytes, value: bytes) -> bytes:
-    if not _NAME.fullmatch(name) or name in _FRAMING:
-        raise ValueError(f"header {name!r}: no lower-case header name, or one that the client sets itself")
-    # The value may be a key: it is never shown.
-    if not _VALUE.fullmatch(value):
-        raise ValueError(f"header {name!r}: its value holds a control character")
-    lines.append(b"%b: %b\r\n" % (name, value))
-    return name
-
-
-class _Inflater(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    @property
-    def unconsumed_tail(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int = 0, /) -> bytes: ...
-
-
-class Decoder:
-    """A compressed body, fed as it comes and given out in bounded pieces."""
-
-    __slots__ = ("_gzip", "_inflater", "_tail", "more")
-
-    def __init__(self, *, gzip: bool) -> None:
-        self.more = False
-        self._gzip = gzip
-        self._tail = b""
-        self._inflater: _Inflater | None = None
-
-    def feed(self, data: bytes) -> bytes:
-        """The next piece, at most 128 KB; `more` says that another can be had without new bytes."""
-        data = self._tail + data if self._tail else data
-        pieces: list[bytes] = []
-        room = PIECE
-        while room and (data or self.more):
-            out, data = self._step(data, room)
-            pieces.append(out)
-            room -= len(out)
-        self._tail, self.more = data, not room
-        return b"".join(pieces)
-
-    def end(self) -> None:
-        """True to its word: the compressed body ended where it should have."""
-        if self._inflater is not None and not self._inflater.eof:
-            raise UpstreamBroken("the model's compressed answer was cut short")
-
-    def _step(self, data: bytes, room: int) -> tuple[bytes, bytes]:
-        inflater = self._current(data)
-        if inflater is None:
-            return b"", b""
-        try:
-            out = inflater.decompress(data, room)
-        except zlib.error as error:
-            raise UpstreamBroken(f"the model's compressed answer is damaged: {error}") from None
-        self.more = len(out) == room
-        return out, inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-
-    def _current(self, data: bytes) -> _Inflater | None:
-        inflater = self._inflater
-        if inflater is not None and not inflater.eof:
-            return inflater
-        if inflater is not None and not data.lstrip(b"\0"):  # padding after the last member
-            self.more = False
-            return None
-        self._inflater = zlib.decompressobj(self._window(data))
-        return self._inflater
-
-    def _window(self, data: bytes) -> int:
-        # Some servers call raw deflate "deflate", which should be zlib: the first byte tells them apart.
-        if self._gzip:
-            return _GZIP
-        return _ZLIB if data[0] & _CM_MASK == _CM_DEFLATE else _RAW
-
-
-def decoder_of(headers: Headers) -> Decoder | None:
-    """What undoes the body's coding, None for a plain one; UpstreamBroken for a coding unknown here."""
-    coding = b", ".join(value for name, value in headers if name == b"content-encoding").strip().lower()
-    if coding in (b"", b"identity"):
-        return None
-    if coding in (b"gzip", b"x-gzip", b"deflate"):
-        return Decoder(gzip=coding != b"deflate")
-    raise UpstreamBroken(
-        f"the model answered in the content encoding {coding[:40]!r}, which was not asked for"
-    )
-
-
-class Carrier(Protocol):
-    """The connection, as far as its answer knows it."""
-
-    def resume(self) -> None:
-        """Bytes may come again."""
-
-    def drop(self) -> None:
-        """The connection is closed at once, and tells its answer nothing more."""
-
-
 class HttpResponse:
-    """One answer as it arrives: the head, then the bytes that nobody has read yet."""
+    """A response as it arrives: the head, then the bytes that have not been read yet.
+
+    ``on_end`` is called once, when its connection can carry no more of it.
+    """
 
     __slots__ = (
-        "_chunks", "_decoder", "_due", "_fault", "_leave", "_line", "_loop", "_peer", "_rings", "_take_in",
-        "_timer", "_waiter", "complete", "headers", "status", "unread",
+        "_deadline", "_decoder", "_error", "_loop", "_on_end", "_peer", "_rings_at", "_take", "_timer",
+        "_waiter", "chunks", "complete", "connection", "headers", "status", "unread",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, leave: Callable[[], None], peer: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None], peer: str) -> None:
         self.status = 0
         self.headers: Headers = ()
-        self.complete = False
+        self.chunks: list[bytes] = []
         self.unread = 0
+        self.complete = False
+        self.connection: Connection | None = None
         self._loop = loop
         self._peer = peer
-        self._leave: Callable[[], None] | None = leave
-        self._line: Carrier | None = None
-        self._chunks: list[bytes] = []
+        self._on_end: Callable[[], None] | None = on_end
         self._decoder: Decoder | None = None
-        self._fault: UpstreamError | None = None
+        self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._take_in: Callable[[bytes], bool] | None = None
-        self._due = self._rings = 0.0
+        self._take: Callable[[bytes], bool] | None = None
+        self._deadline = self._rings_at = 0.0
 
-    # What the caller does with it.
+    # For whoever reads it: see proxy.answer.response.
 
     async def read(self) -> bytes:
-        """All that has arrived since the last read, b"" at the end; may be cancelled and called again."""
+        """Return all that has arrived since the last read, b"" at the end; a cancelled read loses nothing."""
         while True:
-            if self._chunks or (self._decoder is not None and self._decoder.more):
-                if not self._chunks:  # of little that came much is made: others have their turn in between
+            if self.chunks or (self._decoder is not None and self._decoder.more):
+                if not self.chunks:  # little data unpacks to much: other tasks have their turn in between
                     await asyncio.sleep(0)
-                if data := self._take():
+                if data := self._take_chunks():
                     return data
-            elif self._fault is not None:
-                raise self._fault.with_traceback(None)
+            elif self._error is not None:
+                raise self._error.with_traceback(None)
             elif self.complete:
-                return self._end()
+                if self._decoder is not None:
+                    self._decoder.close()
+                return b""
             else:
-                await self._news()
+                self._waiter = self._loop.create_future()
+                await self._waiter
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """From now on `take` is asked whether it takes what arrives, before anybody is woken to read it."""
-        self._take_in = take
+        """Pass what arrives to `take` first; what it returns false for is read."""
+        self._take = take
 
     def due(self, at: float) -> None:
-        """An answer that is not whole when loop.time() passes `at` raises UpstreamTimeout from then on."""
-        self._due = at
-        if self._leave is None or (self._timer is not None and self._rings <= at):
-            return  # over, or the timer rings early enough and will see that it was put off
-        self._stop_timer()
-        self._rings = at
+        """Fail with UpstreamTimeout when the response is not complete by loop time `at`."""
+        self._deadline = at
+        if self._on_end is None:
+            return
+        if self._timer is not None:
+            if self._rings_at <= at:
+                return  # it rings early enough, and is set anew then
+            self._timer.cancel()
+        self._rings_at = at
         self._timer = self._loop.call_at(at, self._ring)
 
     def close(self) -> None:
-        """Nothing more is wanted: an unfinished answer's connection is aborted at once."""
-        self._forget()
-        if not self.complete and self._fault is None:
-            self._fault = UpstreamBroken("the answer was closed before its end")
-        self._hang_up()
+        """End the response; the connection of an incomplete one is aborted."""
+        if not self.complete and self._error is None:
+            self._error = UpstreamBroken("the answer was closed before its end")
+        self._abort(self._error)
 
-    # What the client and the connection do with it.
+    # For the client and the connection.
 
     async def head(self) -> None:
         """Return when status and headers are there."""
         while not self.status:
-            if self._fault is not None:
-                raise self._fault.with_traceback(None)
-            await self._news()
-        self._decoder = decoder_of(self.headers)
-
-    def attach(self, line: Carrier) -> None:
-        """The request is about to go out on `line`."""
-        self._line = line
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        coding = b""
+        for name, value in self.headers:
+            if name == b"content-encoding":
+                coding = b"%b, %b" % (coding, value) if coding else value
+        if coding:
+            self._decoder = decoder_for(coding)
 
     def reset(self) -> None:
-        """What the first line did is forgotten: the request is sent once more."""
-        self._fault = None
+        """Forget a failed connection: the request is sent once more."""
+        self._error = None
         self._stop_timer()
 
-    def push(self, data: bytes) -> None:
-        """Some bytes of the body came."""
-        self._chunks.append(data)
-        self.unread += len(data)
-
-    def finish(self) -> None:
-        """The whole answer is here."""
-        self.complete = True
-        self._settle()
-        self.wake()
-
-    def fail(self, fault: UpstreamError) -> None:
-        """The line is gone: what came before is read first, then `fault` is raised."""
-        self._line = None
-        self._fault = self._fault or fault
-        if self.status:
-            self._settle()
-        self.wake()
-
     def hand_over(self) -> bool:
-        """Whether somebody took all that is here at once."""
-        if self._take_in is None or self._decoder is not None or not self._chunks:
+        """Whether what has arrived was taken by the reader at once."""
+        chunks, take = self.chunks, self._take
+        if take is None or self._decoder is not None or not chunks:
             return False
-        chunks = self._chunks
         try:
-            if not self._take_in(chunks[0] if len(chunks) == 1 else b"".join(chunks)):
+            if not take(chunks[0] if len(chunks) == 1 else b"".join(chunks)):
                 return False
-        except UpstreamError as fault:
-            self._break(fault)
+        except UpstreamError as error:
+            self._abort(error)
             return False
         chunks.clear()
         self.unread = 0
         return True
 
     def wake(self) -> None:
-        """Whoever waits looks again."""
+        """Let the reader look again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _news(self) -> "asyncio.Future[None]":
-        self._waiter = self._loop.create_future()
-        return self._waiter
+    def finish(self) -> None:
+        """Record that the response is complete."""
+        self.complete = True
+        self._end()
+        self.wake()
 
-    def _take(self) -> bytes:
-        chunks = self._chunks
+    def fail(self, error: UpstreamError) -> None:
+        """Record that the connection is lost: what came before is read first, then `error` is raised."""
+        self.connection = None
+        self._error = self._error or error
+        if self.status:
+            self._end()
+        self.wake()
+
+    def _take_chunks(self) -> bytes:
+        chunks, decoder = self.chunks, self._decoder
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
-        if self._decoder is not None:
-            data = self._decode(self._decoder, data)
-            if self._decoder.more:
+        if decoder is not None:
+            try:
+                data = decoder.feed(data)
+            except UpstreamBroken as error:
+                self._abort(error)
+                raise
+            if decoder.more:
                 return data
-        if self.unread > UNREAD and self._line is not None:
-            self._line.resume()
+        if self.unread > _UNREAD and self.connection is not None:
+            self.connection.resume()
         self.unread = 0
         return data
 
-    def _decode(self, decoder: Decoder, data: bytes) -> bytes:
-        try:
-            return decoder.feed(data)
-        except UpstreamBroken as fault:
-            self._break(fault)
-            raise
+    def _abort(self, error: UpstreamError | None) -> None:
+        """Drop what is unread, and the connection with it unless the response is complete."""
+        self.chunks.clear()
+        self._decoder = None
+        self._error = error
+        connection, self.connection = self.connection, None
+        if connection is not None and not self.complete:
+            connection.drop()
+        self._end()
 
-    def _end(self) -> bytes:
-        if self._decoder is not None:
-            self._decoder.end()
-        return b""
+    def _end(self) -> None:
+        self.connection = self._take = None
+        self._stop_timer()
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
 
     def _ring(self) -> None:
         self._timer = None
-        if self._due - self._loop.time() > _TICK:
-            self.due(self._due)
+        if self._deadline - self._loop.time() > _TICK:
+            self.due(self._deadline)
             return
-        self._break(UpstreamTimeout(self._overdue()))
-        self.wake()
-
-    def _overdue(self) -> str:
         missing = "the rest of its answer" if self.status else "any answer"
-        return f"{self._peer} did not send {missing} in time; check whether the model is overloaded"
-
-    def _break(self, fault: UpstreamError) -> None:
-        self._forget()
-        self._fault = fault
-        self._hang_up()
-
-    def _forget(self) -> None:
-        self._chunks.clear()
-        self._decoder = None
-
-    def _hang_up(self) -> None:
-        line, self._line = self._line, None
-        if line is not None and not self.complete:
-            line.drop()
-        self._settle()
-
-    def _settle(self) -> None:
-        self._line = self._take_in = None
-        self._stop_timer()
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
+        self._abort(
+            UpstreamTimeout(
+                f"{self._peer} did not send {missing} in time; check whether the model is overloaded"
+            )
+        )
+        self.wake()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -347,35 +251,32 @@ class HttpResponse:
             self._timer = None
 
 
-class Stale(UpstreamBroken):
-    """A connection that was kept died before the first byte of this answer: the request may be sent again."""
-
-
-class Home(Protocol):
-    """Where a connection comes from and returns to."""
-
-    def keep(self, connection: "Connection", /) -> None:
-        """It may carry another request."""
-
-    def lost(self, connection: "Connection", /) -> None:
-        """It is gone."""
-
-
 class Connection(asyncio.Protocol):
-    """One socket: a request goes out, its answer is parsed as it comes, and then the next may go."""
+    """One socket, which carries one request at a time.
+
+    ``on_idle`` is called with the connection when it may carry another request, and ``on_lost`` when it is
+    closed. ``expires`` is when an idle one is closed, in loop time; 0 before its first response.
+    """
 
     __slots__ = (
-        "_answer", "_headers", "_home", "_keep_alive", "_overhead", "_parser", "_paused", "_peer", "_size",
-        "_transport", "expires",
+        "_headers", "_keep_alive", "_on_idle", "_on_lost", "_overhead", "_parser", "_paused", "_peer",
+        "_response", "_size", "_transport", "expires",
     )  # fmt: skip
 
-    def __init__(self, home: Home, peer: str) -> None:
+    def __init__(
+        self,
+        peer: str,
+        *,
+        on_idle: Callable[["Connection"], None],
+        on_lost: Callable[["Connection"], None],
+    ) -> None:
         self.expires = 0.0
-        self._home = home
         self._peer = peer
+        self._on_idle = on_idle
+        self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
-        self._answer: HttpResponse | None = None
+        self._response: HttpResponse | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._overhead = self._size = 0
         self._paused = self._keep_alive = False
@@ -387,41 +288,41 @@ class Connection(asyncio.Protocol):
 
     @property
     def answering(self) -> bool:
-        """Whether it is in the middle of an answer, the head being there."""
-        return self._answer is not None and bool(self._answer.status)
+        """Whether a response is under way whose head is there."""
+        return self._response is not None and bool(self._response.status)
 
-    def send(self, answer: HttpResponse, head: bytes, body: bytes) -> None:
-        """The request goes out, and what comes back is `answer`'s."""
-        answer.attach(self)
+    def send(self, response: HttpResponse, head: bytes, body: bytes) -> None:
+        """Send a request, whose response becomes `response`."""
+        response.connection = self
         self._overhead = self._size = 0
         self._headers = []
         if self._transport is None or self._transport.is_closing():
-            answer.fail(self._loss(None, answer))
+            response.fail(self._loss(None, response))
             return
-        self._answer = answer
+        self._response = response
         if len(body) < _JOINED:
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
 
     def resume(self) -> None:
-        """Bytes may come again."""
+        """Read from the socket again."""
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
     def drop(self) -> None:
-        """The connection is closed at once, and tells its answer nothing more."""
-        self._answer = None
+        """Close the connection at once, without a word to its response."""
+        self._response = None
         if self._transport is not None:
             self._transport.abort()
 
-    def fail(self, fault: UpstreamError) -> None:
-        """The connection is closed at once, and its answer, if it carries one, ends in `fault`."""
-        answer, self._answer = self._answer, None
+    def fail(self, error: UpstreamError) -> None:
+        """Close the connection at once; a response under way fails with `error`."""
+        response, self._response = self._response, None
         self.drop()
-        if answer is not None:
-            answer.fail(fault)
+        if response is not None:
+            response.fail(error)
 
     # What the event loop calls.
 
@@ -431,128 +332,166 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes came."""
-        answer, parser = self._answer, self._parser
-        if answer is None or parser is None:
-            self.drop()  # nobody asked for anything
+        """Parse some bytes, and pass on what they make of the response."""
+        response, parser, transport = self._response, self._parser, self._transport
+        if response is None or parser is None or transport is None:
+            self.drop()  # bytes that no request asked for
             return
         self._overhead += len(data)
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._garbled(answer, error)
-        else:
-            self._progress(answer)
+            if not response.complete:
+                self.fail(self._malformed(str(error.__context__ or error)))
+                return
+            self._keep_alive = False
+        if response.complete:
+            self._response = None
+            # A response may overtake its request: the rest of that must not go before the next one.
+            if self._keep_alive and not transport.get_write_buffer_size():
+                self.resume()
+                self._on_idle(self)
+            else:
+                self.drop()
+            response.finish()
+        elif self._overhead > _OVERHEAD:
+            self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
+        elif not response.hand_over():
+            if response.unread > _UNREAD and not self._paused:
+                self._paused = True
+                transport.pause_reading()
+            response.wake()
 
     def eof_received(self) -> None:
-        """No more will come."""
-        self._over(None)
+        """The peer sends no more."""
+        self._end(None)
         self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
-        self._over(exc)
-        # The parser holds this object: letting go of it leaves nothing for the garbage collector.
+        self._end(exc)
+        # The parser holds this object: without it nothing is left for the garbage collector.
         self._parser = self._transport = None
-        self._home.lost(self)
+        self._on_lost(self)
 
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        """An answer begins, or bytes that nobody asked for."""
-        if self._answer is None or self._answer.complete:
+        """A response begins, or bytes that no request asked for."""
+        if self._response is None or self._response.complete:
             raise UpstreamBroken("bytes after the end")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is whole, or a trailer."""
+        """A header is complete, or a trailer."""
         self._size += len(name) + len(value)
         if self._size > _OVERHEAD:
             raise UpstreamBroken("its head is larger than 64 KB")
-        if self._answer is not None and not self._answer.status:  # else a trailer
+        if self._response is not None and not self._response.status:  # else a trailer
             self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """A head is whole: an interim one is forgotten."""
-        answer, parser = self._answer, self._parser
-        if answer is None or parser is None:
+        """A head is complete; that of an interim response is dropped."""
+        response, parser = self._response, self._parser
+        if response is None or parser is None:
             return
         status = parser.get_status_code()
-        if status >= _OK:
-            self._open(answer, status, keep_alive=parser.should_keep_alive())
-        elif status < 100 or status == _SWITCHING:  # noqa: PLR2004  (no class of status below 1xx)
-            raise UpstreamBroken(f"a status {status} that was not asked for")
-        else:
+        if status < _OK:
+            if status < 100 or status == _SWITCHING:  # noqa: PLR2004  (no class of status below 1xx)
+                raise UpstreamBroken(f"a status {status} that was not asked for")
             self._headers = []
+            return
+        for name, value in self._headers:
+            if name == b"transfer-encoding" and value.lower() != b"chunked":
+                raise UpstreamBroken(f"the transfer encoding {value[:40]!r} that was not asked for")
+        response.headers, response.status = self._headers, status
+        self._keep_alive, self._overhead = parser.should_keep_alive(), 0
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body came."""
         self._overhead = 0
-        if self._answer is not None:
-            self._answer.push(data)
+        if self._response is not None:
+            self._response.chunks.append(data)
+            self._response.unread += len(data)
 
     def on_message_complete(self) -> None:
-        """An answer is whole, or an interim one."""
-        if self._answer is not None and self._answer.status:
-            self._answer.complete = True
+        """A response is complete, or an interim one."""
+        if self._response is not None and self._response.status:
+            self._response.complete = True
 
-    def _open(self, answer: HttpResponse, status: int, *, keep_alive: bool) -> None:
-        for name, value in self._headers:
-            if name == b"transfer-encoding" and value.lower() != b"chunked":
-                raise UpstreamBroken(f"the transfer encoding {value[:40]!r} that was not asked for")
-        answer.headers, answer.status = self._headers, status
-        self._keep_alive, self._overhead = keep_alive, 0
-
-    def _progress(self, answer: HttpResponse) -> None:
-        if answer.complete:
-            self._finish(answer)
+    def _end(self, exc: Exception | None) -> None:
+        """End the response under way: one without a length ends with its connection."""
+        response, self._response = self._response, None
+        if response is None:
             return
-        if self._overhead > _OVERHEAD:
-            self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
-            return
-        if answer.hand_over():
-            return
-        if answer.unread > UNREAD and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-        answer.wake()
-
-    def _finish(self, answer: HttpResponse) -> None:
-        self._answer = None
-        # An answer may overtake its request: the rest of that must not go before the next one.
-        if self._keep_alive and self._transport is not None and not self._transport.get_write_buffer_size():
-            self.resume()
-            self._home.keep(self)
+        framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
+        if exc is None and response.status and not framed:
+            response.finish()
         else:
-            self.drop()
-        answer.finish()
-
-    def _garbled(self, answer: HttpResponse, error: Exception) -> None:
-        if answer.complete:
-            self._keep_alive = False
-            self._finish(answer)
-        else:
-            self.fail(self._malformed(str(error.__context__ or error)))
+            response.fail(self._loss(exc, response))
 
     def _malformed(self, what: str) -> UpstreamBroken:
         return UpstreamBroken(f"{self._peer} sent a malformed answer: {what}; check that it speaks HTTP/1.1")
 
-    def _over(self, exc: Exception | None) -> None:
-        answer, self._answer = self._answer, None
-        if answer is None:
-            return
-        if exc is None and answer.status and not self._framed:
-            answer.finish()
-        else:
-            answer.fail(self._loss(exc, answer))
-
-    @property
-    def _framed(self) -> bool:
-        return any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
-
-    def _loss(self, exc: Exception | None, answer: HttpResponse) -> UpstreamBroken:
+    def _loss(self, exc: Exception | None, response: HttpResponse) -> UpstreamBroken:
         why = str(exc) if exc is not None else "connection closed"
-        if answer.status:
+        if response.status:
             return UpstreamBroken(f"{self._peer} broke off in the middle of its answer: {why}")
-        waited = self.expires > 0
-        kind = Stale if waited and not self._overhead else UpstreamBroken
+        kind = StaleConnection if self.expires > 0 and not self._overhead else UpstreamBroken
         return kind(f"{self._peer} closed the connection without an answer: {why}; check that it is up")
+
+
+class Decoder:
+    """Decodes a compressed body, fed as it comes, in bounded pieces.
+
+    ``more`` says that another piece can be had without new bytes.
+    """
+
+    __slots__ = ("_gzip", "_inflater", "_tail", "more")
+
+    def __init__(self, *, gzip: bool) -> None:
+        self.more = False
+        self._gzip = gzip
+        self._tail = b""
+        self._inflater: zlib._Decompress | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """The next piece, at most 128 KB."""
+        data = self._tail + data if self._tail else data
+        pieces: list[bytes] = []
+        room = _PIECE
+        while room and (data or self.more):
+            inflater = self._inflater
+            if inflater is None or inflater.eof:
+                if inflater is not None and not data.lstrip(b"\0"):  # padding after the last member
+                    data = b""
+                    break
+                # Some servers call raw deflate so, which should be zlib: the first byte tells them apart.
+                window = _GZIP if self._gzip else _ZLIB if data[0] & _CM_MASK == _CM_DEFLATE else _RAW
+                inflater = self._inflater = zlib.decompressobj(window)
+            try:
+                piece = inflater.decompress(data, room)
+            except zlib.error as error:
+                raise UpstreamBroken(f"the model's compressed answer is damaged: {error}") from None
+            self.more = len(piece) == room
+            data = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            pieces.append(piece)
+            room -= len(piece)
+        self._tail, self.more = data, not room
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Raise UpstreamBroken where the compressed body is cut short."""
+        if self._inflater is not None and not self._inflater.eof:
+            raise UpstreamBroken("the model's compressed answer was cut short")
+
+
+def decoder_for(coding: bytes) -> Decoder | None:
+    """The decoder of a coding, ``None`` for a plain body; raises UpstreamBroken for an unknown one."""
+    coding = coding.strip().lower()
+    if coding in (b"", b"identity"):
+        return None
+    if coding in (b"gzip", b"x-gzip", b"deflate"):
+        return Decoder(gzip=coding != b"deflate")
+    raise UpstreamBroken(
+        f"the model answered in the content encoding {coding[:40]!r}, which was not asked for"
+    )

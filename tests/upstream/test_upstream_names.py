@@ -43,7 +43,7 @@ async def test_who_keeps_connections_warm_lives_on(caplog: Any) -> None:
     pool = pool_to(Route(Origin("http", "a..b", 80, ""), None, None))
     warmth = Warmer(pool, every=0.01)
     with caplog.at_level(logging.DEBUG, logger="turnkeeper"):
-        keeping = asyncio.get_running_loop().create_task(warmth.keep())
+        keeping = asyncio.get_running_loop().create_task(warmth.run())
         await asyncio.sleep(0.1)
         assert not keeping.done()
         assert [record.levelname for record in caplog.records] == ["DEBUG"]

@@ -29,11 +29,11 @@ async def running(work: Any) -> AsyncIterator[asyncio.Task[None]]:
 
 
 @asynccontextmanager
-async def warmed(url: str, lately: float = 60.0) -> AsyncIterator[tuple[Pool, Warmer]]:
+async def warmed(url: str, active: float = 60.0) -> AsyncIterator[tuple[Pool, Warmer]]:
     """A pool whose warmth looks often."""
     pool = Pool(Dialer(Route.of(url, {}, system_trust)), url, size=1, connect=1, idle=60)
-    warmth = Warmer(pool, every=0.01, pause=PAUSE, lately=lately)
-    async with running(warmth.keep()):
+    warmth = Warmer(pool, every=0.01, pause=PAUSE, active=active)
+    async with running(warmth.run()):
         yield pool, warmth
     await pool.aclose()
 
@@ -91,20 +91,20 @@ async def test_what_the_peer_closes_is_opened_anew_and_not_often() -> None:
 
 
 async def test_without_requests_what_is_closed_stays_closed() -> None:
-    async with serve(answering(sized(b"hi"))) as peer, warmed(peer.url, lately=0.03) as (_, warmth):
+    async with serve(answering(sized(b"hi"))) as peer, warmed(peer.url, active=0.03) as (_, warmth):
         await until(lambda: peer.open)
         await asyncio.sleep(PAUSE)
         await lose(peer)
         await asyncio.sleep(2 * PAUSE)
         assert len(peer.talks) == 1
-        warmth.wanted = True
+        warmth.requested = True
         await until(lambda: peer.open)
 
 
 async def test_while_a_connection_is_in_use_no_other_is_opened() -> None:
     async with serve(answering(sized(b"hi"))) as peer, warmed(peer.url) as (pool, _):
         await until(lambda: len(pool))
-        taken = pool.idle()
+        taken = pool.take_idle()
         await asyncio.sleep(2 * PAUSE)
         assert (len(peer.talks), taken.alive) == (1, True)
 
@@ -117,7 +117,7 @@ async def test_a_dead_upstream_costs_one_look_and_a_line_for_those_who_debug(cap
             await until(lambda: caplog.records)
             await asyncio.sleep(3 * PAUSE)
             assert [(r.levelname, f":{port}" in r.getMessage()) for r in caplog.records] == [("DEBUG", True)]
-            warmth.wanted = True
+            warmth.requested = True
             await until(lambda: len(caplog.records) == 2)
             assert not len(pool)
 
