@@ -12,7 +12,7 @@ from proxy.background.models import ModelClient, PromptRedaction, PromptTooLong,
 from proxy.errors import UpstreamError
 from proxy.memory.errors import InvalidSummary, NoSummaryModel, SummaryFailed, UnusableAnswer
 from proxy.memory.session import Entry
-from proxy.memory.summaries.summaries import WrittenNotes
+from proxy.memory.summaries import WrittenNotes
 
 _TASK: Final = (
     "You keep the notes of a telephone conversation, so that somebody who reads them can go on with it. "

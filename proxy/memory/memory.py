@@ -17,7 +17,7 @@ from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.stores.session_store import SessionStore
-from proxy.memory.summaries.summaries import Summaries
+from proxy.memory.summaries import Summaries
 
 # A store's own patience ends a moment before, so that it is known to be away.
 _OPENING: Final = 1.1

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from filters.letters import unheard
+from proxy.memory.compaction import mark_stale
 from proxy.memory.session import Entry, Segment, Session
-from proxy.memory.summaries.compaction import mark_stale
 from proxy.memory.wording import text_hash
 
 

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from proxy.errors import Conflict, NotFound, RequestError, UpstreamBroken
 from proxy.memory.archive.records import Turn
+from proxy.memory.compaction import fit
 from proxy.memory.errors import SummaryFailed, WriteConflict
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.memory import Memory
@@ -21,7 +22,6 @@ from proxy.memory.remainder import remainder
 from proxy.memory.session import Entry, Session, ordered
 from proxy.memory.stores.session_store import SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key
-from proxy.memory.summaries.compaction import fit
 from proxy.rest import validation
 from proxy.rest.endpoint import (
     archiving_of,

@@ -18,6 +18,7 @@ from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embeddings import EmbeddingWorker
 from proxy.memory.archive.recall import MODEL_TIMEOUT, RecallReader, Reranking, Retriever, VectorSearch
+from proxy.memory.compaction import Window
 from proxy.memory.episodes.episodes import open_episodes, with_redaction
 from proxy.memory.facts.extraction import FactExtraction
 from proxy.memory.facts.mem0 import open_mem0
@@ -32,8 +33,7 @@ from proxy.memory.stores.drivers import open_counts, open_driver
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
 from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import BACKGROUND_DEADLINE
-from proxy.memory.summaries.compaction import Window
-from proxy.memory.summaries.summaries import Summaries
+from proxy.memory.summaries import Summaries
 from proxy.observe.metrics import Metrics
 from proxy.observe.tracing import span_exporter
 from proxy.runtime import Runtime

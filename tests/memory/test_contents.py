@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
+from proxy.memory.compaction import cap
 from proxy.memory.interchange import contents, imported
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session
 from proxy.memory.speakers import transcript_lines
-from proxy.memory.summaries.compaction import cap
 from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
 from tests.memory.exported import fields
 

@@ -10,11 +10,11 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 import pytest
 
+from proxy.memory.compaction import Window
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.stores.lease import lease
 from proxy.memory.stores.store import BlobWrite, Key, Store
-from proxy.memory.summaries.compaction import Window
-from proxy.memory.summaries.summaries import Summaries
+from proxy.memory.summaries import Summaries
 from tests.memory.conftest import FORGETFUL, Open
 
 pytestmark = pytest.mark.anyio

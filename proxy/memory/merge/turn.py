@@ -7,6 +7,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.answer.transcript import Transcript, transcript
+from proxy.memory.compaction import Window, fit
 from proxy.memory.errors import TurnTooLong
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.request import apply_request
@@ -15,7 +16,6 @@ from proxy.memory.session import NO_ATTEMPT, Attempt, Entry, Session, ShownFacts
 from proxy.memory.speakers import with_speakers
 from proxy.memory.speech import speech_of
 from proxy.memory.stores.store import Key
-from proxy.memory.summaries.compaction import Window, fit
 from proxy.memory.view import SessionView
 
 _MOST: Final = 20_000

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from filters.base import Context
 from filters.message import Message
 from filters.tool_groups import groups
+from proxy.memory.compaction import Window, fit, insert_segment, make_segment, next_plan, settle
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.summaries.compaction import Window, fit, insert_segment, make_segment, next_plan, settle
 from proxy.memory.view import RequestView, prompt_view
 from proxy.settings.load import load
 from proxy.turn import chain

@@ -7,10 +7,10 @@ import pytest
 
 from filters.message import Message
 from proxy.memory.align.strategies import align
+from proxy.memory.compaction import Window, fit
 from proxy.memory.merge.request import apply_request
 from proxy.memory.session import Entry, Segment, Session
 from proxy.memory.speech import speech_of
-from proxy.memory.summaries.compaction import Window, fit
 from proxy.memory.view import RequestView, prompt_view
 from tests.memory.call import NOW, calling, message, result
 from tests.memory.work import work

@@ -8,10 +8,10 @@ from filters.letters import bare
 from proxy.memory.align.anchors import align_lines
 from proxy.memory.align.line import NEW, Line
 from proxy.memory.align.strategies import align
+from proxy.memory.compaction import cap, move_out
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session
 from proxy.memory.speech import speech_of as spoken_in
-from proxy.memory.summaries.compaction import cap, move_out
 from tests.memory.call import (
     Call,
     asked,

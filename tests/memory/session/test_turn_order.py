@@ -5,9 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.remainder import restored
-from proxy.memory.session import START, Entry, Segment, Session, TurnRef, decode, encode
-from proxy.memory.summaries.compaction import (
+from proxy.memory.compaction import (
     Window,
     digest_segment,
     fit,
@@ -16,6 +14,8 @@ from proxy.memory.summaries.compaction import (
     next_plan,
     overflow_plan,
 )
+from proxy.memory.remainder import restored
+from proxy.memory.session import START, Entry, Segment, Session, TurnRef, decode, encode
 from tests.memory.call import NOW, message, reconcile
 from tests.memory.exported import fields
 

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.tool_groups import groups
+from proxy.memory.compaction import cap
 from proxy.memory.session import Entry, Session, message_of
-from proxy.memory.summaries.compaction import cap
 from tests.memory.call import Call, calling, message, result
 from tests.memory.conversation_faults import talks
 from tests.memory.reconcile.test_replayed_conversations import states

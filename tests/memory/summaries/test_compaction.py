@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.session import Entry, Session, TurnRef, decode, encode
-from proxy.memory.summaries.compaction import (
+from proxy.memory.compaction import (
     Plan,
     Window,
     digest_segment,
@@ -19,6 +18,7 @@ from proxy.memory.summaries.compaction import (
     settle,
     uncovered,
 )
+from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 
 WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
 

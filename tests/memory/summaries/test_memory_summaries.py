@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from filters.message import Covered, Message
+from proxy.memory.compaction import Window
 from proxy.memory.errors import NoSummaryModel, SummaryFailed
 from proxy.memory.session import Entry, Segment, Session, decode, encode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.store import BlobWrite, Key, Store
-from proxy.memory.summaries.compaction import Window
-from proxy.memory.summaries.summaries import Summaries, WrittenNotes
+from proxy.memory.summaries import Summaries, WrittenNotes
 from proxy.memory.view import ChainNeeds, RequestView, prompt_view
 from tests.remembering import sessions
 

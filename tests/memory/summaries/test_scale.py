@@ -6,9 +6,9 @@ import pytest
 from filters.base import Context, Snapshot
 from filters.message import Message
 from filters.trim_history import TrimHistory
+from proxy.memory.compaction import Window, next_plan
 from proxy.memory.session import Entry, Session
-from proxy.memory.summaries.compaction import Window, next_plan
-from proxy.memory.summaries.scale import Scales, estimate_tokens, with_scale
+from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
 
 
 def test_a_models_scale_is_learned_from_its_counts():

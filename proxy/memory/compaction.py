@@ -10,6 +10,7 @@ import msgspec
 
 from filters.tokens import in_message
 from filters.tool_groups import groups
+from proxy.memory.digest import digest, parse_note, shorten
 from proxy.memory.session import (
     START,
     Entry,
@@ -21,7 +22,6 @@ from proxy.memory.session import (
     message_of,
 )
 from proxy.memory.speakers import label, voices
-from proxy.memory.summaries.digest import digest, parse_note, shorten
 
 # If every prompt exceeds its budget, there are at least so many messages between two summaries.
 _STEP: Final = 8
@@ -61,8 +61,6 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 # --- planning
-
-
 def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan | None:
     """The summary that is due, if any; ``model`` is whether a model can replace digests."""
     window = _in_estimated_tokens(window, session)
@@ -182,8 +180,6 @@ def _tokens(entry: Entry) -> int:
 
 
 # --- segments
-
-
 def make_segment(  # noqa: PLR0913 - all that is known of it
     session: Session,
     plan: Plan,
@@ -273,8 +269,6 @@ def _essences(session: Session, until: TurnRef) -> dict[TurnRef, list[object]]:
 
 
 # --- the hot part
-
-
 def fit(before: Session, after: Session, window: Window, *, now: float) -> tuple[Session, tuple[Entry, ...]]:
     """The session after a turn, with a bounded hot part, and the entries that move to the cold part.
 

@@ -1,4 +1,4 @@
-"""Summaries of the sessions in a store: written by a model, or digests by rules."""
+"""Summaries: the oldest turns of a session give way to them."""
 
 import time
 from collections.abc import Sequence
@@ -7,14 +7,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from filters.message import Message
-from proxy.memory.errors import NoSummaryModel, WriteConflict
-from proxy.memory.interchange import imported
-from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
-from proxy.memory.session import Entry, Segment, Session, entries_fingerprint, made_anew
-from proxy.memory.speakers import named
-from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession
-from proxy.memory.stores.store import KEEP_EXPIRY, Key
-from proxy.memory.summaries.compaction import (
+from proxy.memory.compaction import (
     Plan,
     Window,
     digest_segment,
@@ -24,6 +17,13 @@ from proxy.memory.summaries.compaction import (
     next_plan,
     settle,
 )
+from proxy.memory.errors import NoSummaryModel, WriteConflict
+from proxy.memory.interchange import imported
+from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
+from proxy.memory.session import Entry, Segment, Session, entries_fingerprint, made_anew
+from proxy.memory.speakers import named
+from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession
+from proxy.memory.stores.store import KEEP_EXPIRY, Key
 
 _RETRACTED: Final = "(All of it was taken back.)"
 _ATTEMPTS: Final = 10

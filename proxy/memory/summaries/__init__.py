@@ -1,1 +1,0 @@
-"""Summaries: the oldest turns of a session give way to them."""
