@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-from docs.dashboard import dashboard
 from proxy.describe.manual import metrics_reference, settings_reference
 from proxy.describe.pages import pages
 from proxy.describe.reference import filters_reference
@@ -22,7 +21,6 @@ def made() -> dict[Path, str]:
         ROOT / "docs/filters.md": filters_reference(pages(shipped)),
         ROOT / "docs/configuration.md": settings_reference(_config("everything"), _config("agora")),
         ROOT / "docs/metrics.md": metrics_reference(),
-        ROOT / "docs/grafana.json": _json(dashboard()),
         ROOT / "config/schema.json": _json(settings_schema(shipped)),
         OWN.with_name("schema.json"): _json(settings_schema(load_registry(OWN, {}, shipped))),
     }

@@ -1,4 +1,4 @@
-"""Summaries: the oldest turns of a session give way to them."""
+"""Summaries of the sessions in a store: written by a model, or digests by rules."""
 
 import time
 from collections.abc import Sequence

@@ -1,15 +1,17 @@
 """What is observed of one request on its way, and the report that is made of a turn."""
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
 from filters.message import Message
-from proxy.observe.tracing import TraceContext
+
+TRACEPARENT: Final = "traceparent"
 
 Outcome = Literal["done", "hangup", "superseded", "failed"]
 """How a turn ended; ``hangup`` means that the client left."""
@@ -22,6 +24,9 @@ _OWN_STAGES: Final = frozenset({"recall", "filters"})
 # A quotation mark within a JSON string follows a backslash: this can only be a key.
 _USAGE_KEY: Final = b'"usage":'
 _USAGE_TAIL: Final = 4096
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
 _decoder = json.JSONDecoder()
 
 
@@ -120,6 +125,29 @@ class StageTimer:
     def elapsed(self) -> float:
         """Seconds since the request arrived."""
         return time.perf_counter() - self.start
+
+
+class TraceContext(msgspec.Struct, frozen=True):
+    """The ids of one turn (W3C Trace Context): of its trace, its parent span and its upstream request."""
+
+    trace_id: int
+    parent_id: int | None
+    span_id: int
+    sampled: bool = True
+
+    @classmethod
+    def of(cls, header: str | None) -> Self:
+        """The context that a ``traceparent`` header gives, or a new trace."""
+        found = _TRACEPARENT.fullmatch(header or "")
+        span_id = secrets.randbits(64) or 1
+        if not found:
+            return cls(secrets.randbits(128) or 1, None, span_id)
+        return cls(int(found[1], 16), int(found[2], 16), span_id, sampled=bool(int(found[3], 16) & 1))
+
+    @property
+    def traceparent(self) -> str:
+        """The ``traceparent`` header of the upstream request."""
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 
 class Observation(msgspec.Struct, eq=False):

@@ -19,8 +19,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from proxy.observe.observation import TurnReport
-from proxy.observe.tracing import TraceContext
+from proxy.observe.observation import TraceContext, TurnReport
 from proxy.version import VERSION
 
 _TIMEOUT = 2.0

@@ -1,41 +1,11 @@
-"""W3C Trace Context, and the exporter of spans; OpenTelemetry is imported only where it is configured."""
+"""The exporter of spans; OpenTelemetry is imported only where it is configured."""
 
-import re
-import secrets
-from typing import TYPE_CHECKING, Final, Self
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from proxy.hostname import ADVICE, host_of, is_host_name
 
 if TYPE_CHECKING:
     from proxy.observe.spans import Spans
-
-HEADER: Final = "traceparent"
-_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-
-
-class TraceContext(msgspec.Struct, frozen=True):
-    """The ids of one turn: of its trace, of its parent span, and of the span of its upstream request."""
-
-    trace_id: int
-    parent_id: int | None
-    span_id: int
-    sampled: bool = True
-
-    @classmethod
-    def of(cls, header: str | None) -> Self:
-        """The context that a ``traceparent`` header gives, or a new trace."""
-        found = _PARENT.fullmatch(header or "")
-        span_id = secrets.randbits(64) or 1
-        if not found:
-            return cls(secrets.randbits(128) or 1, None, span_id)
-        return cls(int(found[1], 16), int(found[2], 16), span_id, sampled=bool(int(found[3], 16) & 1))
-
-    @property
-    def traceparent(self) -> str:
-        """The ``traceparent`` header of the upstream request."""
-        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 
 def span_exporter(endpoint: str) -> "Spans | None":

@@ -22,9 +22,7 @@ from proxy.http.reply import OUTLET, Reply
 from proxy.memory.memory import Memory
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
-from proxy.observe.observation import Observation
-from proxy.observe.tracing import HEADER as TRACEPARENT
-from proxy.observe.tracing import TraceContext
+from proxy.observe.observation import TRACEPARENT, Observation, TraceContext
 from proxy.page.lazy import LazyPage
 from proxy.runtime import Generation, Runtime
 from proxy.server.reporter import TurnReporter

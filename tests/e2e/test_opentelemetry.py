@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.observe.tracing import TraceContext
+from proxy.observe.observation import TraceContext
 from tests.peers.fake_upstream import CLOSE, FakeUpstream
 from tests.peers.otlp_collector import Collector
 from tests.proxy_server import CONFIG, ProxyServer, Serve
